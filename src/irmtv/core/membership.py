@@ -1,0 +1,266 @@
+"""Which rows belong to which environment, and the one thing anyone asks of it: sums per environment.
+
+Every membership gives, for a per-row quantity v, the sums  sum_i q_ie v_i  as (R, E), and the masses
+m_e = mean_i q_ie. Means R_e and S_e follow (see `irmtv.core.risk`). Rows come as (T, K, *rows_shape):
+T data sets, K runs on each, R = T K; a trailing axis J (vector classifier) is carried along.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Membership(Protocol):
+    """q, known only through what it sums to."""
+
+    @property
+    def n_environments(self) -> int: ...
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        """How the rows of one run are laid out: (N,), or (blocks, length)."""
+        ...
+
+    @property
+    def total(self) -> Tensor | float:
+        """Number of rows (pads not counted): (R,), (1,) or a plain number."""
+        ...
+
+    @property
+    def rows(self) -> Tensor:
+        """sum_i q_ie, the rows that an environment has: (R, E) or (1, E)."""
+        ...
+
+    @property
+    def mass(self) -> Tensor:
+        """m_e = rows / total: (R, E) or (1, E)."""
+        ...
+
+    def sums(self, v: Tensor) -> Tensor:
+        """sum_i q_ie v_i: (T, K, *rows_shape) -> (R, E); with a trailing J -> (R, E, J)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Given environments, laid out so that a sum over an environment is a sum over whole blocks.
+
+    The rows are put in the order of their environments and cut into blocks of one length, each inside
+    one environment, the last block of an environment padded with rows of weight 0. Summing a block is
+    one contiguous reduction, and its backward a broadcast: no gather or scatter over N rows, and a
+    cost that does not grow with the number of environments.
+    """
+
+    order: Tensor  # (T, n_blocks * length) row numbers; pads repeat row 0
+    weight: Tensor | None  # (T, 1, n_blocks, length) of 0 and 1, or None where nothing is padded
+    environment: Tensor  # (T, 1, n_blocks) code of each block
+    counts: Tensor  # (T, E) rows per environment
+    length: int
+    identity: bool  # block b is environment b, in every data set
+    per_set: int = 1  # K, runs per data set
+
+    @classmethod
+    def of(cls, codes: Tensor, n_environments: int, per_set: int = 1) -> Blocks:
+        """From environment codes (T, N), int64, for `per_set` runs on each of the T data sets."""
+        codes = codes.cpu()
+        n_sets, n_rows = codes.shape
+        counts = torch.stack([torch.bincount(c, minlength=n_environments) for c in codes])  # (T, E)
+        length = _block_length(counts)
+        per_environment = (counts + length - 1) // length  # (T, E) blocks
+        n_blocks = int(per_environment.sum(1).max())
+        order = torch.zeros(n_sets, n_blocks * length, dtype=torch.int64)
+        weight = torch.zeros(n_sets, n_blocks * length)
+        environment = torch.zeros(n_sets, n_blocks, dtype=torch.int64)
+        for t in range(n_sets):
+            rows = torch.argsort(codes[t], stable=True)
+            code = codes[t][rows]
+            first_row = counts[t].cumsum(0) - counts[t]  # (E,) where an environment starts among `rows`
+            first_slot = (per_environment[t].cumsum(0) - per_environment[t]) * length  # ... in the layout
+            slot = torch.arange(n_rows) - first_row[code] + first_slot[code]
+            order[t, slot] = rows
+            weight[t, slot] = 1
+            used = torch.repeat_interleave(torch.arange(n_environments), per_environment[t])
+            environment[t, : len(used)] = used
+        padded = bool((weight == 0).any())
+        identity = n_blocks == n_environments and bool((environment == torch.arange(n_environments)).all())
+        return cls(
+            order=order,
+            weight=weight.view(n_sets, 1, n_blocks, length) if padded else None,
+            environment=environment.unsqueeze(1),
+            counts=counts,
+            length=length,
+            identity=identity,
+            per_set=per_set,
+        )
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Blocks:
+        return Blocks(
+            order=self.order.to(device),
+            weight=None if self.weight is None else self.weight.to(device, dtype),
+            environment=self.environment.to(device),
+            counts=self.counts.to(device, dtype),
+            length=self.length,
+            identity=self.identity,
+            per_set=self.per_set,
+        )
+
+    @property
+    def n_environments(self) -> int:
+        return self.counts.shape[1]
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        return self.environment.shape[2], self.length
+
+    @cached_property
+    def rows(self) -> Tensor:
+        return self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
+
+    @cached_property
+    def total(self) -> Tensor:
+        return self.rows.sum(1)
+
+    @cached_property
+    def mass(self) -> Tensor:
+        return self.rows / self.total.unsqueeze(1)
+
+    def sums(self, v: Tensor) -> Tensor:
+        trailing = v.shape[4:]
+        if self.weight is not None:
+            v = v * (self.weight.unsqueeze(-1) if trailing else self.weight)
+        per_block = v.sum(3)  # (T, K, n_blocks, ...)
+        n_runs = per_block.shape[0] * per_block.shape[1]
+        if self.identity:
+            return per_block.reshape(n_runs, -1, *trailing)
+        index = self.environment.view(*self.environment.shape, *(1,) * len(trailing)).expand_as(per_block)
+        shape = (*per_block.shape[:2], self.n_environments, *trailing)
+        return per_block.new_zeros(shape).scatter_add(2, index, per_block).reshape(n_runs, -1, *trailing)
+
+
+def _block_length(counts: Tensor) -> int:
+    """The length that costs least: rows plus padding, and about eight rows' worth of work per block."""
+    sizes = counts[counts > 0]
+    greatest = int(sizes.max())
+    exact = math.gcd(*sizes.tolist())
+    candidates = {greatest, exact} | {2**k for k in range(greatest.bit_length())}
+
+    def cost(length: int) -> float:
+        n_blocks = ((counts + length - 1) // length).sum(1).max().item()
+        padded = n_blocks * length * len(counts) > int(counts.sum())
+        # a padded layout multiplies by weights: about a quarter more passes over the rows
+        return n_blocks * length * (1.25 if padded else 1.0) + 8 * n_blocks
+
+    return min(sorted(candidates), key=cost)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Given environments of a mini-batch: one code per row and run. An environment may be absent."""
+
+    codes: Tensor  # (T, K, b) int64
+    n: int
+
+    @property
+    def n_environments(self) -> int:
+        return self.n
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        return (self.codes.shape[2],)
+
+    @property
+    def total(self) -> float:
+        return float(self.codes.shape[2])
+
+    @cached_property
+    def rows(self) -> Tensor:
+        return self.sums(torch.ones(self.codes.shape, device=self.codes.device))
+
+    @property
+    def mass(self) -> Tensor:
+        return self.rows / self.total
+
+    def sums(self, v: Tensor) -> Tensor:
+        trailing = v.shape[3:]
+        index = self.codes.view(*self.codes.shape, *(1,) * len(trailing)).expand_as(v)
+        sums = v.new_zeros((*v.shape[:2], self.n, *trailing)).scatter_add(2, index, v)
+        return sums.reshape(-1, self.n, *trailing)
+
+    def half(self, odd: bool) -> Codes:
+        return Codes(self.codes[..., int(odd) :: 2], self.n)
+
+
+@dataclass(frozen=True)
+class Soft:
+    """Inferred environments: q_ie by softmax, one einsum."""
+
+    q: Tensor  # (T, K, E, N)
+
+    @property
+    def n_environments(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        return (self.q.shape[3],)
+
+    @property
+    def total(self) -> float:
+        return float(self.q.shape[3])
+
+    @cached_property
+    def mass(self) -> Tensor:
+        return self.q.mean(3).flatten(0, 1)
+
+    @property
+    def rows(self) -> Tensor:
+        return self.mass * self.total
+
+    def sums(self, v: Tensor) -> Tensor:
+        spec = "tken,tknj->tkej" if v.ndim > 3 else "tken,tkn->tke"
+        return torch.einsum(spec, self.q, v).flatten(0, 1)
+
+    def half(self, odd: bool) -> Soft:
+        return Soft(self.q[..., int(odd) :: 2])
+
+
+@dataclass(frozen=True)
+class SoftPair:
+    """Two inferred environments (rho, 1 - rho): the second sum is the rest of the first."""
+
+    rho: Tensor  # (T, K, N)
+
+    @property
+    def n_environments(self) -> int:
+        return 2
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        return (self.rho.shape[2],)
+
+    @property
+    def total(self) -> float:
+        return float(self.rho.shape[2])
+
+    @property
+    def rows(self) -> Tensor:
+        return self.mass * self.total
+
+    @cached_property
+    def mass(self) -> Tensor:
+        first = self.rho.mean(2).flatten()
+        return torch.stack([first, 1 - first], 1)
+
+    def sums(self, v: Tensor) -> Tensor:
+        rho = self.rho.unsqueeze(-1) if v.ndim > 3 else self.rho
+        first = (rho * v).sum(2)  # (T, K, ...)
+        return torch.stack([first, v.sum(2) - first], 2).flatten(0, 1)
+
+    def half(self, odd: bool) -> SoftPair:
+        return SoftPair(self.rho[..., int(odd) :: 2])

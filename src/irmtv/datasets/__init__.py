@@ -1,0 +1,10 @@
+"""Data sets: generators and loaders that return a :class:`irmtv.core.types.Task`, with a card each."""
+
+from irmtv.datasets.simulation import (
+    expected_worst,
+    make_simulation,
+    population_accuracy,
+    simulation_limit,
+)
+
+__all__ = ["expected_worst", "make_simulation", "population_accuracy", "simulation_limit"]

@@ -1,0 +1,260 @@
+"""Networks with the run axis built in: one call computes every run.
+
+Parameters of R runs are stacked, (R, ...). The input comes once per data set, (T, N, ...), and serves the
+K = R / T runs on it. Inside, rows stand last, (R, features, N): then a layer is one batched matrix product
+with contiguous reads, and the shared input is never copied per run.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from irmtv.core.risk import LastLayer
+
+Parameters = Mapping[str, Tensor]
+
+
+class Output(NamedTuple):
+    logits: Tensor  # (R, N), or (R, N, C) for several outputs
+    last: LastLayer | None  # for a vector classifier; None where it multiplies the logits
+
+
+class Net(Protocol):
+    """What the engine asks of a network."""
+
+    n_outputs: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter shapes of one run."""
+        ...
+
+    def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """One run's start, float64 on the CPU."""
+        ...
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """(T, N, ...) -> the layout that `forward` reads; done once for a full batch."""
+        ...
+
+    def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output: ...
+
+
+def _xavier(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Xavier-uniform for a weight (out, in, ...), as the authors start; biases are zero."""
+    receptive = math.prod(shape[2:])
+    bound = math.sqrt(6 / ((shape[0] + shape[1]) * receptive))
+    return torch.empty(shape, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
+
+
+def _init(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, Tensor]:
+    return {
+        name: _xavier(shape, generator) if len(shape) > 1 else torch.zeros(shape, dtype=torch.float64)
+        for name, shape in shapes.items()
+    }
+
+
+def _rows_to_logits(out: Tensor) -> Tensor:
+    """(R, C, N) -> (R, N) or (R, N, C)."""
+    return out.squeeze(1) if out.shape[1] == 1 else out.transpose(1, 2)
+
+
+class MLP:
+    """Linear layers with ReLU between them; `hidden=()` is a linear model."""
+
+    def __init__(self, n_features: int, hidden: Sequence[int] = (), n_outputs: int = 1) -> None:
+        self.widths = (n_features, *hidden, n_outputs)
+        self.n_outputs = n_outputs
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for i, (n_in, n_out) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
+            shapes[f"W{i}"] = (n_out, n_in)
+            shapes[f"b{i}"] = (n_out,)
+        return shapes
+
+    def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return _init(self.shapes, generator)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return x.flatten(2).transpose(1, 2).contiguous()  # (T, D, N)
+
+    def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output:
+        n_sets, n_rows = x.shape[0], x.shape[2]
+        h = x
+        for i in range(len(self.widths) - 1):
+            w, b = p[f"W{i}"], p[f"b{i}"]  # (R, out, in), (R, out)
+            inputs = h
+            if i == 0:  # all K runs on a data set in one product: (T, K out, in) x (T, in, N)
+                w, b = w.reshape(n_sets, -1, w.shape[2]), b.reshape(n_sets, -1)
+            else:
+                h = inputs = h.relu()
+            h = torch.baddbmm(b.unsqueeze(-1), w, h).view(-1, self.widths[i + 1], n_rows)  # (R, out, N)
+        last = LastLayer(inputs, p[f"W{len(self.widths) - 2}"].squeeze(1)) if self.n_outputs == 1 else None
+        return Output(_rows_to_logits(h), last)
+
+
+class Linear(MLP):
+    """A linear model: the paper's Phi on the simulation."""
+
+    def __init__(self, n_features: int, n_outputs: int = 1) -> None:
+        super().__init__(n_features, (), n_outputs)
+
+
+class Conv1d:
+    """Convolutions over series, then the mean over time: by default the paper's Landcover network.
+
+    Conv-ReLU for every kernel, a max-pool of 2 after the layers in `pool_after`, and the last layer's
+    channels are the outputs. The runs are groups of one convolution.
+    """
+
+    def __init__(
+        self,
+        n_channels: int,
+        n_outputs: int,
+        channels: Sequence[int] = (32, 32, 64),
+        kernels: Sequence[int] = (5, 3, 3, 3),
+        pool_after: Sequence[int] = (1, 2),
+        last_relu: bool = True,
+    ) -> None:
+        if len(kernels) != len(channels) + 1:
+            raise ValueError(
+                "Conv1d: kernels must have one entry per layer, that is one more than channels. "
+                f"Got {len(kernels)} kernels and {len(channels)} channels."
+            )
+        self.widths = (n_channels, *channels, n_outputs)
+        self.kernels, self.pool_after, self.last_relu = tuple(kernels), frozenset(pool_after), last_relu
+        self.n_outputs = n_outputs
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for i, kernel in enumerate(self.kernels):
+            shapes[f"W{i}"] = (self.widths[i + 1], self.widths[i], kernel)
+            shapes[f"b{i}"] = (self.widths[i + 1],)
+        return shapes
+
+    def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return _init(self.shapes, generator)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        if x.ndim != 4:
+            raise ValueError(
+                "Conv1d reads series: x must be (rows, channels, length). "
+                f"Got {tuple(x.shape[1:])}; add a channel axis or use hidden=... for a table."
+            )
+        return x.transpose(0, 1).flatten(1, 2).contiguous()  # (N, T channels, length)
+
+    def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output:
+        n_runs, n_layers = len(p["W0"]), len(self.kernels)
+        h = x
+        for i, kernel in enumerate(self.kernels):
+            w = p[f"W{i}"].flatten(0, 1)  # (R out, in, kernel)
+            groups = h.shape[1] // self.widths[i]  # T in the first layer, whose input runs share, then R
+            h = functional.conv1d(h, w, p[f"b{i}"].flatten(), padding=kernel // 2, groups=groups)
+            if i < n_layers - 1 or self.last_relu:
+                h = h.relu()
+            if i in self.pool_after:
+                h = functional.max_pool1d(h, 2)
+        out = h.mean(-1).view(len(x), n_runs, self.n_outputs)  # (N, R, C)
+        return Output(out[..., 0].T if self.n_outputs == 1 else out.transpose(0, 1), None)
+
+
+class Module:
+    """A user's own network: `factory()` gives an `nn.Module` that maps (N, ...) to (N,), (N, 1) or (N, C).
+
+    All runs in one vectorised call (`torch.func`); a module with randomness or state of its own (dropout,
+    batch norm) or one that cannot be vectorised runs in a loop over runs, each with its own random stream.
+    """
+
+    def __init__(self, factory: Callable[[], nn.Module], n_outputs: int = 1) -> None:
+        self.factory, self.n_outputs = factory, n_outputs
+        self._template = self._build(0)
+        self.vectorised = not _has_state_or_randomness(self._template)
+        self._copies: list[nn.Module] = []
+        self._streams: list[Tensor] = []
+
+    def _build(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.factory()
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"module must be a function that returns a torch.nn.Module. Got {type(module)}.")
+        return module
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(p.shape) for name, p in self._template.named_parameters()}
+
+    def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
+        module = self._build(seed)
+        if not self.vectorised:
+            self._copies.append(module)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed + 1)
+                self._streams.append(torch.get_rng_state())
+        return {name: p.detach().to(torch.float64) for name, p in module.named_parameters()}
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output:
+        n_sets, n_runs = len(x), len(next(iter(p.values())))
+        per_set = n_runs // n_sets
+        if self.vectorised:
+            out = self._vectorised(p, x, n_sets, per_set, training)
+        else:
+            rows = [self._one(r, {k: v[r] for k, v in p.items()}, x[r // per_set], training) for r in range(n_runs)]
+            out = torch.stack(rows)
+        if self.n_outputs == 1 and out.ndim == 3:
+            out = out.squeeze(2)
+        return Output(out, None)
+
+    def _vectorised(self, p: Parameters, x: Tensor, n_sets: int, per_set: int, training: bool) -> Tensor:
+        template = copy.copy(self._template).to(x.device).train(training)
+
+        def one(params: dict[str, Tensor], rows: Tensor) -> Tensor:
+            return torch.func.functional_call(template, params, (rows,))  # type: ignore[no-any-return]
+
+        shaped = {k: v.view(n_sets, per_set, *v.shape[1:]) for k, v in p.items()}
+        over_runs = torch.func.vmap(one, in_dims=(0, None))
+        return torch.func.vmap(over_runs)(shaped, x).flatten(0, 1)
+
+    def _one(self, run: int, params: dict[str, Tensor], rows: Tensor, training: bool) -> Tensor:
+        module = self._copies[run].to(rows.device, rows.dtype).train(training)
+        devices = [rows.device] if rows.is_cuda else []
+        with torch.random.fork_rng(devices=devices):
+            if training:  # this run's own stream, so that its dropout does not depend on its neighbours
+                if rows.is_cuda:
+                    torch.cuda.manual_seed(int(self._streams[run].sum()))
+                torch.set_rng_state(self._streams[run])
+            out: Tensor = torch.func.functional_call(module, params, (rows,))
+            if training:
+                self._streams[run] = torch.get_rng_state()
+        return out
+
+    def buffers(self) -> list[dict[str, Tensor]]:
+        """State that is not trained (batch norm's averages), per run."""
+        return [{k: b.detach().clone() for k, b in m.named_buffers()} for m in self._copies]
+
+    def load_buffers(self, states: list[dict[str, Any]]) -> None:
+        for module, state in zip(self._copies, states, strict=True):
+            for name, buffer in module.named_buffers():
+                buffer.copy_(state[name])
+
+    def subset(self) -> Module:
+        """The same factory without any run's copies: a chunk of runs of its own."""
+        return Module(self.factory, self.n_outputs)
+
+
+def _has_state_or_randomness(module: nn.Module) -> bool:
+    random = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
+    return any(True for _ in module.buffers()) or any(isinstance(m, random) for m in module.modules())

@@ -1,0 +1,181 @@
+"""rho: a small network that reads auxiliary variables and gives each row a probability of each environment.
+
+    rho(z) = softmax( V relu(W z + b) + c ),    two environments: q = (sigmoid(.), 1 - sigmoid(.))
+
+Its hidden layer is the costliest part of a minimax step, and often need not be computed row by row:
+
+* one auxiliary column, rows sorted by it: `sorted_relu_layer`, two cumulative sums for any width;
+* few distinct auxiliary rows (years, attributes): the network runs on those alone (`GroupedRows`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from irmtv.core.membership import Blocks, Membership, Soft, SoftPair
+from irmtv.environments.sorted_relu import sorted_relu_layer
+
+Parameters = Mapping[str, Tensor]
+
+
+def scale_aux(
+    aux: Tensor, reference: Tensor, scaling: Literal["column", "authors"] = "column"
+) -> Tensor:
+    """Standardise aux (N, A) by the mean and deviation of `reference`: per column, or one for the matrix."""
+    if scaling == "column":
+        mean, deviation = reference.mean(0), reference.std(0, correction=0)
+    else:
+        mean, deviation = reference.mean(), reference.std(correction=0)
+    return (aux - mean) / torch.where(deviation > 0, deviation, 1)
+
+
+@dataclass(frozen=True)
+class AuxNetwork:
+    """The shapes, the start and the forward pass of rho; the parameters live in the training state."""
+
+    n_aux: int
+    n_environments: int = 2
+    hidden: int = 16
+
+    @property
+    def n_outputs(self) -> int:
+        return 1 if self.n_environments == 2 else self.n_environments
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Per run."""
+        return {
+            "W": (self.hidden, self.n_aux),
+            "b": (self.hidden,),
+            "V": (self.n_outputs, self.hidden),
+            "c": (self.n_outputs,),
+        }
+
+    def init(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """One run's start: Xavier-uniform weights, zero biases."""
+        start = {}
+        for name, shape in self.shapes.items():
+            start[name] = torch.zeros(shape, dtype=torch.float64)
+            if len(shape) == 2:
+                bound = math.sqrt(6 / sum(shape))
+                start[name].uniform_(-bound, bound, generator=generator)
+        return start
+
+    def logits(self, p: Parameters, z: Tensor) -> Tensor:
+        """(T, A, N) -> (R, outputs, N)."""
+        n_sets, n_runs = len(z), len(p["W"])
+        w = p["W"].reshape(n_sets, -1, self.n_aux)  # (T, K hidden, A)
+        hidden = torch.baddbmm(p["b"].reshape(n_sets, -1, 1), w, z).relu().view(n_runs, self.hidden, -1)
+        return torch.baddbmm(p["c"].unsqueeze(-1), p["V"], hidden)
+
+    def membership(self, p: Parameters, rows: AuxRows) -> Membership:
+        """q for the training rows, in whichever layout costs least."""
+        return rows.membership(self, p)
+
+    def from_logits(self, logits: Tensor, n_sets: int) -> Soft | SoftPair:
+        """(R, outputs, N) -> q."""
+        shaped = logits.view(n_sets, -1, *logits.shape[1:])  # (T, K, outputs, N)
+        if self.n_outputs == 1:
+            return SoftPair(torch.sigmoid(shaped.squeeze(2)))
+        return Soft(torch.softmax(shaped, 2))
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """Any aux: the network runs on every row."""
+
+    z: Tensor  # (T, A, N)
+    order: Tensor | None = None
+
+    def membership(self, net: AuxNetwork, p: Parameters) -> Membership:
+        return net.from_logits(net.logits(p, self.z), len(self.z))
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """One aux column, rows sorted by it."""
+
+    z: Tensor  # (T, N), ascending
+    order: Tensor  # (T, N)
+
+    def membership(self, net: AuxNetwork, p: Parameters) -> Membership:
+        logits = sorted_relu_layer(self.z, p["W"].squeeze(2), p["b"], p["V"], p["c"])
+        return net.from_logits(logits, len(self.z))
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """Few distinct aux rows: sum over the rows that share one, then weigh the sums by q of that one."""
+
+    z: Tensor  # (T, A, U) the distinct rows
+    blocks: Blocks  # of the rows, by which distinct row they have
+
+    @property
+    def order(self) -> Tensor:
+        return self.blocks.order
+
+    def membership(self, net: AuxNetwork, p: Parameters) -> Membership:
+        return Grouped(self.blocks, net.from_logits(net.logits(p, self.z), len(self.z)))
+
+
+AuxRows = PlainRows | SortedRows | GroupedRows
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Membership of rows through the membership of their groups."""
+
+    blocks: Blocks
+    q: Soft | SoftPair
+
+    @property
+    def n_environments(self) -> int:
+        return self.q.n_environments
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        return self.blocks.rows_shape
+
+    @property
+    def total(self) -> Tensor:
+        return self.blocks.total
+
+    @property
+    def weight(self) -> Tensor | None:
+        return self.blocks.weight
+
+    @cached_property
+    def rows(self) -> Tensor:
+        per_set = self.blocks.per_set
+        counts = self.blocks.counts.unsqueeze(1).expand(-1, per_set, -1)  # (T, K, U)
+        return self.q.sums(counts)
+
+    @cached_property
+    def mass(self) -> Tensor:
+        return self.rows / self.total.unsqueeze(1)
+
+    def sums(self, v: Tensor) -> Tensor:
+        per_group = self.blocks.sums(v)  # (R, U) or (R, U, J)
+        return self.q.sums(per_group.view(*v.shape[:2], *per_group.shape[1:]))
+
+
+def lay_out(aux: Tensor, per_set: int) -> AuxRows:
+    """Choose the cheapest layout for standardised aux (T, N, A) of T data sets."""
+    n_sets, n_rows, n_aux = aux.shape
+    distinct = [torch.unique(a, dim=0, return_inverse=True) for a in aux]
+    sizes = {len(values) for values, _ in distinct}
+    if len(sizes) == 1 and max(sizes) <= n_rows // 4:
+        blocks = Blocks.of(torch.stack([codes for _, codes in distinct]), max(sizes), per_set)
+        z = torch.stack([values.T for values, _ in distinct])
+        return GroupedRows(z.contiguous(), blocks.to(aux.device, aux.dtype))
+    if n_aux == 1:
+        z, order = aux.squeeze(2).sort(1)
+        return SortedRows(z, order)
+    return PlainRows(aux.transpose(1, 2).contiguous())

@@ -1,0 +1,28 @@
+"""IRM-TV-l1: the paper's model for labelled environments (theorem IRMTVL1, eq. IRM-TV-l1).
+
+    min_Phi  sum_e mu_e R_e  +  lambda ( sum_e mu_e |S_e| )^2
+
+S_e is the slope of environment e's risk in the dummy classifier at w = 1, so the bracket is the total
+variation of the risk under mu. The subgradient of |.| at 0 is 0.
+"""
+
+from torch import Tensor
+
+from irmtv.core.risk import modulus
+from irmtv.core.types import Statistics
+from irmtv.objectives.base import Penalty, penalised
+
+
+def tv_l1(e: Statistics, mu: Tensor) -> Tensor:
+    """( sum_e mu_e |S_e| )^2: (R,)."""
+    return (mu * modulus(e)).sum(-1).square()
+
+
+IRM_TV_L1 = penalised(
+    "irm-tv-l1",
+    Penalty("irm-tv-l1", tv_l1),
+    formula="sum_e mu_e R_e + lambda (sum_e mu_e |S_e|)^2",
+    summary="squared total variation (l1) of the risk in the classifier, environments given",
+    source="Lai & Wang, ICML",
+    year=2024,
+)

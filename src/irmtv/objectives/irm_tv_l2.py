@@ -1,0 +1,31 @@
+"""IRM-TV-l2: IRM written as a total variation model with the L2 norm (theorem IRMTVL2).
+
+    min_Phi  sum_e mu_e R_e  +  lambda sum_e mu_e |S_e|^2
+
+With the uniform measure this is IRMv1. `reduction="authors"` sums (m_e S_e)^2 instead: for E equal
+environments that is the same penalty divided by E.
+"""
+
+from torch import Tensor
+
+from irmtv.core.risk import modulus_squared
+from irmtv.core.types import Statistics
+from irmtv.objectives.base import Penalty, penalised
+
+
+def tv_l2(e: Statistics, mu: Tensor) -> Tensor:
+    """sum_e mu_e |S_e|^2: (R,)."""
+    return (mu * modulus_squared(e)).sum(-1)
+
+
+AUTHORS_L2 = "(sum of squared mass-weighted slopes) is another penalty than the expectation: m_e^2 in place of m_e"
+
+IRM_TV_L2 = penalised(
+    "irm-tv-l2",
+    Penalty("irm-tv-l2", tv_l2, power=2),
+    formula="sum_e mu_e R_e + lambda sum_e mu_e |S_e|^2",
+    summary="mean squared slope of the risk in the classifier, environments given",
+    source="Lai & Wang, ICML; Arjovsky et al.",
+    year=2024,
+    not_applicable={"authors-reduction": f"the authors' l2 {AUTHORS_L2}"},
+)

@@ -1,0 +1,35 @@
+"""IRMv1 as first published: the uniform measure, and lambda as in the original schedule.
+
+    min_Phi  mean_e R_e  +  lambda mean_e |S_e|^2
+
+Before annealing the penalty acts with weight 1 (here min(1, lambda), so that lambda = 0 is ERM); once
+it acts fully the whole objective is divided by lambda where lambda > 1.
+"""
+
+import torch
+from torch import Tensor
+
+from irmtv.objectives.base import Penalty, penalised
+from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
+
+
+def _divide_by_lambda(weight: Tensor) -> Tensor:
+    return weight.clamp_min(1)
+
+
+def _weight_one_before_annealing(weight: Tensor) -> Tensor:
+    return torch.minimum(weight, torch.ones_like(weight))
+
+
+IRMV1 = penalised(
+    "irmv1",
+    Penalty("irmv1", tv_l2, power=2, measure="uniform"),
+    measure="uniform",
+    formula="mean_e R_e + lambda mean_e |S_e|^2",
+    summary="the first practical IRM: squared slope, every environment counted once",
+    source="Arjovsky et al.",
+    year=2019,
+    divisor=_divide_by_lambda,
+    warmup_weight=_weight_one_before_annealing,
+    not_applicable={"authors-reduction": f"the authors' l2 {AUTHORS_L2}"},
+)
