@@ -17,10 +17,9 @@ array([[1. , 0.5],
 
 from __future__ import annotations
 
-import difflib
 import html
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -29,6 +28,8 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # stubs are there in `dev` only
 import torch
 from numpy.typing import ArrayLike, NDArray
+
+from irmtv.core.messages import did_you_mean
 
 Array: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float64]
@@ -245,14 +246,15 @@ class EnvironmentTable:
         else:
             raise ValueError(
                 f"quantity must be one of {list(_QUANTITIES)} or an environment ({_listed(self.names)}). "
-                f"Got {quantity!r}.{_did_you_mean(quantity, (*_QUANTITIES, *self.names))}"
+                f"Got {quantity!r}.{did_you_mean(quantity, (*_QUANTITIES, *self.names))}"
             )
         result = _over_runs(values[:, None], here[:, None])
         return float(result["mean"][0]), float(result["std"][0])
 
     def __repr__(self) -> str:
         title, body, note = self._shown()
-        return "\n".join([title, body.to_string(), *([note] if note else [])])
+        lines = [title, *body.to_string().splitlines(), note]
+        return "\n".join(line.rstrip() for line in lines if line)
 
     __str__ = __repr__
 
@@ -495,7 +497,7 @@ def _metric(metric: str | Metric) -> Metric:
         return metric
     if metric not in METRICS:
         raise ValueError(
-            f"metric must be one of {list(METRICS)}. Got {metric!r}.{_did_you_mean(metric, METRICS)}"
+            f"metric must be one of {list(METRICS)}. Got {metric!r}.{did_you_mean(metric, METRICS)}"
         )
     return METRICS[metric]
 
@@ -666,11 +668,6 @@ def _numbers(values: Any, parameter: str) -> Array:
             "Encode classes as 0, 1, 2, ... and convert the rest to floats."
         )
     return array
-
-
-def _did_you_mean(wrong: object, known: Iterable[Hashable]) -> str:
-    close = difflib.get_close_matches(str(wrong), [str(k) for k in known], n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _listed(values: Sequence[object], most: int = 6) -> str:

@@ -1,19 +1,17 @@
 """Arrays or DataFrames -> Task. Whatever is wrong with the input is said here, before training starts.
 
-Every message names the parameter, what was expected, what came, and what to do. Rows are counted from 0 and
-matched by position: pandas indexes are ignored. Everything is copied, so later edits of the caller's arrays
-do not reach the task.
+Rows are counted from 0 and matched by position: pandas indexes are ignored. Everything is copied, so later
+edits of the caller's arrays do not reach the task.
 """
 
 from __future__ import annotations
 
 import cmath
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -23,13 +21,12 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Binary, Loss, Multiclass, Squared, as_loss
-from irmtv.core.messages import did_you_mean
+from irmtv.core.messages import check_length, check_positive, did_you_mean, shown
 from irmtv.core.types import Rows, Task
 
 _NUMBERS = "biuf"  # dtype kinds: bool, int, unsigned, float
 _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
-_LOSSES = ("binary", "multiclass", "squared")
-_MOST_CLASSES = 100  # more distinct integers than this are taken for a quantity
+_LOSSES = ("auto", "binary", "multiclass", "squared")
 
 
 def make_task(
@@ -56,27 +53,23 @@ def make_task(
     y : array, Series, tensor or list, (N,) or (N, C)
         Classes 0 and 1, classes 0..C-1, or targets; (N, C) for several targets. (N, 1) is taken for (N,).
     environment : labels, one per row, or a column name of `x`, default None
-        Any hashable labels. A named column is taken out of `x` (and of ``test`` and ``held_out``).
+        Any hashable labels. A named column is taken out of `x` (and of the x of `test` and `held_out`).
     aux : (N,) or (N, A) numbers, or one or several column names of `x`, default None
         What environments may be inferred from. Named columns are taken out of `x`.
     loss : "auto", "binary", "multiclass", "squared", or a function (f, y) -> loss per row, default "auto"
-        "auto": bools or 0 and 1 are binary; integers that are exactly 0..C-1 with 3 <= C <= 100 are
+        "auto": bools, or 0 and 1, are binary; integers that are exactly 0..C-1 with 3 <= C <= 100 are
         multiclass; two integers other than 0 and 1 are an error; all else is squared.
     n_outputs : int, default None
         Outputs of the network for a loss of your own: by default one, or the columns of `y`.
     test, held_out : Rows or mapping with keys x, y and optionally environment, aux; default None
         Rows that training never sees, and rows of the training environments that serve selection. Test
-        environments get codes of their own; held-out ones those of the training rows.
+        environments have codes of their own; held-out ones those of the training rows.
     min_rows : int, default 10
-        Smaller environments are pooled into one, with a warning; 1 keeps every environment.
+        Smaller training environments are pooled into one, with a warning; 1 keeps every environment.
     dtype : torch.float32 or torch.float64, default torch.float32
     name : str, default "data"
     card : mapping, default None
         Source, licence, what shifts, known limits.
-
-    Returns
-    -------
-    Task
 
     Examples
     --------
@@ -84,41 +77,38 @@ def make_task(
     >>> make_task(rows, [0, 1, 1, 0] * 10, environment="site")
     Task('data', 40 rows, features (1,), loss binary, 2 environments)
     """
-    _check_positive(min_rows, "min_rows")
+    check_positive(min_rows, "min_rows")
     if dtype not in _DTYPES:
-        raise ValueError(f"dtype must be torch.float32 or torch.float64. Got {dtype}.")
-    part = _Part("", x, y, environment, aux)
-    given = _take_columns(part)
-    columns = list(given.x.columns) if isinstance(given.x, pd.DataFrame) else None
-    features = _features(given.x, "x", dtype)
-    target, y_train = _read_target(_raw_target(y, "y", len(features)), loss, n_outputs, dtype)
-    rows = Rows(x=features, y=y_train, aux=_aux(given.aux, "aux", len(features), dtype))
+        raise ValueError(f"dtype must be torch.float32 or torch.float64. Got {dtype!r}. Use one of them.")
+    given = _Part("", x, y, environment, aux)
+    part = _take_columns(given)
+    columns = list(part.x.columns) if isinstance(part.x, pd.DataFrame) else None
+    features = _matrix(part.x, "x", dtype, (2, 3))
+    n = len(features)
+    target, encoded = _read_target(_raw_target(y, "y", n), loss, n_outputs, dtype)
+    train = Rows(features, encoded, aux=_aux(part, n, dtype))
     book: dict[Hashable, int] | None = None
-    if given.environment is not None:
-        codes, labels = _factorize(given.environment, "environment", len(features))
-        grouped, names, book = _pool(codes, labels, min_rows, "environment")
-        rows = replace(rows, environment=grouped, names=names)
+    if part.environment is not None:
+        codes, labels = _factorize(part.environment, "environment", n)
+        pooled, names, book = _pool(codes, labels, min_rows, "environment")
+        train = replace(train, environment=pooled, names=names)
 
-    def other(which: str, given_part: Rows | Mapping[str, Any] | None) -> Rows | None:
-        return (
-            None if given_part is None else _other_rows(which, given_part, part, columns, rows, target, book)
-        )
+    def other(which: str, rows: Any) -> Rows | None:
+        if rows is None:
+            return None
+        part = _take_columns(_as_part(which, rows), given)
+        return _other_rows(replace(part, x=_match(part.x, columns, f"{which}.x")), train, target, book)
 
-    return Task(
-        train=rows,
-        loss=target.loss,
-        n_outputs=target.n_outputs,
-        test=other("test", test),
-        held_out=other("held_out", held_out),
-        name=name,
-        card=dict(card or {}),
-    )
+    tested, held = other("test", test), other("held_out", held_out)
+    return Task(train, target.loss, target.n_outputs, tested, held, name, dict(card or {}))
 
 
 def encode_environment(
     values: Any, min_rows: int = 1, parameter: str = "environment"
 ) -> tuple[Tensor, tuple[Hashable, ...]]:
-    """Labels -> integer codes and the names they stand for.
+    """Labels -> (N,) int64 codes and the names they stand for.
+
+    Names are sorted where the labels can be sorted, else in order of first appearance; a pooled one is last.
 
     Parameters
     ----------
@@ -129,170 +119,120 @@ def encode_environment(
     parameter : str, default "environment"
         What messages call the values.
 
-    Returns
-    -------
-    codes : (N,) int64 tensor
-    names : tuple
-        By code: sorted where the labels can be sorted, else in order of first appearance; a pooled
-        environment comes last.
-
     Examples
     --------
     >>> encode_environment(["b", "a", "b"])
     (tensor([1, 0, 1]), ('a', 'b'))
     """
-    _check_positive(min_rows, "min_rows")
+    check_positive(min_rows, "min_rows")
     codes, labels = _factorize(values, parameter)
-    grouped, names, _ = _pool(codes, labels, min_rows, parameter)
-    return grouped, names
+    return _pool(codes, labels, min_rows, parameter)[:2]
 
 
-# ---------------------------------------------------------------------------------------------- small checks
+# Numbers ----------------------------------------------------------------------------------------------------
 
 
-def _check_positive(value: Any, parameter: str) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{parameter} must be a positive integer. Got {value!r}.")
-
-
-def _check_length(n: int, expected: int, parameter: str) -> None:
-    if n != expected:
-        raise ValueError(
-            f"{parameter} must have one entry per row of x: expected {expected}. Got {n}. "
-            "Select the same rows in both."
-        )
-
-
-def _shown(values: Iterable[Any], limit: int = 5, form: Callable[[Any], str] = repr) -> str:
-    """The first few values, and how many more there are."""
-    texts = [form(v) for v in values]
-    more = [f"… {len(texts) - limit} more"] if len(texts) > limit else []
-    return ", ".join(texts[:limit] + more)
-
-
-# --------------------------------------------------------------------------------------------------- numbers
-
-
-def _array(values: Any, parameter: str) -> np.ndarray:
+def _array(values: Any, parameter: str) -> Any:
     """A dense array of whatever dtype the values have."""
     if scipy.sparse.issparse(values) or (isinstance(values, Tensor) and values.layout != torch.strided):
-        raise ValueError(
-            f"{parameter} must be dense. Got a sparse {type(values).__name__}. "
-            f"Use {parameter}.{'to_dense' if isinstance(values, Tensor) else 'toarray'}()."
-        )
+        dense = "to_dense" if isinstance(values, Tensor) else "toarray"
+        kind = type(values).__name__
+        raise ValueError(f"{parameter} must be dense. Got a sparse {kind}. Use {parameter}.{dense}().")
     if isinstance(values, Tensor):
         values = values.detach().cpu()
-        if values.is_floating_point():  # numpy has no bfloat16
-            values = values.to(torch.promote_types(values.dtype, torch.float32))
-        return values.numpy()
+        wide = torch.promote_types(values.dtype, torch.float32)  # numpy has no bfloat16
+        return (values.to(wide) if values.is_floating_point() else values).numpy()
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in _NUMBERS:
-        return values.astype(np.float64).filled(np.nan)
+        return np.ma.filled(values.astype(np.float64), np.nan)
     try:
         return np.asarray(values)
     except ValueError as error:
-        raise ValueError(
-            f"{parameter} must be rectangular: as many values in every row. Got rows that differ ({error}). "
-            "Pad or drop the shorter ones."
-        ) from error
+        got = str(error).rstrip(".")
+        raise ValueError(f"{parameter} must have rows of one length. Got {got}. Pad or drop rows.") from error
 
 
-def _numbers(values: Any, parameter: str) -> np.ndarray:
+def _numbers(values: Any, parameter: str) -> Any:
     """An array of bools, ints or floats; missing entries of a DataFrame become NaN."""
     if isinstance(values, pd.DataFrame):
-        text = {c: d for c, d in values.dtypes.items() if getattr(d, "kind", "O") not in _NUMBERS}
-        if text:
-            raise ValueError(
-                f"{parameter} must have numeric or bool columns. Got "
-                f"{_shown(text.items(), form=lambda item: f'{item[0]!r} ({item[1]})')}. "
-                "Encode these columns as numbers first (e.g. pandas.get_dummies, skrub.TableVectorizer) or drop them."
-            )
-        return values.to_numpy(dtype=np.float64, na_value=np.nan)
+        text = [f"{c!r} ({d})" for c, d in values.dtypes.items() if getattr(d, "kind", "O") not in _NUMBERS]
+        if not text:
+            return values.to_numpy(dtype=np.float64, na_value=np.nan)
+        raise ValueError(
+            f"{parameter} must have numeric or bool columns. Got {shown(text, form=str)}. Encode these "
+            "columns as numbers first (e.g. pandas.get_dummies, skrub.TableVectorizer) or drop them."
+        )
     array = _array(values, parameter)
     if array.dtype.kind not in _NUMBERS:
         raise ValueError(
-            f"{parameter} must be numbers. Got {type(values).__name__} of dtype {array.dtype}. "
-            f"Encode text as numbers first; if they are numbers, use numpy.asarray({parameter}, dtype=float)."
+            f"{parameter} must be numbers. Got {type(values).__name__} of dtype {array.dtype}. Encode text "
+            f"and dates as numbers first; numbers in disguise: numpy.asarray({parameter}, dtype=float)."
         )
     return array
 
 
-def _check_finite(array: np.ndarray, parameter: str, columns: Sequence[Hashable] | None = None) -> None:
-    missing = pd.isna(array)  # NaN, and None or NaT among objects
-    infinite = np.isinf(array) if array.dtype.kind == "f" else np.zeros_like(missing)
-    if not missing.any() and not infinite.any():
-        return
-    bad = missing | infinite
-    raise ValueError(
-        f"{parameter} must be finite. Got {bad.sum()} NaN or infinite values ({missing.sum()} missing, "
-        f"{infinite.sum()} infinite), the first at {_first(bad, columns)}. Impute them "
-        "(e.g. sklearn.impute.SimpleImputer) or drop these rows."
-    )
-
-
-def _first(bad: np.ndarray, columns: Sequence[Hashable] | None) -> str:
+def _first(bad: Any, columns: Sequence[Hashable] | None) -> str:
     """Where the first True stands, in the user's terms."""
-    row, *rest = (int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
+    row, *rest = (int(i) for i in np.unravel_index(bad.argmax(), bad.shape))
     if len(rest) == 2:
         return f"row {row}, channel {rest[0]}, position {rest[1]}"
     return f"row {row}" + "".join(f", column {columns[i] if columns else i!r}" for i in rest)
 
 
+def _check_finite(array: Any, parameter: str, columns: Sequence[Hashable] | None = None) -> None:
+    missing = pd.isna(array)  # NaN, and None or NaT among objects
+    infinite = np.isinf(array) if array.dtype.kind == "f" else np.zeros_like(missing)
+    bad = missing | infinite
+    if bad.any():
+        is_target = parameter in ("y", "test.y", "held_out.y")
+        cure = "Leave out" if is_target else "Impute them (e.g. sklearn.impute.SimpleImputer) or drop"
+        raise ValueError(
+            f"{parameter} must be finite. Got {bad.sum()} NaN or infinite values ({missing.sum()} missing, "
+            f"{infinite.sum()} infinite), the first at {_first(bad, columns)}. "
+            f"{cure} these rows."
+        )
+
+
 def _cast(
-    array: np.ndarray, parameter: str, dtype: torch.dtype, columns: Sequence[Hashable] | None = None
+    array: Any, parameter: str, dtype: torch.dtype, columns: Sequence[Hashable] | None = None
 ) -> Tensor:
-    """A checked copy as a tensor of `dtype`."""
+    """A checked copy as a tensor."""
     _check_finite(array, parameter, columns)
     with np.errstate(over="ignore"):
         copy = np.array(array, dtype=_DTYPES[dtype], order="C")
-    too_large = ~np.isfinite(copy)
-    if too_large.any():
+    large = ~np.isfinite(copy)
+    if large.any():
         raise ValueError(
-            f"{parameter} must fit into {dtype}. Got {too_large.sum()} larger values that overflow to infinity, "
-            f"the first at {_first(too_large, columns)}. Rescale them or use dtype=torch.float64."
+            f"{parameter} must fit into {dtype}. Got {large.sum()} values that overflow to infinity, the "
+            f"first at {_first(large, columns)}. Rescale them or use dtype=torch.float64."
         )
     return torch.from_numpy(copy)
 
 
-def _features(values: Any, parameter: str, dtype: torch.dtype) -> Tensor:
-    """x: (N, D) or (N, channels, length)."""
+def _matrix(values: Any, parameter: str, dtype: torch.dtype, ndims: tuple[int, int]) -> Tensor:
+    """x: (N, D) or (N, channels, length); aux: (N,) or (N, A)."""
     array = _numbers(values, parameter)
-    if array.ndim not in (2, 3):
-        hint = f" For one feature use {parameter}.reshape(-1, 1)." if array.ndim == 1 else ""
-        raise ValueError(
-            f"{parameter} must be 2-D (rows, features) or 3-D (rows, channels, length). "
-            f"Got shape {array.shape}.{hint}"
+    if array.ndim not in ndims or array.size == 0:
+        shapes = {1: "(rows,)", 2: "(rows, columns)", 3: "(rows, channels, length)"}
+        advice = (
+            f"For one feature use {parameter}.reshape(-1, 1)" if array.ndim == 1 else "Reshape or refill it"
         )
-    if array.size == 0:
         raise ValueError(
-            f"{parameter} must have at least one row and one feature. Got shape {array.shape}. "
-            "Check the filter that made it, and that not all columns went to environment or aux."
+            f"{parameter} must be {' or '.join(shapes[d] for d in ndims)} and not empty. Got shape "
+            f"{array.shape}. {advice}."
         )
     return _cast(array, parameter, dtype, list(values.columns) if isinstance(values, pd.DataFrame) else None)
 
 
-def _aux(
-    values: Any, parameter: str, n_rows: int, dtype: torch.dtype, width: int | None = None
-) -> Tensor | None:
-    """aux: (N, A)."""
-    if values is None:
+def _aux(part: _Part, n_rows: int, dtype: torch.dtype) -> Tensor | None:
+    if part.aux is None:
         return None
-    values = values.to_frame() if isinstance(values, pd.Series) else values
-    array = _numbers(values, parameter)
-    if array.ndim not in (1, 2) or array.size == 0:
-        raise ValueError(
-            f"{parameter} must be (rows,) or (rows, columns). Got shape {array.shape}. Reshape it."
-        )
-    _check_length(len(array), n_rows, parameter)
-    array = array.reshape(n_rows, -1)  # (N, A)
-    if width is not None and array.shape[1] != width:
-        raise ValueError(
-            f"{parameter} must have the columns of the training aux: expected {width}. Got {array.shape[1]}. "
-            "Select the same columns."
-        )
-    return _cast(array, parameter, dtype, list(values.columns) if isinstance(values, pd.DataFrame) else None)
+    values = part.aux.to_frame() if isinstance(part.aux, pd.Series) else part.aux
+    aux = _matrix(values, f"{part.prefix}aux", dtype, (1, 2))
+    check_length(len(aux), n_rows, f"{part.prefix}aux")
+    return aux.reshape(n_rows, -1)  # (N, A)
 
 
-# ---------------------------------------------------------------------------------------------------- target
+# Target -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -306,17 +246,17 @@ class _Target:
     dtype: torch.dtype
 
 
-def _raw_target(values: Any, parameter: str, n_rows: int) -> np.ndarray:
+def _raw_target(values: Any, parameter: str, n_rows: int) -> Any:
     """y as an array of any dtype, (N,) or (N, C), nothing missing."""
     if isinstance(values, pd.DataFrame):
         values = values.iloc[:, 0] if values.shape[1] == 1 else _numbers(values, parameter)
     array = _array(values, parameter)
     if array.ndim not in (1, 2) or array.shape[1:] == (0,):
+        got = f"{type(values).__name__} of shape {array.shape}"
         raise ValueError(
-            f"{parameter} must be (rows,) or (rows, targets). Got {type(values).__name__} of shape "
-            f"{array.shape}. Pass one value per row of x."
+            f"{parameter} must be (rows,) or (rows, targets). Got {got}. Pass one value per row."
         )
-    _check_length(len(array), n_rows, parameter)
+    check_length(len(array), n_rows, parameter)
     array = array[:, 0] if array.shape[1:] == (1,) else array
     if array.dtype == object and array.ndim == 1:
         array = pd.Series(array).infer_objects().to_numpy()  # Python bools or ints among objects
@@ -324,140 +264,124 @@ def _raw_target(values: Any, parameter: str, n_rows: int) -> np.ndarray:
     return array
 
 
-def _read_target(
-    y: np.ndarray, loss: Any, n_outputs: int | None, dtype: torch.dtype
-) -> tuple[_Target, Tensor]:
+def _read_target(y: Any, loss: Any, n_outputs: int | None, dtype: torch.dtype) -> tuple[_Target, Tensor]:
     """Decide the loss from the training y, and encode it."""
     kind = _kind(loss, y)
-    if kind == "multiclass":
-        implied = len(pd.unique(y)) if y.ndim == 1 else 1
-    else:
-        implied = y.shape[1] if y.ndim == 2 else 1
+    classes = kind in ("binary", "multiclass")
+    outputs = (
+        len(pd.unique(y.ravel())) if kind == "multiclass" else 1 if classes or y.ndim == 1 else y.shape[1]
+    )
     if n_outputs is not None:
-        _check_positive(n_outputs, "n_outputs")
-        if kind != "custom" and n_outputs != implied:
+        check_positive(n_outputs, "n_outputs")
+        if kind != "custom" and n_outputs != outputs:
             raise ValueError(
-                f"n_outputs must be {implied}, which is what y has for loss {kind!r}. Got {n_outputs}. Leave it out: "
-                "it is for a loss of your own."
+                f"n_outputs must be {outputs} for this y and loss {kind!r}. Got {n_outputs}. Omit it."
             )
-        implied = int(n_outputs)
-    made = as_loss(loss if kind == "custom" else kind, implied)
-    target = _Target(kind, made, implied, y.shape[1:], dtype)
+        outputs = int(n_outputs)
+    made = as_loss(loss if kind == "custom" else kind, outputs)
+    target = _Target(kind, made, outputs, () if classes else y.shape[1:], dtype)
     encoded = _encode_target(y, target, "y")
-    if kind in ("binary", "multiclass") and (encoded == encoded[0]).all():
+    if classes and (encoded == encoded[0]).all():
         raise ValueError(
-            f"y must have at least two classes for loss {kind!r}. Got only {y[0].item()!r} in {len(y)} rows. "
-            "Check the filter that made it, or use loss='squared'."
+            f"y must have at least two classes for loss {kind!r}. Got only {y[0]!s} in {len(y)} rows. "
+            "Check the filter that made it, or use loss='squared' for numbers."
         )
     return target, encoded
 
 
-def _kind(loss: Any, y: np.ndarray) -> str:
+def _kind(loss: Any, y: Any) -> str:
+    if isinstance(loss, str) and loss in _LOSSES:
+        return _guess(y) if loss == "auto" else loss
     if isinstance(loss, (Binary, Multiclass, Squared)):
         return loss.name
-    if isinstance(loss, str) and loss == "auto":
-        return _guess(y)
-    if loss in _LOSSES if isinstance(loss, str) else False:
-        return loss
     if isinstance(loss, Loss) or callable(loss):
         return "custom"
+    near = did_you_mean(loss, _LOSSES)
     raise ValueError(
-        f"loss must be 'auto', {_shown(_LOSSES)} or a function (f, y) -> loss per row. Got {loss!r}."
-        f"{did_you_mean(loss, ('auto', *_LOSSES))}"
+        f"loss must be one of {shown(_LOSSES)} or a function (f, y) -> loss. Got {loss!r}.{near}"
     )
 
 
-def _guess(y: np.ndarray) -> str:
-    """The loss that the labels ask for; see `make_task`."""
-    if y.ndim == 2 or y.dtype.kind not in _NUMBERS:
-        return "squared" if y.ndim == 2 else "binary" if len(pd.unique(y)) <= 2 else "multiclass"
+def _guess(y: Any) -> str:
+    """The loss that the labels ask for, as `make_task` documents it."""
+    if y.ndim == 2:
+        return "squared"
     labels = set(pd.unique(y).tolist())
+    if y.dtype.kind not in _NUMBERS:  # refused later, with the labels shown
+        return "binary" if len(labels) <= 2 else "multiclass"
     if labels == {0, 1} or (y.dtype.kind != "f" and labels <= {0, 1}):
         return "binary"
-    if y.dtype.kind == "f":
-        return "squared"
-    if len(labels) == 2:
+    if y.dtype.kind != "f" and len(labels) == 2:
         raise ValueError(
-            f"loss='auto' cannot tell classes from numbers: y must be 0 and 1 for two classes. Got only "
-            f"{_shown(sorted(labels))}. Use y = (y == {max(labels)!r}) for classes, loss='squared' for numbers."
+            "y must be 0 and 1 for two classes: loss='auto' cannot tell classes from numbers. Got only "
+            f"{shown(sorted(labels))}. Use y = (y == {max(labels)}), or loss='squared' for numbers."
         )
-    return "multiclass" if len(labels) <= _MOST_CLASSES and labels == set(range(len(labels))) else "squared"
+    contiguous = y.dtype.kind != "f" and labels == set(range(len(labels))) and len(labels) <= 100
+    return "multiclass" if contiguous else "squared"
 
 
-def _encode_target(y: np.ndarray, target: _Target, parameter: str) -> Tensor:
+def _encode_target(y: Any, target: _Target, parameter: str) -> Tensor:
     """y as the loss wants it: (N,) or (N, C) floats, or (N,) int64 classes."""
-    classes = {"binary": 2, "multiclass": target.n_outputs}.get(target.kind)
-    if classes is not None and y.ndim == 2:
-        raise ValueError(
-            f"{parameter} must be one label per row for loss {target.kind!r}. Got shape {y.shape}. "
-            f"For one column per class use {parameter}.argmax(axis=1)."
-        )
     if y.shape[1:] != target.shape:
         raise ValueError(
-            f"{parameter} must be shaped like the training y. Got {y.shape}. Select the same targets."
+            f"{parameter} must be {('rows', *target.shape)} for loss {target.kind!r}. Got shape {y.shape}. "
+            f"Select the same targets; for one column per class use {parameter}.argmax(axis=1)."
         )
-    if classes is not None:
-        _check_labels(y, target.kind, classes, parameter)
-    elif y.dtype.kind not in _NUMBERS:
-        raise ValueError(
-            f"{parameter} must be numbers. Got dtype {y.dtype}. Convert it, or encode it as classes."
-        )
+    if target.kind in ("binary", "multiclass"):
+        _check_labels(y, target.kind, max(2, target.n_outputs), parameter)
     if target.kind == "multiclass":
         return torch.from_numpy(y.astype(np.int64))
-    return _cast(y, parameter, target.dtype)
+    return _cast(_numbers(y, parameter), parameter, target.dtype)
 
 
-def _check_labels(y: np.ndarray, kind: str, classes: int, parameter: str) -> None:
+def _check_labels(y: Any, kind: str, classes: int, parameter: str) -> None:
     labels = pd.unique(y).tolist()
     if set(labels) <= set(range(classes)):
         return
     if parameter != "y":
-        advice = "Recode the labels like those of the training y, or drop the rows of unknown classes."
+        advice = "Recode the labels like those of the training y, or drop the rows of unknown classes"
     elif kind == "binary" and len(labels) == 2:
-        advice = f"Use y = (y == {labels[1]!r})."
+        advice = f"Use y = (y == {labels[1]!r})"
     else:
-        advice = "Use classes, y = numpy.unique(y, return_inverse=True)" + (
-            " with loss='multiclass', or loss='squared' for numbers." if kind == "binary" else "."
-        )
+        several = " with loss='multiclass', or loss='squared' for numbers" if kind == "binary" else ""
+        advice = f"Use classes, y = numpy.unique(y, return_inverse=True){several}"
     wanted = "0 and 1" if classes == 2 else f"the integers 0..{classes - 1}"
     raise ValueError(
-        f"{parameter} must be {wanted} for loss {kind!r}. Got the labels {_shown(labels)}. {advice}"
+        f"{parameter} must be {wanted} for loss {kind!r}. Got the labels {shown(labels)}. {advice}."
     )
 
 
-# ---------------------------------------------------------------------------------------------- environments
+# Environments -----------------------------------------------------------------------------------------------
 
 
 def _plain(label: Any) -> Any:
     """A Python object in place of a numpy or torch scalar."""
     if isinstance(label, (np.datetime64, np.timedelta64)):
         return pd.Series([label]).iloc[0]
-    if isinstance(label, np.generic) or (isinstance(label, Tensor) and label.ndim == 0):
-        return label.item()
-    return label
+    is_scalar = isinstance(label, np.generic) or (isinstance(label, Tensor) and label.ndim == 0)
+    return label.item() if is_scalar else label
 
 
-def _label_series(values: Any, parameter: str) -> pd.Series:
-    """One label per entry, whatever holds them."""
+def _label_series(values: Any, parameter: str) -> Any:
+    """A Series with one label per row, whatever held them."""
     if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__iter__"):
         raise ValueError(
-            f"{parameter} must be labels, one per row. Got {type(values).__name__} {values!r}. "
-            "Pass a list, an array or a Series; a column name needs x to be a DataFrame."
+            f"{parameter} must be labels, one per row. Got {type(values).__name__} {values!r}. Pass a list, "
+            "an array or a Series; naming a column needs a DataFrame x."
         )
-    if isinstance(values, (Tensor, pd.DataFrame)):
-        values = values.to_numpy() if isinstance(values, pd.DataFrame) else _array(values, parameter)
-    shape = getattr(values, "shape", None) or (len(values := list(values)),)
-    if len(shape) > 1 and shape[1:] != (1,) or shape[0] == 0:
+    if isinstance(values, Tensor):
+        values = _array(values, parameter)
+    if isinstance(values, pd.MultiIndex) or not hasattr(values, "shape"):
+        values = pd.Series([_plain(v) for v in values], dtype=object)
+    if values.ndim == 0 or values.size == 0 or values.shape[1:] not in ((), (1,)):
+        got = f"shape {tuple(values.shape)}"
         raise ValueError(
-            f"{parameter} must be one label per row. Got shape {tuple(shape)}. To combine columns use "
-            "tuples: list(zip(a, b))."
+            f"{parameter} must be one label per row. Got {got}. Combine columns: list(zip(a, b))."
         )
-    if hasattr(values, "dtype"):
-        series = pd.Series(values[:, 0] if len(shape) > 1 else values)
-        if series.dtype != object:
-            return series.reset_index(drop=True)
-        values = series.tolist()
-    return pd.Series([_plain(v) for v in values], dtype=object)
+    if values.ndim == 2:
+        values = values.iloc[:, 0] if isinstance(values, pd.DataFrame) else values[:, 0]
+    series = pd.Series(values)
+    return pd.Series([_plain(v) for v in series], dtype=object) if series.dtype == object else series
 
 
 def _unusable(label: Any) -> bool:
@@ -469,18 +393,17 @@ def _unusable(label: Any) -> bool:
     return label is None or label is pd.NaT or label is pd.NA
 
 
-def _factorize(values: Any, parameter: str, n_rows: int | None = None) -> tuple[np.ndarray, list[Any]]:
+def _factorize(values: Any, parameter: str, n_rows: int | None = None) -> tuple[Any, list[Any]]:
     """Codes (N,) and the distinct labels: sorted where they can be, else in order of first appearance."""
     series = _label_series(values, parameter)
-    if n_rows is not None:
-        _check_length(len(series), n_rows, parameter)
+    check_length(len(series), len(series) if n_rows is None else n_rows, parameter)
     try:  # as an array: an Index of tuples would turn into a MultiIndex
         codes, uniques = pd.factorize(series.to_numpy() if series.dtype == object else series)
     except TypeError as error:
         raise ValueError(
             f"{parameter} must be hashable labels. Got {error}. Use tuples, not lists."
         ) from error
-    labels: list[Any] = uniques.tolist()
+    labels = uniques.tolist()
     bad = np.isin(codes, [-1, *(i for i, label in enumerate(labels) if _unusable(label))])
     if bad.any():
         row = int(bad.argmax())
@@ -507,69 +430,68 @@ def _groups(sizes: Sequence[int], min_rows: int) -> list[list[int]]:
 
 
 def _pool(
-    codes: np.ndarray, labels: list[Any], min_rows: int, parameter: str
+    codes: Any, labels: list[Any], min_rows: int, parameter: str
 ) -> tuple[Tensor, tuple[Hashable, ...], dict[Hashable, int]]:
-    """Codes after pooling, their names, and the code of every label. Called straight from public functions,
-    so that warnings point at the user's line."""
+    """Codes after pooling, their names, and the code of every label.
+
+    Public functions call it directly, so that its warnings point at the user's line.
+    """
     if len(labels) > max(50, len(codes) / 2) and all(isinstance(v, (float, datetime)) for v in labels):
-        warnings.warn(
+        continuous = (
             f"{parameter} has {len(labels)} distinct values in {len(codes)} rows, which looks continuous. "
-            "Pass it as aux= to infer environments from it, or cut it into bins (e.g. pandas.qcut).",
-            UserWarning,
-            stacklevel=3,
+            "Pass it as aux= to infer environments from it, or cut it into bins (e.g. pandas.qcut)."
         )
-    sizes = np.bincount(codes, minlength=len(labels)).tolist()
+        warnings.warn(continuous, UserWarning, stacklevel=3)
+    sizes = np.bincount(codes).tolist()
     groups = _groups(sizes, min_rows)
     names = [
-        labels[g[0]] if len(g) == 1 else f"pooled({_shown((labels[i] for i in g), form=str)})" for g in groups
+        labels[g[0]] if len(g) == 1 else f"pooled({shown((labels[i] for i in g), form=str)})" for g in groups
     ]
     if len(groups) < len(labels):
-        small = [i for i in groups[-1] if sizes[i] < min_rows]
-        host = [i for i in groups[-1] if sizes[i] >= min_rows]
-        joined = f", with the smallest other, {labels[host[0]]!r} ({sizes[host[0]]} rows)," if host else ""
-        warnings.warn(
-            f"{parameter}: environments with fewer than min_rows={min_rows} rows "
-            f"({_shown(small, form=lambda i: f'{labels[i]!r}: {sizes[i]}')}) are pooled{joined} into "
-            f"{names[-1]!r}, because a mean slope over so few rows is noise; {len(groups)} environments remain. "
-            "Use min_rows=1 to keep them apart.",
-            UserWarning,
-            stacklevel=3,
+        host, small = groups[-1][0], [i for i in groups[-1] if sizes[i] < min_rows]
+        joined = (
+            f" with the smallest other, {labels[host]!r} ({sizes[host]} rows)" if host not in small else ""
         )
+        listed = shown(small, form=lambda i: f"{labels[i]!r}: {sizes[i]}")
+        few = (
+            f"{parameter}: environments with fewer than min_rows={min_rows} rows ({listed}) are pooled"
+            f"{joined} into {names[-1]!r}: a mean slope over so few rows is noise. Environments left: "
+            f"{len(groups)}. Use min_rows=1 to keep them apart."
+        )
+        warnings.warn(few, UserWarning, stacklevel=3)
     lookup = np.empty(len(labels), dtype=np.int64)
     for code, group in enumerate(groups):
         lookup[group] = code
-    book = {**{v: i for i, v in enumerate(names)}, **dict(zip(labels, lookup.tolist(), strict=True))}
+    book = {v: code for code, v in enumerate(names)} | dict(zip(labels, lookup.tolist(), strict=True))
     return torch.from_numpy(lookup[codes]), tuple(names), book
 
 
 def _recode(values: Any, book: Mapping[Hashable, int] | None, parameter: str, n_rows: int) -> Tensor:
     """Codes (N,) of labels that the training rows have."""
-    if book is None:
-        raise ValueError(
-            f"{parameter} must match the training environment. Got none there: pass environment= too."
-        )
     codes, labels = _factorize(values, parameter, n_rows)
-    unknown = [v for v in labels if v not in book]
-    if unknown:
+    unknown = [v for v in labels if v not in (book or {})]
+    if book is None or unknown:
+        known = shown(book) if book else "none: pass environment= for them too"
+        near = did_you_mean(unknown[0], book or ())
         raise ValueError(
-            f"{parameter} must be environments of the training rows ({_shown(book)}). Got {_shown(unknown)} as "
-            f"well.{did_you_mean(unknown[0], book)} Rows of new environments belong in test."
+            f"{parameter} must be environments of the training rows ({known}). Got {shown(unknown)}."
+            f"{near} Rows of new environments belong in test."
         )
     return torch.tensor([book[v] for v in labels])[torch.from_numpy(codes)]
 
 
-# ---------------------------------------------------------------------------- training, test, held-out rows
+# Training, test and held-out rows ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Part:
     """One set of rows as the user gave them."""
 
-    prefix: str  # "", "test." or "held_out.": how messages call its parts
+    prefix: str  # "", "test." or "held_out.": what messages put before its parts
     x: Any
     y: Any
     environment: Any = None  # values, a column name of x, or None
-    aux: Any = None  # values, column names of x, or None
+    aux: Any = None  # values, one or several column names of x, or None
 
     def named(self, which: str) -> list[str]:
         """The column names that `environment` or `aux` stands for; none where it holds values."""
@@ -583,90 +505,74 @@ class _Part:
 
 
 def _take_columns(part: _Part, train: _Part | None = None) -> _Part:
-    """Move the columns that the part, or the training rows, named as environment and aux out of x."""
-    x = part.x
-    if isinstance(x, pd.DataFrame) and not x.columns.is_unique:
-        twice = x.columns[x.columns.duplicated()].unique()
+    """Move the columns that the part, or else the training rows, name as environment and aux out of x."""
+    columns = list(part.x.columns) if isinstance(part.x, pd.DataFrame) else []
+    if len(set(columns)) < len(columns):
+        twice = [c for c in dict.fromkeys(columns) if columns.count(c) > 1]
         raise ValueError(
-            f"{part.prefix}x must have each column once. Got twice: {_shown(twice)}. Rename or drop."
+            f"{part.prefix}x must have every column once. Got {shown(twice)} twice. Rename or drop it."
         )
-    taken: list[str] = []
     picked: dict[str, Any] = {}
     for which in ("environment", "aux"):
         own = part.named(which)
         names = own or (train.named(which) if train else [])
-        columns: Sequence[Any] = x.columns if isinstance(x, pd.DataFrame) else []
         missing = [c for c in names if c not in columns]
         if missing and (own or len(missing) < len(names)):
-            what = f"a DataFrame with the column {missing[0]!r}, which {part.prefix}{which} names"
-            came = f"the columns {_shown(columns)}" if len(columns) else type(x).__name__
+            got = f"the columns {shown(columns)}" if columns else type(part.x).__name__
             raise ValueError(
-                f"{part.prefix}x must be {what}. Got {came}.{did_you_mean(missing[0], columns)} "
-                f"Name a column, or pass {which} as values, one per row."
+                f"{part.prefix}x must be a DataFrame with the column {missing[0]!r}, which {which} names. "
+                f"Got {got}.{did_you_mean(missing[0], columns)} Name a column, or pass {which} as values."
             )
-        given = None if own else getattr(part, which)
-        picked[which] = x[names] if given is None and names and not missing else given
-        taken += [] if missing else names
-    return replace(part, x=x.drop(columns=taken) if taken else x, **picked)
+        if own or getattr(part, which) is None:
+            picked[which] = part.x[names] if names and not missing else None
+    taken = {c for p in (part, train) if p for which in ("environment", "aux") for c in p.named(which)}
+    left = [c for c in columns if c not in taken]
+    return replace(part, x=part.x[left] if len(left) < len(columns) else part.x, **picked)
 
 
-def _as_part(which: str, given: Any) -> _Part:
-    if isinstance(given, Rows):
-        labels = given.environment
-        if labels is not None and given.names:
-            labels = [given.names[code] for code in labels.tolist()]
-        return _Part(f"{which}.", given.x, given.y, labels, given.aux)
+def _as_part(which: str, rows: Any) -> _Part:
     keys = ("x", "y", "environment", "aux")
-    if not isinstance(given, Mapping) or not {"x", "y"} <= set(given) <= set(keys):
-        came = f"the keys {_shown(given)}" if isinstance(given, Mapping) else type(given).__name__
-        wrong = [k for k in given if k not in keys] if isinstance(given, Mapping) else []
+    if isinstance(rows, Rows):
+        names, codes = rows.names, rows.environment
+        labels = codes if codes is None or not names else [names[code] for code in codes.tolist()]
+        rows = {"x": rows.x, "y": rows.y, "environment": labels, "aux": rows.aux}
+    if not isinstance(rows, Mapping) or not {"x", "y"} <= set(rows) <= set(keys):
+        wrong = [k for k in rows if k not in keys] if isinstance(rows, Mapping) else []
+        got = f"the keys {shown(rows)}" if isinstance(rows, Mapping) else type(rows).__name__
         raise ValueError(
-            f"{which} must be Rows or a mapping with the keys x, y and optionally environment, aux. Got {came}."
-            f"{did_you_mean(wrong[0], keys) if wrong else ''} Use {which}={{'x': ..., 'y': ...}}."
+            f"{which} must be Rows or a mapping with the keys x, y and optionally environment, aux. "
+            f"Got {got}.{did_you_mean(wrong[0], keys) if wrong else ''} Use {which}={{'x': ..., 'y': ...}}."
         )
-    return _Part(f"{which}.", **given)
+    return _Part(f"{which}.", **rows)
 
 
-def _other_rows(
-    which: str,
-    given: Any,
-    train: _Part,
-    columns: list[Hashable] | None,
-    rows: Rows,
-    target: _Target,
-    book: Mapping[Hashable, int] | None,
-) -> Rows:
-    """Test or held-out rows, held to what the training rows decided."""
-    part = _take_columns(_as_part(which, given), train)
-    x = _match_columns(part.x, columns, f"{part.prefix}x")
-    features = _features(x, f"{part.prefix}x", target.dtype)
-    n = len(features)
-    if features.shape[1:] != rows.x.shape[1:]:
-        raise ValueError(
-            f"{part.prefix}x must have the features of x: expected {tuple(rows.x.shape[1:])} per row. "
-            f"Got {tuple(features.shape[1:])}. Select the same columns."
-        )
-    y = _encode_target(_raw_target(part.y, f"{part.prefix}y", n), target, f"{part.prefix}y")
-    width = None if rows.aux is None else rows.aux.shape[1]
-    made = Rows(x=features, y=y, aux=_aux(part.aux, f"{part.prefix}aux", n, target.dtype, width))
-    if part.environment is None:
-        return made
-    parameter = f"{part.prefix}environment"
-    if which == "held_out":
-        return replace(made, environment=_recode(part.environment, book, parameter, n), names=rows.names)
-    codes, labels = _factorize(part.environment, parameter, n)
-    return replace(made, environment=torch.from_numpy(codes), names=tuple(labels))
-
-
-def _match_columns(x: Any, columns: list[Hashable] | None, parameter: str) -> Any:
-    """The training columns in the training order, where both are DataFrames."""
+def _match(x: Any, columns: list[Hashable] | None, parameter: str) -> Any:
+    """The training columns in the training order, where both x are DataFrames."""
     if columns is None or not isinstance(x, pd.DataFrame):
         return x
-    missing = [c for c in columns if c not in x.columns]
-    extra = [c for c in x.columns if c not in columns]
+    missing, extra = [c for c in columns if c not in x.columns], [c for c in x.columns if c not in columns]
     if missing or extra:
-        raise ValueError(
-            f"{parameter} must have the columns of x. Missing: {_shown(missing) or 'none'}; extra: "
-            f"{_shown(extra) or 'none'}. Select the same columns."
-        )
+        got = f"missing: {shown(missing) or 'none'}; extra: {shown(extra) or 'none'}"
+        raise ValueError(f"{parameter} must have the columns of x. Got {got}. Select the same columns.")
     return x[columns]
+
+
+def _other_rows(part: _Part, train: Rows, target: _Target, book: Mapping[Hashable, int] | None) -> Rows:
+    """Test or held-out rows, held to what the training rows decided."""
+    x = _matrix(part.x, f"{part.prefix}x", target.dtype, (2, 3))
+    aux = _aux(part, len(x), target.dtype)
+    for which, ours, theirs in (("x", x, train.x), ("aux", aux, train.aux)):
+        if ours is not None and theirs is not None and ours.shape[1:] != theirs.shape[1:]:
+            expected, got = tuple(theirs.shape[1:]), tuple(ours.shape[1:])
+            raise ValueError(
+                f"{part.prefix}{which} must have the columns of the training rows: expected {expected} per "
+                f"row. Got {got}. Select the same columns."
+            )
+    y = _encode_target(_raw_target(part.y, f"{part.prefix}y", len(x)), target, f"{part.prefix}y")
+    if part.environment is None:
+        return Rows(x, y, aux=aux)
+    parameter = f"{part.prefix}environment"
+    if part.prefix == "held_out.":
+        return Rows(x, y, _recode(part.environment, book, parameter, len(x)), aux, train.names)
+    codes, labels = _factorize(part.environment, parameter, len(x))
+    return Rows(x, y, torch.from_numpy(codes), aux, tuple(labels))

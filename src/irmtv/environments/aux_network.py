@@ -25,15 +25,22 @@ from irmtv.environments.sorted_relu import sorted_relu_layer
 Parameters = Mapping[str, Tensor]
 
 
-def scale_aux(
-    aux: Tensor, reference: Tensor, scaling: Literal["column", "authors"] = "column"
-) -> Tensor:
-    """Standardise aux (N, A) by the mean and deviation of `reference`: per column, or one for the matrix."""
-    if scaling == "column":
-        mean, deviation = reference.mean(0), reference.std(0, correction=0)
-    else:
-        mean, deviation = reference.mean(), reference.std(correction=0)
-    return (aux - mean) / torch.where(deviation > 0, deviation, 1)
+@dataclass(frozen=True)
+class AuxScaler:
+    """Standardises aux by the training rows: per column, or with one mean and deviation for the matrix."""
+
+    mean: Tensor  # (A,) or ()
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, aux: Tensor, scaling: Literal["column", "authors"] = "column") -> AuxScaler:
+        """From the training rows' aux (N, A)."""
+        axis = 0 if scaling == "column" else (0, 1)
+        deviation = aux.std(axis, correction=0)
+        return cls(aux.mean(axis), torch.where(deviation > 0, deviation, 1))
+
+    def __call__(self, aux: Tensor) -> Tensor:
+        return (aux - self.mean) / self.deviation
 
 
 @dataclass(frozen=True)
@@ -91,11 +98,12 @@ class AuxNetwork:
 class PlainRows:
     """Any aux: the network runs on every row."""
 
-    z: Tensor  # (T, A, N)
+    z: Tensor  # (T, A, N), or (R, A, N) where every run has rows of its own (mini-batches)
     order: Tensor | None = None
+    n_sets: int | None = None  # T, where z does not tell
 
     def membership(self, net: AuxNetwork, p: Parameters) -> Membership:
-        return net.from_logits(net.logits(p, self.z), len(self.z))
+        return net.from_logits(net.logits(p, self.z), self.n_sets or len(self.z))
 
 
 @dataclass(frozen=True)

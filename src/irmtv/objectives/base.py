@@ -50,6 +50,9 @@ class Penalty:
     measure: Measure = "empirical"
     reduction: Reduction = "expectation"
 
+    def wants_halves(self, estimator: str | None) -> bool:
+        return "slope" in self.uses and (estimator == "halves" or (estimator == "auto" and self.power == 2))
+
     def __call__(self, e: Statistics, measure: Measure | None = None, reduction: Reduction | None = None) -> Tensor:
         if (reduction or self.reduction) == "authors" and "slope" in self.uses:
             return self.function(e, e.mass**self.power)
@@ -94,7 +97,17 @@ class Objective:
 
     def penalty_values(self, e: Statistics, settings: Mapping[str, Any]) -> list[Tensor]:
         """One (R,) tensor per penalty."""
-        return [p(e, settings.get("measure"), settings.get("reduction")) for p in self.penalties]
+        measure, reduction = settings.get("measure"), settings.get("reduction")
+        return [p(self._batch_form(p, e, settings), measure, reduction) for p in self.penalties]
+
+    def wants_halves(self, settings: Mapping[str, Any]) -> bool:
+        """Whether a mini-batch step must compute the slopes of two half batches."""
+        return any(p.wants_halves(settings.get("batch_estimator")) for p in self.penalties)
+
+    def _batch_form(self, p: Penalty, e: Statistics, settings: Mapping[str, Any]) -> Statistics:
+        if e.slope_halves is None or p.wants_halves(settings.get("batch_estimator")):
+            return e
+        return replace(e, slope_halves=None)
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Every hyper-parameter with its value: defaults, overridden by what is given and checked."""

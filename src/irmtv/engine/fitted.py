@@ -1,0 +1,183 @@
+"""What training leaves: the states of all runs, in the order they were asked for, and how to use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from irmtv.core.types import Rows, Runs, Task
+from irmtv.engine.nets import MLP, Module, Net
+from irmtv.engine.plan import Chunk
+from irmtv.engine.snapshots import History
+from irmtv.environments.aux_network import AuxNetwork, AuxScaler
+from irmtv.metrics import EnvironmentTable, evaluate_environments
+from irmtv.objectives.base import Objective
+
+
+@dataclass(frozen=True)
+class State:
+    """Parameters of a chunk of runs at one moment (for the best state: at each run's own best step)."""
+
+    parameters: Mapping[str, Tensor]  # (R, ...)
+    rho: Mapping[str, Tensor] | None  # (R, ...)
+    buffers: list[dict[str, Tensor]] = field(default_factory=list)
+    steps: Tensor = field(default_factory=lambda: torch.zeros(0))  # (R,) the step of each run's state
+
+
+@dataclass(frozen=True)
+class FittedChunk:
+    chunk: Chunk
+    net: Net
+    last: State
+    best: State | None
+    rho: AuxNetwork | None
+    aux_scalers: tuple[AuxScaler, ...]
+
+
+@dataclass(frozen=True)
+class FittedRuns:
+    """R trained runs. Index 0 of every result is the runs' axis, in the order of `runs`."""
+
+    objective: Objective
+    runs: Runs
+    tasks: tuple[Task, ...]
+    settings: tuple[Mapping[str, Any], ...]  # every setting of every run, defaults included
+    chunks: tuple[FittedChunk, ...] = field(repr=False)
+    history: History | None = field(repr=False)
+    diverged: Mapping[int, int]  # run -> step at which it turned non-finite and was frozen
+    select: str
+    seconds: float
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def state(self, which: Literal["selected", "last"] = "selected") -> list[State]:
+        """The states to predict with, one per chunk: the selection rule's choice, or the last step."""
+        return [c.last if which == "last" or c.best is None else c.best for c in self.chunks]
+
+    @property
+    def steps(self) -> Tensor:
+        """(R,) the step at which each run's selected state was taken."""
+        return self._in_order([s.steps for s in self.state()])
+
+    def logits(
+        self, x: Any, *, which: Literal["selected", "last"] = "selected", batch_rows: int = 1 << 16
+    ) -> Tensor:
+        """Outputs of every run: (R, N), or (R, N, C).
+
+        Parameters
+        ----------
+        x : array (N, ...) that all runs read, or a sequence with one array per data set.
+        which : "selected" for the selection rule's state, "last" for the last step.
+        batch_rows : rows computed at a time, to bound memory.
+        """
+        per_set = isinstance(x, (list, tuple)) and len(self.tasks) > 1
+        inputs = [torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in (x if per_set else [x])]
+        if per_set and len(inputs) != len(self.tasks):
+            raise ValueError(
+                f"x must be one array for all runs or one per data set ({len(self.tasks)}). Got {len(inputs)} arrays."
+            )
+        for v in inputs:
+            expected = self.tasks[0].train.x.shape[1:]
+            if v.shape[1:] != expected:
+                raise ValueError(
+                    f"x must have the features of the training rows, (rows, {', '.join(map(str, expected))}). "
+                    f"Got {tuple(v.shape)}."
+                )
+        parts = []
+        for fitted, state in zip(self.chunks, self.state(which), strict=True):
+            sets = [inputs[d] for d in fitted.chunk.data] if per_set else inputs
+            parameter = next(iter(state.parameters.values()))
+            stacked = torch.stack(list(sets)).to(parameter)  # (T, N, ...) or (1, N, ...)
+            if isinstance(fitted.net, Module) and state.buffers:
+                fitted.net.load_buffers(state.buffers)
+            with torch.no_grad():
+                pieces = [
+                    fitted.net.forward(state.parameters, fitted.net.prepare(piece)).logits
+                    for piece in stacked.split(batch_rows, 1)
+                ]
+            parts.append(torch.cat(pieces, 1))
+        return self._in_order(parts)
+
+    def membership(self, aux: Any, *, which: Literal["selected", "last"] = "selected") -> Tensor:
+        """Probability of each inferred environment for rows with these auxiliary variables: (R, N, E)."""
+        if self.chunks[0].rho is None:
+            raise ValueError(
+                f"membership() is for objectives that infer environments from aux. {self.objective.name!r} does not."
+            )
+        z = torch.as_tensor(np.asarray(aux) if not isinstance(aux, Tensor) else aux)
+        z = z.unsqueeze(-1) if z.ndim == 1 else z  # (N, A)
+        parts = []
+        for fitted, state in zip(self.chunks, self.state(which), strict=True):
+            assert fitted.rho is not None and state.rho is not None
+            dtype = state.rho["W"].dtype
+            scaled = torch.stack([s(z.to(dtype)).T for s in fitted.aux_scalers])  # (T, A, N)
+            with torch.no_grad():
+                logits = fitted.rho.logits(state.rho, scaled)  # (R, outputs, N)
+            if fitted.rho.n_outputs == 1:
+                first = torch.sigmoid(logits)
+                parts.append(torch.cat([first, 1 - first], 1).transpose(1, 2))
+            else:
+                parts.append(torch.softmax(logits, 1).transpose(1, 2))
+        return self._in_order(parts)
+
+    def coefficients(self, *, which: Literal["selected", "last"] = "selected") -> tuple[Tensor, Tensor]:
+        """Of a linear model: coefficients (R, D) or (R, C, D), and intercepts (R,) or (R, C)."""
+        coef, intercept = [], []
+        for fitted, state in zip(self.chunks, self.state(which), strict=True):
+            if not isinstance(fitted.net, MLP) or len(fitted.net.widths) > 2:
+                raise ValueError("coefficients() is for linear models, hidden=(). This network has hidden layers.")
+            w, b = state.parameters["W0"], state.parameters["b0"]
+            coef.append(w.squeeze(1) if w.shape[1] == 1 else w)
+            intercept.append(b.squeeze(1) if b.shape[1] == 1 else b)
+        return self._in_order(coef), self._in_order(intercept)
+
+    def evaluate(
+        self,
+        rows: Rows | Sequence[Rows] | None = None,
+        *,
+        metric: str | None = None,
+        n_bootstrap: int = 0,
+        random_state: int | None = None,
+        which: Literal["selected", "last"] = "selected",
+    ) -> EnvironmentTable:
+        """Per-environment results of every run: on `rows`, or on each run's own test rows.
+
+        `metric` is "accuracy" for classification and "mse" for regression unless named.
+        """
+        sets: list[Rows] = []
+        if rows is None:
+            for task in self.tasks:
+                if task.test is None:
+                    raise ValueError(f"evaluate() needs rows: the task {task.name!r} has no test rows.")
+                sets.append(task.test)
+        else:
+            sets = [rows] if isinstance(rows, Rows) else list(rows)
+        name = metric or {"binary": "accuracy", "multiclass": "accuracy"}.get(self.tasks[0].loss.name, "mse")
+        if len(sets) == 1:
+            y, environment = sets[0].y, sets[0].environment
+            logits = self.logits(sets[0].x, which=which)
+        else:
+            owner = torch.tensor(self.runs.column("data"))
+            logits = self.logits([s.x for s in sets], which=which)
+            y = torch.stack([s.y for s in sets])[owner]
+            codes = [s.environment for s in sets]
+            environment = None if codes[0] is None else torch.stack([c for c in codes if c is not None])[owner]
+        return evaluate_environments(
+            logits,
+            y,
+            environment,
+            metric=name,
+            names=sets[0].names or None,
+            n_bootstrap=n_bootstrap,
+            random_state=random_state,
+        )
+
+    def _in_order(self, parts: Sequence[Tensor]) -> Tensor:
+        positions = torch.tensor([i for c in self.chunks for i in c.chunk.runs])
+        return torch.cat(list(parts))[torch.argsort(positions)]

@@ -1,0 +1,60 @@
+"""A run that turns non-finite is frozen at its last finite state and reported; the others go on.
+
+Runs share no parameter, so a bad gradient stays within its run. The guard looks before the optimizer does.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from irmtv.engine.optim import Adam, FlatParameters
+
+
+class Guard:
+    def __init__(self, phi: FlatParameters, rho: FlatParameters | None) -> None:
+        self.phi, self.rho = phi, rho
+        self.dead = torch.zeros(phi.n_runs, dtype=torch.bool, device=phi.vector.device)
+        self.since = torch.full((phi.n_runs,), -1, device=phi.vector.device)
+        self.on_cpu = phi.vector.device.type == "cpu"
+        self.any_dead = False
+
+    @property
+    def all_dead(self) -> bool:
+        return self.any_dead and self.on_cpu and bool(self.dead.all())
+
+    @torch.no_grad()
+    def check(self, total: Tensor, step: int, *optimizers: Adam | None) -> None:
+        """Before Phi's update: freeze the runs whose objective or gradient is not finite."""
+        if self.on_cpu and not self.any_dead:
+            # one number tells whether anything is wrong; asking every run costs more and is rarely needed.
+            # A sum of finite float32 can itself overflow, which only leads to the exact check below.
+            if bool((total.sum() + self.phi.gradient.sum()).isfinite()):
+                return
+        finite = total.isfinite() & (self.phi.by_run((~self.phi.gradient.isfinite()).to(total.dtype)) == 0)
+        self._freeze(~finite, step, *optimizers)
+
+    @torch.no_grad()
+    def check_rho(self, step: int, optimizer: Adam) -> None:
+        """Before rho's update."""
+        assert self.rho is not None
+        if self.on_cpu and not self.any_dead and bool(self.rho.gradient.sum().isfinite()):
+            return
+        bad = self.rho.by_run((~self.rho.gradient.isfinite()).to(self.rho.gradient.dtype)) > 0
+        self._freeze(bad, step, optimizer)
+
+    def _freeze(self, bad: Tensor, step: int, *optimizers: Adam | None) -> None:
+        new = bad & ~self.dead
+        self.dead |= new
+        self.since = torch.where(new, step, self.since)
+        self.any_dead = self.any_dead or not self.on_cpu or bool(self.dead.any())
+        for optimizer in optimizers:
+            if optimizer is not None:
+                held = self.dead[optimizer.parameters.owner]
+                optimizer.parameters.gradient.masked_fill_(held, 0)
+                optimizer.rate = optimizer.rate.masked_fill(held, 0)
+
+    def report(self) -> dict[int, int]:
+        """Frozen runs and the step at which each was frozen."""
+        since = self.since.tolist()
+        return {r: int(since[r]) for r in range(len(since)) if since[r] >= 0}

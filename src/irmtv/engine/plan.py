@@ -1,0 +1,94 @@
+"""Which runs go into which tensor program.
+
+Runs whose static settings differ (a width, a measure, a schedule) or whose data have other shapes cannot
+share one; the rest can. A program is cut further where its tensors would leave the cache (throughput falls)
+or the memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from irmtv.core.types import Task
+
+# Elements of one activation tensor over all runs of a chunk. Measured by `benchmarks/chunks.py`: below it a
+# step's fixed cost is not spread over enough runs, above it tensors fall out of the cache.
+CACHE_ELEMENTS = 1 << 18
+MEMORY_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Runs that train together: T data sets with K runs on each, in that order."""
+
+    runs: tuple[int, ...]  # R = T K positions in the caller's Runs, data set by data set
+    data: tuple[int, ...]  # T
+    static: Mapping[str, Any]  # settings that all of them share
+
+
+def plan(
+    tasks: Sequence[Task],
+    settings: Sequence[Mapping[str, Any]],  # one per run: every setting resolved
+    per_run: frozenset[str],  # settings that may differ inside a chunk
+    width: int,  # values per row and run that a step holds, roughly
+    on_cpu: bool,
+    memory_bytes: float,
+    max_chunk: int | None = None,
+) -> list[Chunk]:
+    """Chunks in a fixed order, so that the same call always gives the same groups."""
+    groups: dict[Any, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i, s in enumerate(settings):
+        task = tasks[s["data"]]
+        shape = (tuple(task.train.x.shape), len(task.train.names), _shape(task.held_out), task.n_outputs)
+        static = tuple((k, _freeze(v)) for k, v in sorted(s.items()) if k not in per_run)
+        groups[(static, shape)][s["data"]].append(i)
+    chunks = []
+    for (_, shape), by_data in groups.items():
+        by_count: dict[int, list[int]] = defaultdict(list)
+        for data, members in by_data.items():
+            by_count[len(members)].append(data)
+        n_rows = shape[0][0]
+        limit = _runs_per_chunk(n_rows, width, on_cpu, memory_bytes, max_chunk)
+        for count, sets in by_count.items():
+            static = settings[by_data[sets[0]][0]]
+            if count > limit:  # many runs on few data sets: cut the runs, one data set at a time
+                for data in sets:
+                    for part in _pieces(by_data[data], limit):
+                        chunks.append(Chunk(tuple(part), (data,), static))
+            else:
+                for part in _pieces(sets, max(1, limit // count)):
+                    chunks.append(Chunk(tuple(i for d in part for i in by_data[d]), tuple(part), static))
+    return chunks
+
+
+def _pieces(items: Sequence[int], limit: int) -> list[Sequence[int]]:
+    """Cut into as few pieces as fit, of nearly equal size."""
+    n_pieces = -(-len(items) // limit)
+    size, extra = divmod(len(items), n_pieces)
+    pieces, start = [], 0
+    for i in range(n_pieces):
+        stop = start + size + (i < extra)
+        pieces.append(items[start:stop])
+        start = stop
+    return pieces
+
+
+def _runs_per_chunk(n_rows: int, width: int, on_cpu: bool, memory_bytes: float, limit: int | None) -> int:
+    by_memory = int(MEMORY_SHARE * memory_bytes / (n_rows * width * 8))
+    by_cache = max(4, CACHE_ELEMENTS // n_rows) if on_cpu else by_memory
+    return max(1, min(by_memory, by_cache, limit or by_memory))
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, Mapping):
+        return tuple(sorted(value.items()))
+    return value
+
+
+def _shape(rows: Any) -> Any:
+    return None if rows is None else tuple(rows.x.shape)

@@ -1,0 +1,138 @@
+"""What a user asked `train` for, checked and completed, before anything is computed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from irmtv.core.messages import did_you_mean
+from irmtv.core.types import Runs, Task
+from irmtv.objectives.base import Objective, is_non_negative
+
+PER_RUN = frozenset({"seed", "data", "learning_rate", "l2"})
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+ENGINE_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "seed": (lambda v: _whole(v, 0) and v < 2**63, "a whole number of at least 0"),
+    "steps": (lambda v: _whole(v, 1), "a whole number of at least 1"),
+    "learning_rate": (lambda v: is_non_negative(v) and v > 0, "a finite number above 0"),
+    "l2": (is_non_negative, "a finite number of at least 0"),
+    "batch_size": (lambda v: v in (None, "auto") or _whole(v, 2), "None, 'auto' or a whole number of at least 2"),
+    "classifier": (lambda v: v in ("scalar", "vector"), "'scalar' or 'vector'"),
+    "hidden": (
+        lambda v: isinstance(v, tuple) and all(_whole(w, 1) for w in v),
+        "a tuple of whole numbers of at least 1; () is a linear model",
+    ),
+}
+
+
+def _plain(value: Any) -> Any:
+    """NumPy and torch scalars as Python numbers, so that checks and hashes see one type."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def resolve_settings(
+    objective: Objective,
+    runs: Runs,
+    engine: Mapping[str, Any],
+    hyperparameters: Mapping[str, Any],
+    n_tasks: int,
+) -> list[dict[str, Any]]:
+    """Every setting of every run. A run's own value goes before the call's, the call's before the default."""
+    known = {h.name for h in objective.hyperparameters}
+    settings = []
+    for r, row in enumerate(runs):
+        asked = {k: _plain(v) for k, v in {**engine, **hyperparameters, **row}.items()}
+        if isinstance(asked["hidden"], list):
+            asked["hidden"] = tuple(asked["hidden"])
+        own = {k: v for k, v in asked.items() if k not in ENGINE_CHECKS and k != "data"}
+        for name in own:
+            if name not in known:
+                everything = [*known, *ENGINE_CHECKS, "data"]
+                raise ValueError(
+                    f"{name!r} is neither a setting of train() nor a hyper-parameter of {objective.name!r}, which "
+                    f"has {sorted(known)}.{did_you_mean(name, everything)}"
+                )
+        for name, (good, expected) in ENGINE_CHECKS.items():
+            if not good(asked[name]):
+                raise ValueError(f"{name} must be {expected}. Got {asked[name]!r} (run {r}).")
+        if not _whole(asked["data"], 0) or asked["data"] >= n_tasks:
+            raise ValueError(
+                f"data must be the number of a task, 0 to {n_tasks - 1}. Got {asked['data']!r} (run {r}); give train() "
+                "a list of tasks to train on several."
+            )
+        kept = {k: asked[k] for k in (*ENGINE_CHECKS, "data")}
+        settings.append({**kept, **objective.resolve(own)})
+    return settings
+
+
+def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Whether these tasks have what the objective needs."""
+    if not tasks:
+        raise ValueError("task must be a Task or a non-empty list of them. Got an empty list.")
+    for task in tasks:
+        if not isinstance(task, Task):
+            raise ValueError(f"task must be an irmtv.Task. Got {type(task).__name__}; make one with make_task(x, y, ...).")
+        kind = {"squared": "regression"}.get(task.loss.name, task.loss.name)
+        if kind in ("binary", "multiclass", "regression") and kind not in objective.tasks:
+            raise ValueError(f"objective {objective.name!r} is for {list(objective.tasks)}. Task {task.name!r} is {kind}.")
+        if objective.needs == "aux":
+            if task.train.aux is None:
+                raise ValueError(
+                    f"objective {objective.name!r} infers environments from auxiliary variables: give "
+                    f"make_task(..., aux=...), or use an objective for given environments such as 'irm-tv-l1'. Task "
+                    f"{task.name!r} has no aux."
+                )
+            if task.held_out is not None and task.held_out.aux is None:
+                raise ValueError(f"objective {objective.name!r} needs aux for the held-out rows too. Got none.")
+    used = [m for m in (s.get("measure") for s in settings)]
+    needs = objective.needs == "environment" or (objective.needs == "nothing" and any(m != "empirical" for m in used))
+    if not needs:
+        return
+    for task in tasks:
+        names = task.train.names
+        if task.train.environment is None:
+            raise ValueError(
+                f"objective {objective.name!r} needs to know the environment of every row: give "
+                f"make_task(..., environment=...), or, where only auxiliary variables are known, use 'minimax-tv-l1' "
+                f"with aux. Task {task.name!r} has no environment."
+            )
+        if len(names) < 2:
+            raise ValueError(
+                f"objective {objective.name!r} compares environments and needs at least 2. Task {task.name!r} has "
+                f"only {list(names)}; use 'erm', or infer environments from aux with 'minimax-tv-l1'."
+            )
+        for measure in used:
+            if isinstance(measure, tuple) and len(measure) != len(names):
+                raise ValueError(
+                    f"measure must have one weight per environment, {len(names)} for {list(names)[:8]}. "
+                    f"Got {len(measure)} weights."
+                )
+
+
+def pick_device(device: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if device == "auto":
+        return torch.device("cuda" if available else "cpu")
+    if not (device == "cpu" or device.split(":")[0] == "cuda"):
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'auto'. Got {device!r}.{did_you_mean(device, ['cpu', 'cuda', 'auto'])}")
+    if device != "cpu" and not available:
+        raise ValueError(f"device={device!r} was asked for, but torch sees no CUDA device. Use device='cpu' or 'auto'.")
+    return torch.device(device)
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that can be had, roughly."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):  # no such figure on this system
+        return 4e9
