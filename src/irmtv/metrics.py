@@ -25,11 +25,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # stubs are there in `dev` only
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from irmtv.core.messages import did_you_mean
+from irmtv.core.messages import did_you_mean, shown
 
 Array: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float64]
@@ -245,7 +245,7 @@ class EnvironmentTable:
             values, here = self.by_environment[:, e], self._present[:, e]
         else:
             raise ValueError(
-                f"quantity must be one of {list(_QUANTITIES)} or an environment ({_listed(self.names)}). "
+                f"quantity must be one of {list(_QUANTITIES)} or an environment ({shown(self.names)}). "
                 f"Got {quantity!r}.{did_you_mean(quantity, (*_QUANTITIES, *self.names))}"
             )
         result = _over_runs(values[:, None], here[:, None])
@@ -555,7 +555,7 @@ def _targets(y: ArrayLike | torch.Tensor, f: Array, metric: Metric) -> Array:
             outputs = "one logit" if f.ndim == 2 else f"{n_classes} logits"
             raise ValueError(
                 f"y must hold the classes 0 to {n_classes - 1} for {outputs} and metric {metric.name!r}. "
-                f"Got {_listed(np.unique(target[~ok]).tolist())}. Encode the classes as 0, 1, 2, ...; "
+                f"Got {shown(np.unique(target[~ok]).tolist())}. Encode the classes as 0, 1, 2, ...; "
                 "for regression use metric 'mse' or 'mae'."
             )
     return target[None] if target.shape == shared else target
@@ -571,7 +571,7 @@ def _encode(
     if environment is None:
         if given is not None and len(given) != 1:
             raise ValueError(
-                f"names must hold one name where environment is None. Got {len(given)}: {_listed(given)}. "
+                f"names must hold one name where environment is None. Got {len(given)}: {shown(given)}. "
                 "Pass the environment of every row, or leave names out."
             )
         return np.zeros(shape[1], dtype=np.int64), given or ("all",)
@@ -586,7 +586,7 @@ def _encode(
         if outside.any():
             raise ValueError(
                 f"environment must hold codes from 0 to {len(given) - 1}, one for each of the {len(given)} "
-                f"names. Got {_listed(np.unique(labels[outside]).tolist())}. "
+                f"names. Got {shown(np.unique(labels[outside]).tolist())}. "
                 "Leave names out to name the environments by their own values."
             )
         return labels.astype(np.int64), given
@@ -608,8 +608,8 @@ def _encode(
     strange = [label for label in found if label not in position]
     if strange:
         raise ValueError(
-            f"environment must hold only labels that are in names ({_listed(ordered)}). Got also "
-            f"{_listed(strange)}. Add them to names, leave names out, or pass integer codes 0, 1, 2, ..."
+            f"environment must hold only labels that are in names ({shown(ordered)}). Got also "
+            f"{shown(strange)}. Add them to names, leave names out, or pass integer codes 0, 1, 2, ..."
         )
     rank = np.array([position[label] for label in found], dtype=np.int64)
     return rank[codes].reshape(labels.shape), tuple(ordered)
@@ -668,8 +668,3 @@ def _numbers(values: Any, parameter: str) -> Array:
             "Encode classes as 0, 1, 2, ... and convert the rest to floats."
         )
     return array
-
-
-def _listed(values: Sequence[object], most: int = 6) -> str:
-    shown = ", ".join(repr(v) for v in values[:most])
-    return f"{shown}, ... ({len(values)} in all)" if len(values) > most else shown

@@ -47,13 +47,13 @@ class Loss(Protocol):
         ...
 
 
-class _ClosedForm:
+class ClosedForm:
     """A loss whose residual and curvature are known; subclasses give the three formulas."""
 
     name: str
 
-    def _forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """l (...), r shaped like f, and what `_curve` needs."""
+    def forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """l (...), r shaped like f, and what the curve needs."""
         raise NotImplementedError
 
     def _curve(self, f: Tensor, kept: Tensor) -> Tensor:
@@ -71,20 +71,29 @@ class _ClosedForm:
         loss, slope = _Fused.apply(f, y, self, True)  # type: ignore[no-untyped-call]
         return loss, slope
 
+    def pull_back(
+        self, f: Tensor, residual: Tensor, kept: Tensor, grad_loss: Tensor | None, grad_slope: Tensor | None
+    ) -> Tensor | None:
+        """df = r (g_l + g_s) + curve g_s, from gradients that broadcast against f."""
+        if grad_slope is None:
+            return None if grad_loss is None else residual * grad_loss
+        both = grad_slope if grad_loss is None else grad_slope + grad_loss
+        return self._curve(f, kept).mul_(grad_slope).addcmul_(residual, both)
+
     def __repr__(self) -> str:
         return f"<loss {self.name}>"
 
 
 class _Fused(torch.autograd.Function):
-    """(l, s) in one pass with the backward written out: df = r (g_l + g_s) + curve g_s.
+    """(l, s) in one pass with the backward written out.
 
     Plain autograd gives the same gradient with about twice the passes over memory, and memory is what
     a training step on a small network spends its time on.
     """
 
     @staticmethod
-    def forward(ctx: Any, f: Tensor, y: Tensor, loss: _ClosedForm, want_slope: bool) -> tuple[Tensor, ...]:
-        value, residual, kept = loss._forward(f, y)
+    def forward(ctx: Any, f: Tensor, y: Tensor, loss: ClosedForm, want_slope: bool) -> tuple[Tensor, ...]:
+        value, residual, kept = loss.forward(f, y)
         ctx.loss, ctx.several = loss, f.ndim > value.ndim
         ctx.save_for_backward(f, residual, kept)
         ctx.set_materialize_grads(False)
@@ -96,22 +105,16 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         f, residual, kept = ctx.saved_tensors
-        grad_loss, grad_slope = grads[0], grads[1] if len(grads) > 1 else None
-        if ctx.several:
-            grad_loss = None if grad_loss is None else grad_loss.unsqueeze(-1)
-            grad_slope = None if grad_slope is None else grad_slope.unsqueeze(-1)
-        if grad_slope is None:
-            return (None if grad_loss is None else residual * grad_loss), None, None, None
-        both = grad_slope if grad_loss is None else grad_slope + grad_loss
-        return ctx.loss._curve(f, kept).mul_(grad_slope).addcmul_(residual, both), None, None, None
+        per_row = [g.unsqueeze(-1) if ctx.several and g is not None else g for g in (*grads, None)]
+        return ctx.loss.pull_back(f, residual, kept, per_row[0], per_row[1]), None, None, None
 
 
-class Binary(_ClosedForm):
+class Binary(ClosedForm):
     """Cross-entropy on one logit, y in {0, 1}."""
 
     name = "binary"
 
-    def _forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         p = torch.sigmoid(f)
         return functional.softplus(f).addcmul_(y, f, value=-1), p - y, p
 
@@ -122,7 +125,7 @@ class Binary(_ClosedForm):
         return torch.sigmoid(f) - y
 
 
-class Squared(_ClosedForm):
+class Squared(ClosedForm):
     """Squared error; the mean over targets where there are several."""
 
     name = "squared"
@@ -130,7 +133,7 @@ class Squared(_ClosedForm):
     def __init__(self, n_targets: int = 1) -> None:
         self.n_targets = n_targets
 
-    def _forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         d = f - y
         several = self.n_targets > 1
         value = d.square().mean(-1) if several else d.square()
@@ -143,12 +146,12 @@ class Squared(_ClosedForm):
         return (f - y) * (2 / self.n_targets)
 
 
-class Multiclass(_ClosedForm):
+class Multiclass(ClosedForm):
     """Softmax cross-entropy on C logits, y in {0, ..., C - 1}."""
 
     name = "multiclass"
 
-    def _forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         log_p = torch.log_softmax(f, -1)
         p = log_p.exp()
         index = y.expand(f.shape[:-1]).unsqueeze(-1)  # (..., 1)
@@ -207,7 +210,9 @@ def as_loss(loss: str | Loss | Callable[[Tensor, Tensor], Tensor], n_outputs: in
             "multiclass": Multiclass(),
         }
         if loss not in named:
-            raise ValueError(f"loss must be one of {sorted(named)} or a function (f, y) -> loss. Got {loss!r}.")
+            raise ValueError(
+                f"loss must be one of {sorted(named)} or a function (f, y) -> loss. Got {loss!r}."
+            )
         return named[loss]
     if isinstance(loss, Loss):
         return loss

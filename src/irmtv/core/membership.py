@@ -34,7 +34,7 @@ class Membership(Protocol):
 
     @property
     def rows(self) -> Tensor:
-        """sum_i q_ie, the rows that an environment has: (R, E) or (1, E)."""
+        """sum_i q_ie, the rows that an environment has (at least a tiny number): (R, E) or (1, E)."""
         ...
 
     @property
@@ -120,7 +120,8 @@ class Blocks:
 
     @cached_property
     def rows(self) -> Tensor:
-        return self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
+        counts = self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
+        return _at_least_tiny(counts)
 
     @cached_property
     def total(self) -> Tensor:
@@ -131,16 +132,36 @@ class Blocks:
         return self.rows / self.total.unsqueeze(1)
 
     def sums(self, v: Tensor) -> Tensor:
-        trailing = v.shape[4:]
+        return self.gather_blocks(self.block_sums(v))
+
+    def block_sums(self, v: Tensor) -> Tensor:
+        """(T, K, n_blocks, length, ...) -> (T, K, n_blocks, ...), pads left out."""
         if self.weight is not None:
-            v = v * (self.weight.unsqueeze(-1) if trailing else self.weight)
-        per_block = v.sum(3)  # (T, K, n_blocks, ...)
+            v = v * (self.weight.unsqueeze(-1) if v.ndim > 4 else self.weight)
+        return v.sum(3)
+
+    def gather_blocks(self, per_block: Tensor) -> Tensor:
+        """From sums over blocks (T, K, n_blocks, ...) to sums over environments (R, E, ...)."""
+        trailing = per_block.shape[3:]
         n_runs = per_block.shape[0] * per_block.shape[1]
         if self.identity:
             return per_block.reshape(n_runs, -1, *trailing)
         index = self.environment.view(*self.environment.shape, *(1,) * len(trailing)).expand_as(per_block)
         shape = (*per_block.shape[:2], self.n_environments, *trailing)
         return per_block.new_zeros(shape).scatter_add(2, index, per_block).reshape(n_runs, -1, *trailing)
+
+    def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """From environments (R, E) to what each row of (T, K, n_blocks, length) gets: it broadcasts, pads get 0."""
+        shaped = per_environment.view(*shape[:2], self.n_environments)
+        if not self.identity:
+            shaped = shaped.gather(2, self.environment.expand(*shape[:2], -1))
+        shaped = shaped.unsqueeze(3)
+        return shaped if self.weight is None else shaped * self.weight
+
+
+def _at_least_tiny(rows: Tensor) -> Tensor:
+    """So that an environment without rows has mean 0, not 0 / 0."""
+    return rows.clamp_min(torch.finfo(rows.dtype).tiny)
 
 
 def _block_length(counts: Tensor) -> int:
@@ -180,7 +201,7 @@ class Codes:
 
     @cached_property
     def rows(self) -> Tensor:
-        return self.sums(torch.ones(self.codes.shape, device=self.codes.device))
+        return _at_least_tiny(self.sums(torch.ones(self.codes.shape, device=self.codes.device)))
 
     @property
     def mass(self) -> Tensor:
@@ -220,7 +241,7 @@ class Soft:
 
     @property
     def rows(self) -> Tensor:
-        return self.mass * self.total
+        return _at_least_tiny(self.mass * self.total)
 
     def sums(self, v: Tensor) -> Tensor:
         spec = "tken,tknj->tkej" if v.ndim > 3 else "tken,tkn->tke"
@@ -250,7 +271,7 @@ class SoftPair:
 
     @property
     def rows(self) -> Tensor:
-        return self.mass * self.total
+        return _at_least_tiny(self.mass * self.total)
 
     @cached_property
     def mass(self) -> Tensor:

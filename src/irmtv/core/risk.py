@@ -1,18 +1,18 @@
 """From logits to the few numbers per environment that every objective is made of.
 
-    m_e = mean_i q_ie,   R_e = sum_i q_ie l_i / sum_i q_ie,   S_e = sum_i q_ie s_i / sum_i q_ie.
+m_e = mean_i q_ie,   R_e = sum_i q_ie l_i / sum_i q_ie,   S_e = sum_i q_ie s_i / sum_i q_ie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from irmtv.core.losses import Loss
-from irmtv.core.membership import Codes, Membership, Soft, SoftPair
+from irmtv.core.losses import ClosedForm, Loss
+from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair
 from irmtv.core.types import Statistics
 
 
@@ -60,11 +60,10 @@ def summarise(
 ) -> Statistics:
     """Masses, risks and slopes per environment; only what `uses` ("risk", "slope") names is computed."""
     sums = membership.sums(value) if _needs_environment_sums(membership, uses) else None
-    summed = value.flatten(2).sum(-1).flatten() if sums is None else sums.sum(-1)  # (R,)
-    risk = divide(sums, membership.rows) if sums is not None and "risk" in uses else None
-    mean_slope, pair = None, None
+    total = value.flatten(2).sum(-1).flatten() if sums is None else sums.sum(-1)  # (R,)
+    slope_sums, pair = None, None
     if slope is not None and "slope" in uses:
-        mean_slope = divide(membership.sums(slope), membership.rows)
+        slope_sums = membership.sums(slope)
         if halves:
             assert isinstance(membership, (Codes, Soft, SoftPair)), "halves are for mini-batches"
             even, odd = membership.half(False), membership.half(True)
@@ -72,7 +71,62 @@ def summarise(
                 divide(even.sums(slope[:, :, 0::2]), even.rows),
                 divide(odd.sums(slope[:, :, 1::2]), odd.rows),
             )
-    return Statistics(summed / membership.total, membership.mass, risk, mean_slope, pair)
+    return Statistics(
+        mean_risk=total / membership.total,
+        mass=membership.mass,
+        risk=divide(sums, membership.rows) if sums is not None and "risk" in uses else None,
+        slope=None if slope_sums is None else divide(slope_sums, membership.rows),
+        slope_halves=pair,
+    )
+
+
+def summarise_blocks(
+    loss: ClosedForm, f: Tensor, y: Tensor, blocks: Blocks, uses: Collection[str], want_slope: bool
+) -> Statistics:
+    """The same as `per_sample` and `summarise` for given environments and a scalar classifier, in fewer passes.
+
+    f is (T, K, n_blocks, length) or (..., C).
+    """
+    mean, risk, slope = _BlockMeans.apply(f, y, loss, blocks, "risk" in uses, want_slope)  # type: ignore[no-untyped-call]
+    return Statistics(mean, blocks.mass, risk, slope)
+
+
+class _BlockMeans(torch.autograd.Function):
+    """Mean loss (R,), and where wanted R_e and S_e (R, E), in one node of the graph.
+
+    On small networks the bookkeeping of a dozen nodes over a few numbers costs as much as the rows do.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, f: Tensor, y: Tensor, loss: ClosedForm, blocks: Blocks, want_risk: bool, want_slope: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        value, residual, kept = loss.forward(f, y)
+        ctx.loss, ctx.blocks, ctx.several = loss, blocks, f.ndim > value.ndim
+        ctx.save_for_backward(f, residual, kept)
+        ctx.set_materialize_grads(False)
+        losses = blocks.block_sums(value)  # (T, K, n_blocks)
+        mean = losses.sum(2).flatten() / blocks.total
+        risk = blocks.gather_blocks(losses) / blocks.rows if want_risk else None
+        if not want_slope:
+            return mean, risk, None
+        slopes = (residual * f).sum(-1) if ctx.several else residual * f
+        return mean, risk, blocks.gather_blocks(blocks.block_sums(slopes)) / blocks.rows
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        f, residual, kept = ctx.saved_tensors
+        blocks: Blocks = ctx.blocks
+        per_environment = [None if g is None else g / blocks.rows for g in grads[1:]]
+        grad_loss, grad_slope = (None if g is None else blocks.spread(g, f.shape) for g in per_environment)
+        if grads[0] is not None:
+            mean = (grads[0] / blocks.total).view(*f.shape[:2], 1, 1)
+            mean = mean if blocks.weight is None else mean * blocks.weight
+            grad_loss = mean if grad_loss is None else grad_loss + mean
+        if ctx.several:
+            grad_loss = None if grad_loss is None else grad_loss.unsqueeze(-1)
+            grad_slope = None if grad_slope is None else grad_slope.unsqueeze(-1)
+        return ctx.loss.pull_back(f, residual, kept, grad_loss, grad_slope), None, None, None, None, None
 
 
 def _needs_environment_sums(membership: Membership, uses: Collection[str]) -> bool:
@@ -81,10 +135,8 @@ def _needs_environment_sums(membership: Membership, uses: Collection[str]) -> bo
 
 
 def divide(sums: Tensor, rows: Tensor) -> Tensor:
-    """sums / rows, and 0 for an environment without rows: (R, E) or (R, E, J)."""
-    if sums.ndim > rows.ndim:
-        rows = rows.unsqueeze(-1)
-    return sums / rows.clamp_min(torch.finfo(sums.dtype).tiny)
+    """Means from sums: (R, E) or (R, E, J)."""
+    return sums / (rows if sums.ndim == rows.ndim else rows.unsqueeze(-1))
 
 
 def modulus(e: Statistics) -> Tensor:

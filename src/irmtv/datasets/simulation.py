@@ -22,7 +22,6 @@ population is exact (:func:`population_accuracy`), and a sampled accuracy need n
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -31,9 +30,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtrc, ndtr, owens_t  # type: ignore[import-untyped]
+from scipy.special import bdtrc, ndtr, owens_t
 
 from irmtv.core.losses import Binary
+from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Rows, Task
 
 GeneratorName = Literal["code", "appendix"]
@@ -447,9 +447,8 @@ def _known_generator(value: Any) -> GeneratorName:
     if value == "appendix":
         return "appendix"
     names = get_args(GeneratorName)
-    close = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else "Use 'code' for the data behind the published numbers."
-    raise ValueError(f"generator must be one of {list(names)}. Got {value!r}. {hint}")
+    hint = did_you_mean(value, names) or " Use 'code' for the data behind the published numbers."
+    raise ValueError(f"generator must be one of {list(names)}. Got {value!r}.{hint}")
 
 
 def _count(name: str, value: Any, least: int = 1, reason: str = "") -> int:

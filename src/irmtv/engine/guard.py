@@ -5,6 +5,8 @@ Runs share no parameter, so a bad gradient stays within its run. The guard looks
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,7 @@ class Guard:
         if self.on_cpu and not self.any_dead:
             # one number tells whether anything is wrong; asking every run costs more and is rarely needed.
             # A sum of finite float32 can itself overflow, which only leads to the exact check below.
-            if bool((total.sum() + self.phi.gradient.sum()).isfinite()):
+            if math.isfinite((total.sum() + self.phi.gradient.sum()).item()):
                 return
         finite = total.isfinite() & (self.phi.by_run((~self.phi.gradient.isfinite()).to(total.dtype)) == 0)
         self._freeze(~finite, step, *optimizers)
@@ -38,7 +40,7 @@ class Guard:
     def check_rho(self, step: int, optimizer: Adam) -> None:
         """Before rho's update."""
         assert self.rho is not None
-        if self.on_cpu and not self.any_dead and bool(self.rho.gradient.sum().isfinite()):
+        if self.on_cpu and not self.any_dead and math.isfinite(self.rho.gradient.sum().item()):
             return
         bad = self.rho.by_run((~self.rho.gradient.isfinite()).to(self.rho.gradient.dtype)) > 0
         self._freeze(bad, step, optimizer)

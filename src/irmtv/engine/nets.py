@@ -56,7 +56,7 @@ def _xavier(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 def _init(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, Tensor]:
     return {
-        name: _xavier(shape, generator) if len(shape) > 1 else torch.zeros(shape, dtype=torch.float64)
+        name: _xavier(shape, generator) if name.startswith("W") else torch.zeros(shape, dtype=torch.float64)
         for name, shape in shapes.items()
     }
 
@@ -78,7 +78,7 @@ class MLP:
         shapes: dict[str, tuple[int, ...]] = {}
         for i, (n_in, n_out) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
             shapes[f"W{i}"] = (n_out, n_in)
-            shapes[f"b{i}"] = (n_out,)
+            shapes[f"b{i}"] = (n_out, 1)  # a column, so that no step has to reshape it
         return shapes
 
     def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -89,16 +89,21 @@ class MLP:
 
     def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output:
         n_sets, n_rows = x.shape[0], x.shape[2]
+        n_runs, n_layers = len(p["W0"]), len(self.widths) - 1
         h = x
-        for i in range(len(self.widths) - 1):
-            w, b = p[f"W{i}"], p[f"b{i}"]  # (R, out, in), (R, out)
+        for i in range(n_layers):
+            w, b = p[f"W{i}"], p[f"b{i}"]  # (R, out, in), (R, out, 1)
+            if i > 0:
+                h = h.relu()
             inputs = h
-            if i == 0:  # all K runs on a data set in one product: (T, K out, in) x (T, in, N)
-                w, b = w.reshape(n_sets, -1, w.shape[2]), b.reshape(n_sets, -1)
+            if (
+                i == 0 and n_sets < n_runs
+            ):  # all K runs on a data set in one product: (T, K out, in) x (T, in, N)
+                w, b = w.reshape(n_sets, -1, w.shape[2]), b.reshape(n_sets, -1, 1)
+                h = torch.baddbmm(b, w, h).view(n_runs, -1, n_rows)  # (R, out, N)
             else:
-                h = inputs = h.relu()
-            h = torch.baddbmm(b.unsqueeze(-1), w, h).view(-1, self.widths[i + 1], n_rows)  # (R, out, N)
-        last = LastLayer(inputs, p[f"W{len(self.widths) - 2}"].squeeze(1)) if self.n_outputs == 1 else None
+                h = torch.baddbmm(b, w, h)
+        last = LastLayer(inputs, p[f"W{n_layers - 1}"].squeeze(1)) if self.n_outputs == 1 else None
         return Output(_rows_to_logits(h), last)
 
 
@@ -212,7 +217,10 @@ class Module:
         if self.vectorised:
             out = self._vectorised(p, x, n_sets, per_set, training)
         else:
-            rows = [self._one(r, {k: v[r] for k, v in p.items()}, x[r // per_set], training) for r in range(n_runs)]
+            rows = [
+                self._one(r, {k: v[r] for k, v in p.items()}, x[r // per_set], training)
+                for r in range(n_runs)
+            ]
             out = torch.stack(rows)
         if self.n_outputs == 1 and out.ndim == 3:
             out = out.squeeze(2)

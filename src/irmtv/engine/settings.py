@@ -24,7 +24,10 @@ ENGINE_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "steps": (lambda v: _whole(v, 1), "a whole number of at least 1"),
     "learning_rate": (lambda v: is_non_negative(v) and v > 0, "a finite number above 0"),
     "l2": (is_non_negative, "a finite number of at least 0"),
-    "batch_size": (lambda v: v in (None, "auto") or _whole(v, 2), "None, 'auto' or a whole number of at least 2"),
+    "batch_size": (
+        lambda v: v in (None, "auto") or _whole(v, 2),
+        "None, 'auto' or a whole number of at least 2",
+    ),
     "classifier": (lambda v: v in ("scalar", "vector"), "'scalar' or 'vector'"),
     "hidden": (
         lambda v: isinstance(v, tuple) and all(_whole(w, 1) for w in v),
@@ -79,10 +82,14 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
         raise ValueError("task must be a Task or a non-empty list of them. Got an empty list.")
     for task in tasks:
         if not isinstance(task, Task):
-            raise ValueError(f"task must be an irmtv.Task. Got {type(task).__name__}; make one with make_task(x, y, ...).")
+            raise ValueError(
+                f"task must be an irmtv.Task. Got {type(task).__name__}; make one with make_task(x, y, ...)."
+            )
         kind = {"squared": "regression"}.get(task.loss.name, task.loss.name)
         if kind in ("binary", "multiclass", "regression") and kind not in objective.tasks:
-            raise ValueError(f"objective {objective.name!r} is for {list(objective.tasks)}. Task {task.name!r} is {kind}.")
+            raise ValueError(
+                f"objective {objective.name!r} is for {list(objective.tasks)}. Task {task.name!r} is {kind}."
+            )
         if objective.needs == "aux":
             if task.train.aux is None:
                 raise ValueError(
@@ -91,9 +98,13 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                     f"{task.name!r} has no aux."
                 )
             if task.held_out is not None and task.held_out.aux is None:
-                raise ValueError(f"objective {objective.name!r} needs aux for the held-out rows too. Got none.")
+                raise ValueError(
+                    f"objective {objective.name!r} needs aux for the held-out rows too. Got none."
+                )
     used = [m for m in (s.get("measure") for s in settings)]
-    needs = objective.needs == "environment" or (objective.needs == "nothing" and any(m != "empirical" for m in used))
+    needs = objective.needs == "environment" or (
+        objective.needs == "nothing" and any(m != "empirical" for m in used)
+    )
     if not needs:
         return
     for task in tasks:
@@ -122,9 +133,13 @@ def pick_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if available else "cpu")
     if not (device == "cpu" or device.split(":")[0] == "cuda"):
-        raise ValueError(f"device must be 'cpu', 'cuda' or 'auto'. Got {device!r}.{did_you_mean(device, ['cpu', 'cuda', 'auto'])}")
+        raise ValueError(
+            f"device must be 'cpu', 'cuda' or 'auto'. Got {device!r}.{did_you_mean(device, ['cpu', 'cuda', 'auto'])}"
+        )
     if device != "cpu" and not available:
-        raise ValueError(f"device={device!r} was asked for, but torch sees no CUDA device. Use device='cpu' or 'auto'.")
+        raise ValueError(
+            f"device={device!r} was asked for, but torch sees no CUDA device. Use device='cpu' or 'auto'."
+        )
     return torch.device(device)
 
 

@@ -26,31 +26,33 @@ def sorted_relu_layer(z: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> 
 class _SortedReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
-        (n_sets, n_rows), n_runs, n_out = z.shape, len(w), v.shape[1]
-        # where a unit switches; a unit with w = 0 is on everywhere (b > 0) or nowhere
-        kink = torch.where(w == 0, torch.where(b > 0, -torch.inf, torch.inf), -b / torch.where(w == 0, 1, w))
-        position = torch.searchsorted(z, kink.view(n_sets, -1).contiguous(), right=True).view(n_runs, 1, -1)
+        (n_sets, n_rows), (n_runs, n_out, _) = z.shape, v.shape
+        # where a unit switches. w = 0 gives -inf (b > 0: on everywhere) or inf (nowhere); + 0.0 for w = -0.0
+        kink = (b / -(w + 0.0)).view(n_sets, -1)
+        position = torch.searchsorted(z, kink, right=True).view(n_runs, 1, -1)  # (R, 1, H) in 0 ... N
         rising = (w >= 0).unsqueeze(1)  # (R, 1, H): active after its kink, else before it
-        pair = torch.stack([v * w.unsqueeze(1), v * b.unsqueeze(1)], 1)  # (R, 2, O, H) slope and intercept
-        # the output's slope and intercept before the first row, then what changes at each kink
-        change = pair.new_zeros(n_runs, 2, n_out, n_rows + 1)
-        change[..., 0] = torch.where(rising.unsqueeze(1), 0, pair).sum(-1)
-        change[:, 1, :, 0] += c
-        signed = torch.where(rising.unsqueeze(1), pair, -pair)
-        change.scatter_add_(3, position.unsqueeze(1).expand_as(signed), signed)
-        line = change[..., :-1].cumsum(3)  # (R, 2, O, N)
-        zz = z.repeat_interleave(n_runs // n_sets, 0).unsqueeze(1) if n_sets > 1 else z.unsqueeze(1)  # (R|1, 1, N)
-        ctx.save_for_backward(zz, w, b, v, position, rising)
-        return torch.addcmul(line[:, 1], line[:, 0], zz)
+        sign = rising.to(w.dtype).mul_(2).sub_(1)
+        pair = torch.stack([v * w.unsqueeze(1), v * b.unsqueeze(1)])  # (2, R, O, H) slope and intercept
+        # the output's slope and intercept at the first row, then what changes at each kink; the last place
+        # takes what changes after the last row
+        change = pair.new_zeros(2, n_runs, n_out, n_rows + 1)
+        change[..., 0] = (pair * (sign < 0)).sum(-1)
+        change[1, ..., 0] += c
+        change.scatter_add_(3, position.expand_as(pair), pair * sign)
+        line = change[..., :-1].cumsum(3).view(2, n_sets, -1, n_rows)  # (2, T, K O, N)
+        ctx.save_for_backward(z, w, b, v, position, rising)
+        return torch.addcmul(line[1], line[0], z.unsqueeze(1)).view(n_runs, n_out, n_rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        zz, w, b, v, position, rising = ctx.saved_tensors
-        both = torch.stack([grad * zz, grad], 1)  # (R, 2, O, N)
-        before = torch.nn.functional.pad(both.cumsum(3, dtype=torch.float64), (1, 0))  # sums of the rows before
-        total = before[..., -1:]
-        at = before.gather(3, position.unsqueeze(1).expand(*before.shape[:3], -1))  # (R, 2, O, H)
-        active = torch.where(rising.unsqueeze(1), total - at, at).to(grad.dtype)
-        gz, g = active[:, 0], active[:, 1]  # (R, O, H): sums of g z and of g over each unit's active rows
+        z, w, b, v, position, rising = ctx.saved_tensors
+        n_sets, n_rows = z.shape
+        shaped = grad.reshape(n_sets, -1, n_rows)
+        until = grad.new_zeros(2, *grad.shape[:2], n_rows + 1)  # place i: sums over the rows before row i
+        torch.cumsum(shaped * z.unsqueeze(1), 2, out=until[0].view(n_sets, -1, n_rows + 1)[..., 1:])
+        torch.cumsum(shaped, 2, out=until[1].view(n_sets, -1, n_rows + 1)[..., 1:])
+        total = until[..., -1:]  # (2, R, O, 1)
+        before = until.gather(3, position.expand(*until.shape[:3], -1))  # (2, R, O, H)
+        gz, g = torch.where(rising, total - before, before)  # (R, O, H) sums over each unit's active rows
         grad_v = gz * w.unsqueeze(1) + g * b.unsqueeze(1)
-        return None, (v * gz).sum(1), (v * g).sum(1), grad_v, total[:, 1, :, 0].to(grad.dtype)
+        return None, (v * gz).sum(1), (v * g).sum(1), grad_v, total[1, ..., 0]

@@ -1,6 +1,6 @@
 """Empirical risk minimisation.
 
-    min_Phi  sum_e mu_e R_e        (with the empirical measure: the mean loss)
+min_Phi  sum_e mu_e R_e        (with the empirical measure: the mean loss)
 """
 
 from irmtv.objectives.base import Objective, common_hyperparameters

@@ -1,6 +1,6 @@
 """Minimax-TV-l2: ZIN written as a total variation model (theorem ZIN, eq. Minimax-TV-l2).
 
-    min_Phi  mean_i l_i  +  lambda max_rho sum_e m_e |S_e|^2,      q = rho(aux)
+min_Phi  mean_i l_i  +  lambda max_rho sum_e m_e |S_e|^2,      q = rho(aux)
 """
 
 from irmtv.objectives.base import Penalty, penalised

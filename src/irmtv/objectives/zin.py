@@ -1,6 +1,6 @@
 """ZIN: Minimax-TV-l2 with the reduction of the published code.
 
-    min_Phi  mean_i l_i  +  lambda max_rho sum_e (m_e S_e)^2,      q = rho(aux)
+min_Phi  mean_i l_i  +  lambda max_rho sum_e (m_e S_e)^2,      q = rho(aux)
 """
 
 from irmtv.objectives.base import Penalty, penalised

@@ -1,0 +1,136 @@
+"""Speed, as ratios measured in one run on one machine: `make bench`.
+
+Every pair is timed alternately several times and the medians are compared, so that a slow moment of the
+machine hits both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import textbook
+from irmtv import Runs, Task, make_task, train
+from irmtv.datasets import make_simulation
+
+
+def medians(repeats: int, *functions: Callable[[], object]) -> list[float]:
+    """Median seconds of each function, called in turn."""
+    times: list[list[float]] = [[] for _ in functions]
+    for f in functions:
+        f()  # warm
+    for _ in range(repeats):
+        for f, taken in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            f()
+            taken.append(time.perf_counter() - start)
+    return [statistics.median(t) for t in times]
+
+
+def simulation(n_sets: int = 10) -> list[Task]:
+    return [make_simulation(5000, (0.999, 0.9), 0.8, random_state=i, n_test=8) for i in range(n_sets)]
+
+
+AUTHORS = {"penalty_weight": 1e4, "l2": 1e-3, "learning_rate": 5e-3}
+
+
+def against_textbook(repeats: int) -> list[tuple[str, float, float]]:
+    tasks = simulation()
+    rows = tasks[0].train
+    assert rows.environment is not None and rows.aux is not None
+    by_environment = [torch.where(rows.environment == e)[0] for e in range(2)]
+    z = (rows.aux - rows.aux.mean()) / rows.aux.std()
+    ten = Runs(seed=range(10), data=range(10))
+    results = []
+    for name, steps, warmup in (
+        ("penalised steps only", 60, 0),
+        ("the authors' schedule, a tenth: 500 + 30", 530, 500),
+    ):
+        ours, book = medians(
+            repeats,
+            lambda: train(tasks, "irm-tv-l1", ten, steps=steps, warmup=warmup, **AUTHORS),
+            lambda: textbook.train_irm(rows.x, rows.y, by_environment, steps=steps, warmup=warmup),
+        )
+        results.append((f"IRM-TV-l1, ten batched runs, {name}", book / (ours / 10), 15.0))
+    for name, steps, warmup in (
+        ("rho climbing", 60, 60),
+        ("the authors' schedule, a tenth: 500 + 30", 530, 500),
+    ):
+        ours, book = medians(
+            repeats,
+            lambda: train(tasks, "minimax-tv-l1", ten, steps=steps, warmup=warmup, **AUTHORS),
+            lambda: textbook.train_minimax(rows.x, rows.y, z, steps=steps, warmup=warmup),
+        )
+        results.append((f"Minimax-TV-l1, ten batched runs, {name}", book / (ours / 10), 8.0))
+    return results
+
+
+def steps_against_erm(repeats: int) -> list[tuple[str, float, float]]:
+    results = []
+    tasks = simulation()
+    for label, n_runs, hidden in (
+        ("10 runs, linear", 10, ()),
+        ("50 runs, linear", 50, ()),
+        ("10 runs, one hidden layer of 32", 10, (32,)),
+    ):
+        runs = Runs(seed=range(n_runs), data=[i % 10 for i in range(n_runs)])
+        settings = {"hidden": hidden, "steps": 200, "l2": 1e-3}
+        erm, irm = medians(
+            repeats,
+            lambda: train(tasks, "erm", runs, **settings),
+            lambda: train(tasks, "irm-tv-l1", runs, warmup=0, penalty_weight=1e4, **settings),
+        )
+        results.append((f"an IRM-TV-l1 step in ERM steps, {label}", irm / erm, 1.25))
+    return results
+
+
+def environments(repeats: int) -> list[tuple[str, float, float]]:
+    base = make_simulation(5000, (0.999, 0.9), 0.8, random_state=0, n_test=8).train
+    tasks = {}
+    for layout in ("equal", "unequal"):
+        for count in (2, 200):
+            if layout == "equal":
+                codes = torch.arange(5000) * count // 5000
+            else:  # sizes from small to four times the mean
+                shares = torch.linspace(0.2, 1.8, count)
+                codes = torch.searchsorted(shares.cumsum(0) / shares.sum(), torch.arange(5000) / 5000 + 1e-6)
+            tasks[layout, count] = make_task(base.x, base.y, environment=codes.numpy(), min_rows=1)
+    runs = Runs(seed=range(10))
+    settings = {"steps": 200, "warmup": 0, "penalty_weight": 1e4}
+    results = []
+    for layout in ("equal", "unequal"):
+        few, many = medians(
+            repeats,
+            lambda: train(tasks[layout, 2], "irm-tv-l1", runs, **settings),
+            lambda: train(tasks[layout, 200], "irm-tv-l1", runs, **settings),
+        )
+        results.append((f"200 environments against 2, {layout} sizes", many / few, 1.5))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    repeats = parser.parse_args().repeats
+    console = Console()
+    table = Table(title=f"speed on {torch.get_num_threads()} threads, medians of {repeats}")
+    for column in ("what", "ratio", "wanted"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    with console.status("timing"):
+        for what, ratio, wanted in against_textbook(repeats):
+            table.add_row(
+                f"{what}: times faster than the textbook, per run", f"{ratio:.1f}", f">= {wanted:g}"
+            )
+        for what, ratio, wanted in (*steps_against_erm(repeats), *environments(repeats)):
+            table.add_row(what, f"{ratio:.2f}", f"<= {wanted:g}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
