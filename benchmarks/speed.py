@@ -10,6 +10,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -54,8 +55,8 @@ def against_textbook(repeats: int) -> list[tuple[str, float, float]]:
     ):
         ours, book = medians(
             repeats,
-            lambda: train(tasks, "irm-tv-l1", ten, steps=steps, warmup=warmup, **AUTHORS),
-            lambda: textbook.train_irm(rows.x, rows.y, by_environment, steps=steps, warmup=warmup),
+            partial(train, tasks, "irm-tv-l1", ten, steps=steps, warmup=warmup, **AUTHORS),
+            partial(textbook.train_irm, rows.x, rows.y, by_environment, steps=steps, warmup=warmup),
         )
         results.append((f"IRM-TV-l1, ten batched runs, {name}", book / (ours / 10), 15.0))
     for name, steps, warmup in (
@@ -64,8 +65,8 @@ def against_textbook(repeats: int) -> list[tuple[str, float, float]]:
     ):
         ours, book = medians(
             repeats,
-            lambda: train(tasks, "minimax-tv-l1", ten, steps=steps, warmup=warmup, **AUTHORS),
-            lambda: textbook.train_minimax(rows.x, rows.y, z, steps=steps, warmup=warmup),
+            partial(train, tasks, "minimax-tv-l1", ten, steps=steps, warmup=warmup, **AUTHORS),
+            partial(textbook.train_minimax, rows.x, rows.y, z, steps=steps, warmup=warmup),
         )
         results.append((f"Minimax-TV-l1, ten batched runs, {name}", book / (ours / 10), 8.0))
     return results
@@ -83,8 +84,8 @@ def steps_against_erm(repeats: int) -> list[tuple[str, float, float]]:
         settings = {"hidden": hidden, "steps": 200, "l2": 1e-3}
         erm, irm = medians(
             repeats,
-            lambda: train(tasks, "erm", runs, **settings),
-            lambda: train(tasks, "irm-tv-l1", runs, warmup=0, penalty_weight=1e4, **settings),
+            partial(train, tasks, "erm", runs, **settings),
+            partial(train, tasks, "irm-tv-l1", runs, warmup=0, penalty_weight=1e4, **settings),
         )
         results.append((f"an IRM-TV-l1 step in ERM steps, {label}", irm / erm, 1.25))
     return results
@@ -107,8 +108,8 @@ def environments(repeats: int) -> list[tuple[str, float, float]]:
     for layout in ("equal", "unequal"):
         few, many = medians(
             repeats,
-            lambda: train(tasks[layout, 2], "irm-tv-l1", runs, **settings),
-            lambda: train(tasks[layout, 200], "irm-tv-l1", runs, **settings),
+            partial(train, tasks[layout, 2], "irm-tv-l1", runs, **settings),
+            partial(train, tasks[layout, 200], "irm-tv-l1", runs, **settings),
         )
         results.append((f"200 environments against 2, {layout} sizes", many / few, 1.5))
     return results
@@ -124,9 +125,7 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "what" else "right")
     with console.status("timing"):
         for what, ratio, wanted in against_textbook(repeats):
-            table.add_row(
-                f"{what}: times faster than the textbook, per run", f"{ratio:.1f}", f">= {wanted:g}"
-            )
+            table.add_row(f"{what}: times faster than the textbook, per run", f"{ratio:.1f}", f">= {wanted:g}")
         for what, ratio, wanted in (*steps_against_erm(repeats), *environments(repeats)):
             table.add_row(what, f"{ratio:.2f}", f"<= {wanted:g}")
     console.print(table)

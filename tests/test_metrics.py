@@ -321,9 +321,7 @@ def test_labels_per_run_may_be_strings():
     ],
 )
 def test_missing_environment(environment, missing):
-    with pytest.raises(
-        ValueError, match=rf"environment must have a label .* Got {missing} missing .* of 3\."
-    ):
+    with pytest.raises(ValueError, match=rf"environment must have a label .* Got {missing} missing .* of 3\."):
         evaluate_environments([1.0, 1.0, 1.0], [1, 0, 1], environment)
 
 
@@ -506,9 +504,7 @@ def test_interval_has_the_binomial_width():
         lower, upper = table.intervals[q]
         # the limits have a Monte Carlo error of about 4 % of the standard error, and a grid of 1 / n
         np.testing.assert_allclose((upper - lower)[0] / (2 * z), expected, rtol=0.06)
-        np.testing.assert_allclose(
-            ((upper + lower) / 2)[0], getattr(table, q)[0], atol=0.15 * np.max(expected)
-        )
+        np.testing.assert_allclose(((upper + lower) / 2)[0], getattr(table, q)[0], atol=0.15 * np.max(expected))
 
 
 def test_intervals_cover_about_as_often_as_they_say():
@@ -528,8 +524,7 @@ def test_a_higher_level_is_wider_and_equal_scores_have_no_width():
     rng, f, site = draw()
     y = rng.integers(2, size=N)
     narrow, wide = (
-        evaluate_environments(f, y, site, n_bootstrap=300, confidence=c, random_state=0).intervals
-        for c in (0.5, 0.99)
+        evaluate_environments(f, y, site, n_bootstrap=300, confidence=c, random_state=0).intervals for c in (0.5, 0.99)
     )
     for q in QUANTITIES:
         assert (wide[q].lower < narrow[q].lower).all()
@@ -565,9 +560,7 @@ def test_random_state():
     y = rng.integers(2, size=N)
 
     def lower(random_state):
-        table = evaluate_environments(
-            f, y, site, metric="log_loss", n_bootstrap=20, random_state=random_state
-        )
+        table = evaluate_environments(f, y, site, metric="log_loss", n_bootstrap=20, random_state=random_state)
         return table.intervals["mean"].lower.tolist()
 
     assert lower(1) == lower(1)
@@ -591,9 +584,7 @@ def test_no_bootstrap_no_intervals():
 @pytest.fixture
 def table():
     f = [[1.0, 1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]]
-    return evaluate_environments(
-        f, [1, 1, 1, 1], list("aabb"), n_bootstrap=40, random_state=0, run_names=["s0", "s1"]
-    )
+    return evaluate_environments(f, [1, 1, 1, 1], list("aabb"), n_bootstrap=40, random_state=0, run_names=["s0", "s1"])
 
 
 def test_to_frame(table):
@@ -631,9 +622,7 @@ def test_summary_of_one_run(table):
 
 
 def test_mean_std_of_an_unknown_quantity(table):
-    with pytest.raises(
-        ValueError, match=r"quantity must be one of .* \('a', 'b'\). Got 'wrst'. Did you mean 'worst'"
-    ):
+    with pytest.raises(ValueError, match=r"quantity must be one of .* \('a', 'b'\). Got 'wrst'. Did you mean 'worst'"):
         table.mean_std("wrst")
 
 

@@ -131,9 +131,7 @@ def test_x_shapes():
 
 
 def test_x_that_is_not_numbers():
-    with refuse(
-        "x must have numeric or bool columns. Got 'site' (", "'when' (datetime", "Encode these columns"
-    ):
+    with refuse("x must have numeric or bool columns. Got 'site' (", "'when' (datetime", "Encode these columns"):
         make_task(frame(when=pd.Timestamp("2020")), BINARY)
     with refuse("x must have numeric", "'site' (category)"):
         make_task(frame(site=pd.Categorical(SITES)), BINARY)
@@ -159,9 +157,7 @@ def test_x_not_finite(bad):
     x = X.copy()
     x[4, 2] = x[7, 0] = bad
     kinds = "2 missing, 0 infinite" if np.isnan(bad) else "0 missing, 2 infinite"
-    with refuse(
-        "x must be finite. Got 2 NaN or infinite values", kinds, "row 4, column 2.", "Impute", "drop"
-    ):
+    with refuse("x must be finite. Got 2 NaN or infinite values", kinds, "row 4, column 2.", "Impute", "drop"):
         make_task(x, BINARY)
     with refuse("x must be finite", "row 4, column 'c'"):
         make_task(pd.DataFrame(x, columns=["a", "b", "c"]), BINARY)
@@ -243,9 +239,7 @@ def test_auto_loss_takes_more_than_100_integers_for_numbers():
 
 
 def test_auto_loss_refuses_to_guess_two_integers():
-    with refuse(
-        "y must be 0 and 1", "loss='auto' cannot tell", "Got only -1, 1.", "y = (y == 1)", "loss='squared'"
-    ):
+    with refuse("y must be 0 and 1", "loss='auto' cannot tell", "Got only -1, 1.", "y = (y == 1)", "loss='squared'"):
         make_task(X, BINARY * 2 - 1)
     assert make_task(X, BINARY + 1, loss="squared").loss.name == "squared"
 
@@ -279,9 +273,7 @@ def test_multiclass_labels():
     floats = make_task(X, (np.arange(N) % 4).astype(float), loss="multiclass")
     assert (floats.n_outputs, floats.train.y.dtype) == (4, torch.int64)
     for y in (np.arange(N) % 3 * 2, np.arange(N) % 3 - 1, np.arange(N) % 3 + 0.5):
-        with refuse(
-            "y must be the integers 0..2 for loss 'multiclass'", "numpy.unique(y, return_inverse=True)."
-        ):
+        with refuse("y must be the integers 0..2 for loss 'multiclass'", "numpy.unique(y, return_inverse=True)."):
             make_task(X, y, loss="multiclass")
     with refuse("y must be ('rows',) for loss 'multiclass'. Got shape (40, 2)", "y.argmax(axis=1)"):
         make_task(X, np.eye(2)[BINARY], loss="multiclass")
@@ -525,9 +517,7 @@ def test_small_environments_are_pooled():
 
 def test_a_pool_that_is_still_small_joins_the_smallest_other():
     labels = ["big"] * 20 + ["a"] * 2 + ["b"] * 3 + ["mid"] * 12
-    message = says(
-        "'a': 2, 'b': 3) are pooled with the smallest other, 'mid' (12 rows) into 'pooled(mid, a, b)'"
-    )
+    message = says("'a': 2, 'b': 3) are pooled with the smallest other, 'mid' (12 rows) into 'pooled(mid, a, b)'")
     with pytest.warns(UserWarning, match=message) as record:
         codes, names = encode_environment(labels, min_rows=10)
     assert record[0].filename == __file__
@@ -615,9 +605,7 @@ def test_named_columns_leave_the_callers_frame_alone():
 
 
 def test_named_columns_that_are_not_there():
-    with refuse(
-        "x must be a DataFrame with the column 'sites', which environment names", "Did you mean 'site'?"
-    ):
+    with refuse("x must be a DataFrame with the column 'sites', which environment names", "Did you mean 'site'?"):
         make_task(frame(), BINARY, environment="sites")
     with refuse("x must be a DataFrame with the column 'yaer', which aux names", "Did you mean 'year'?"):
         make_task(frame(), BINARY, environment="site", aux=["age", "yaer"])
@@ -626,9 +614,7 @@ def test_named_columns_that_are_not_there():
     with refuse("x must be a DataFrame with the column 'a', which aux names. Got ndarray"):
         make_task(X, BINARY, aux=["a"])
     with refuse("test.x must be a DataFrame with the column 'place', which environment names"):
-        make_task(
-            frame(), BINARY, environment="site", test={"x": frame(), "y": BINARY, "environment": "place"}
-        )
+        make_task(frame(), BINARY, environment="site", test={"x": frame(), "y": BINARY, "environment": "place"})
 
 
 def test_named_columns_in_test_and_held_out():
@@ -642,9 +628,7 @@ def test_named_columns_in_test_and_held_out():
         assert torch.equal(rows.environment, task.train.environment)
 
     bare = {"x": data[["age", "income"]], "y": BINARY}
-    task = make_task(
-        data, BINARY, environment="site", aux=["year"], test=bare, held_out={**bare, "environment": SITES}
-    )
+    task = make_task(data, BINARY, environment="site", aux=["year"], test=bare, held_out={**bare, "environment": SITES})
     assert (task.test.environment, task.test.aux, task.held_out.aux) == (None, None, None)
     assert torch.equal(task.held_out.environment, task.train.environment)
 
@@ -692,9 +676,7 @@ def test_other_rows():
 
 def test_rows_are_taken_as_they_are():
     first = make_task(X, np.arange(N) % 3, environment=SITES, aux=TARGET)
-    again = make_task(
-        X, np.arange(N) % 3, environment=SITES, aux=TARGET, test=first.train, held_out=first.train
-    )
+    again = make_task(X, np.arange(N) % 3, environment=SITES, aux=TARGET, test=first.train, held_out=first.train)
     for rows in (again.test, again.held_out):
         assert rows.names == first.train.names
         for field in ("x", "y", "environment", "aux"):
@@ -732,9 +714,7 @@ def test_parts_that_differ_from_the_training_rows():
         test(y=BINARY * 2 - 1)
     with refuse("test.y must be ('rows',) for loss 'binary'. Got shape (40, 2)"):
         test(y=np.eye(2)[BINARY])
-    with refuse(
-        "held_out.y must be the integers 0..2", "Got the labels 3", "drop the rows of unknown classes"
-    ):
+    with refuse("held_out.y must be the integers 0..2", "Got the labels 3", "drop the rows of unknown classes"):
         make_task(X, np.arange(N) % 3, held_out={"x": X[:1], "y": [3]})
     with refuse("test.y must be ('rows', 2) for loss 'squared'. Got shape (40,)"):
         make_task(X, np.c_[TARGET, TARGET], test={"x": X, "y": TARGET})

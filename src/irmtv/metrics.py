@@ -496,9 +496,7 @@ def _metric(metric: str | Metric) -> Metric:
     if isinstance(metric, Metric):
         return metric
     if metric not in METRICS:
-        raise ValueError(
-            f"metric must be one of {list(METRICS)}. Got {metric!r}.{did_you_mean(metric, METRICS)}"
-        )
+        raise ValueError(f"metric must be one of {list(METRICS)}. Got {metric!r}.{did_you_mean(metric, METRICS)}")
     return METRICS[metric]
 
 
@@ -509,9 +507,7 @@ def _check_bootstrap(n_bootstrap: int, confidence: float) -> None:
             "1000 is a usual choice."
         )
     if not 0 < confidence < 1:
-        raise ValueError(
-            f"confidence must lie between 0 and 1. Got {confidence!r}. For 95 % intervals pass 0.95."
-        )
+        raise ValueError(f"confidence must lie between 0 and 1. Got {confidence!r}. For 95 % intervals pass 0.95.")
 
 
 def _outputs(logits: ArrayLike | torch.Tensor) -> Array:
@@ -619,8 +615,7 @@ def _check_names(names: Sequence[Hashable]) -> tuple[Hashable, ...]:
     listed = (names,) if isinstance(names, str) else tuple(names)
     if isinstance(names, str) or not listed or len(set(listed)) != len(listed):
         raise ValueError(
-            f"names must be a sequence of distinct environment names. Got {names!r}. "
-            "Pass one name per environment."
+            f"names must be a sequence of distinct environment names. Got {names!r}. Pass one name per environment."
         )
     return listed
 
@@ -632,9 +627,7 @@ def _labels(environment: Any) -> Array:
         environment = environment.detach().cpu().numpy()
     if isinstance(environment, (list, tuple)):
         nested = bool(environment) and all(isinstance(v, (list, np.ndarray)) for v in environment)
-        environment = (
-            np.array(environment, dtype=object) if nested else np.fromiter(environment, dtype=object)
-        )
+        environment = np.array(environment, dtype=object) if nested else np.fromiter(environment, dtype=object)
     labels: Array = np.asarray(environment)
     if labels.dtype.kind in "mM":  # dates: names that can be read
         labels = np.asarray(pd.Series(labels.ravel()), dtype=object).reshape(labels.shape)

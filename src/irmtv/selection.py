@@ -19,8 +19,13 @@ from irmtv.core.messages import did_you_mean
 class Record(Protocol):
     """The part of a snapshot that a rule reads."""
 
-    rows: Tensor  # (R, E)
-    risk: Tensor  # (R, E)
+    @property
+    def rows(self) -> Tensor:  # (R, E)
+        ...
+
+    @property
+    def risk(self) -> Tensor:  # (R, E)
+        ...
 
 
 Rule = Callable[[Record], Tensor]  # -> (R,), lower is better

@@ -296,9 +296,7 @@ def test_population_accuracy_against_another_calculation(generator, reference):
 def test_appendix_formula_where_its_terms_jump(coef, intercept):
     coef = np.array(coef)
     exact = population_accuracy(coef, intercept, 0.9, 0.8, 1, "appendix")
-    assert exact == pytest.approx(
-        appendix_accuracy_by_quadrature(coef, intercept, 0.9, 0.8, 1), abs=1e-10, rel=0
-    )
+    assert exact == pytest.approx(appendix_accuracy_by_quadrature(coef, intercept, 0.9, 0.8, 1), abs=1e-10, rel=0)
     # and it is continuous there
     beside = intercept + np.array([-1e-9, 1e-9])
     near = population_accuracy(np.stack([coef, coef]), beside, 0.9, 0.8, 1, "appendix")
@@ -370,9 +368,7 @@ def test_diverged_runs_are_nan_and_alone(generator):
     intercept[2], intercept[3] = np.nan, -np.inf
     exact = population_accuracy(coef, intercept, (0.9, 0.1), 0.8, generator=generator)
     assert np.isnan(exact[:4]).all()
-    np.testing.assert_array_equal(
-        exact[4], population_accuracy(coef[4], 0.0, (0.9, 0.1), 0.8, generator=generator)
-    )
+    np.testing.assert_array_equal(exact[4], population_accuracy(coef[4], 0.0, (0.9, 0.1), 0.8, generator=generator))
     zero = population_accuracy(np.zeros(15), np.nan, 0.9, 0.8, generator=generator)
     assert np.isnan(zero)
 
@@ -469,8 +465,7 @@ def worst_by_enumeration(accuracy, sizes):
     total = 0.0
     for counts in itertools.product(*(range(n + 1) for n in sizes)):
         probability = math.prod(
-            math.comb(n, c) * accuracy**c * (1 - accuracy) ** (n - c)
-            for n, c in zip(sizes, counts, strict=True)
+            math.comb(n, c) * accuracy**c * (1 - accuracy) ** (n - c) for n, c in zip(sizes, counts, strict=True)
         )
         total += probability * min(c / n for n, c in zip(sizes, counts, strict=True))
     return total

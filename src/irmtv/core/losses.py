@@ -175,21 +175,21 @@ class Custom:
 
     def __init__(self, fn: Callable[[Tensor, Tensor], Tensor], name: str | None = None) -> None:
         self.fn = fn
-        self.name = name or getattr(fn, "__name__", "custom")
+        self.name: str = name or str(getattr(fn, "__name__", "custom"))
 
     def value(self, f: Tensor, y: Tensor) -> Tensor:
         return self.fn(f, y)
 
     def value_and_slope(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         one = torch.ones((), dtype=f.dtype, device=f.device)
-        loss, slope = torch.func.jvp(lambda w: self.fn(w * f, y), (one,), (one,))
-        return loss, slope
+        value: tuple[Tensor, Tensor] = torch.func.jvp(lambda w: self.fn(w * f, y), (one,), (one,))  # type: ignore[assignment]
+        return value
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
         shape = self.fn(f.detach(), y).shape
         if f.shape == shape:
-            _, r = torch.func.jvp(lambda g: self.fn(g, y), (f,), (torch.ones_like(f),))
-            return r  # type: ignore[no-any-return]
+            derivative: Tensor = torch.func.jvp(lambda g: self.fn(g, y), (f,), (torch.ones_like(f),))[1]
+            return derivative
         columns = []
         for k in range(f.shape[-1]):  # one direction per output
             direction = torch.zeros_like(f)
@@ -210,9 +210,7 @@ def as_loss(loss: str | Loss | Callable[[Tensor, Tensor], Tensor], n_outputs: in
             "multiclass": Multiclass(),
         }
         if loss not in named:
-            raise ValueError(
-                f"loss must be one of {sorted(named)} or a function (f, y) -> loss. Got {loss!r}."
-            )
+            raise ValueError(f"loss must be one of {sorted(named)} or a function (f, y) -> loss. Got {loss!r}.")
         return named[loss]
     if isinstance(loss, Loss):
         return loss

@@ -39,9 +39,7 @@ class Rows:
         def pick(t: Tensor | None) -> Tensor | None:
             return None if t is None else t[index]
 
-        return replace(
-            self, x=self.x[index], y=self.y[index], environment=pick(self.environment), aux=pick(self.aux)
-        )
+        return replace(self, x=self.x[index], y=self.y[index], environment=pick(self.environment), aux=pick(self.aux))
 
 
 @dataclass(frozen=True)

@@ -403,11 +403,7 @@ def _streams(random_state: Any) -> list[np.random.Generator]:
     """Two independent streams, one for the training and one for the test rows."""
     if random_state is None or isinstance(random_state, np.random.Generator):
         rng = np.random.default_rng(random_state)
-    elif (
-        isinstance(random_state, (int, np.integer))
-        and not isinstance(random_state, bool)
-        and random_state >= 0
-    ):
+    elif isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool) and random_state >= 0:
         rng = np.random.default_rng(int(random_state))
     else:
         raise ValueError(
@@ -468,9 +464,7 @@ def _probability(name: str, value: Any) -> float:
         number = math.nan
     if 0 <= number <= 1:
         return number
-    raise ValueError(
-        f"{name} must be a probability, a number from 0 to 1. Got {value!r}. Give a share: 0.9, not 90."
-    )
+    raise ValueError(f"{name} must be a probability, a number from 0 to 1. Got {value!r}. Give a share: 0.9, not 90.")
 
 
 def _probabilities(name: str, values: Any) -> tuple[float, ...]:
@@ -478,9 +472,7 @@ def _probabilities(name: str, values: Any) -> tuple[float, ...]:
         return (_probability(name, values),)
     items = tuple(_probability(f"{name}[{i}]", v) for i, v in enumerate(values))
     if not items:
-        raise ValueError(
-            f"{name} must hold at least one probability. Got {values!r}. Give one per environment."
-        )
+        raise ValueError(f"{name} must hold at least one probability. Got {values!r}. Give one per environment.")
     return items
 
 

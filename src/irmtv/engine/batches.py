@@ -15,9 +15,7 @@ class StratifiedBatches:
     (random) rank within its environment, plus a random share of a step, over that environment's size.
     """
 
-    def __init__(
-        self, codes: Sequence[Tensor], batch_size: int, generators: Sequence[torch.Generator]
-    ) -> None:
+    def __init__(self, codes: Sequence[Tensor], batch_size: int, generators: Sequence[torch.Generator]) -> None:
         self.codes = codes  # one (N,) tensor of environment codes per run
         self.batch_size = batch_size
         self.generators = generators
@@ -33,9 +31,7 @@ class StratifiedBatches:
 
     def next(self) -> Tensor:
         if self._next >= self.per_epoch:
-            self._epoch = torch.stack(
-                [_spread(c, g) for c, g in zip(self.codes, self.generators, strict=True)]
-            )
+            self._epoch = torch.stack([_spread(c, g) for c, g in zip(self.codes, self.generators, strict=True)])
             self._next = 0
         assert self._epoch is not None
         start = self._next * self.batch_size

@@ -65,9 +65,7 @@ class FittedRuns:
         """(R,) the step at which each run's selected state was taken."""
         return self._in_order([s.steps for s in self.state()])
 
-    def logits(
-        self, x: Any, *, which: Literal["selected", "last"] = "selected", batch_rows: int = 1 << 16
-    ) -> Tensor:
+    def logits(self, x: Any, *, which: Literal["selected", "last"] = "selected", batch_rows: int = 1 << 16) -> Tensor:
         """Outputs of every run: (R, N), or (R, N, C).
 
         Parameters
@@ -77,10 +75,7 @@ class FittedRuns:
         batch_rows : rows computed at a time, to bound memory.
         """
         per_set = isinstance(x, (list, tuple)) and len(self.tasks) > 1
-        inputs = [
-            torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v)
-            for v in (x if per_set else [x])
-        ]
+        inputs = [torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in (x if per_set else [x])]
         if per_set and len(inputs) != len(self.tasks):
             raise ValueError(
                 f"x must be one array for all runs or one per data set ({len(self.tasks)}). Got {len(inputs)} arrays."
@@ -102,7 +97,7 @@ class FittedRuns:
             with torch.no_grad():
                 pieces = [
                     fitted.net.forward(state.parameters, fitted.net.prepare(piece)).logits
-                    for piece in stacked.split(batch_rows, 1)
+                    for piece in torch.split(stacked, batch_rows, 1)
                 ]
             parts.append(torch.cat(pieces, 1))
         return self._in_order(parts)
@@ -134,9 +129,7 @@ class FittedRuns:
         coef, intercept = [], []
         for fitted, state in zip(self.chunks, self.state(which), strict=True):
             if not isinstance(fitted.net, MLP) or len(fitted.net.widths) > 2:
-                raise ValueError(
-                    "coefficients() is for linear models, hidden=(). This network has hidden layers."
-                )
+                raise ValueError("coefficients() is for linear models, hidden=(). This network has hidden layers.")
             w, b = state.parameters["W0"], state.parameters["b0"].squeeze(2)
             coef.append(w.squeeze(1) if w.shape[1] == 1 else w)
             intercept.append(b.squeeze(1) if b.shape[1] == 1 else b)
@@ -172,9 +165,7 @@ class FittedRuns:
             logits = self.logits([s.x for s in sets], which=which)
             y = torch.stack([s.y for s in sets])[owner]
             codes = [s.environment for s in sets]
-            environment = (
-                None if codes[0] is None else torch.stack([c for c in codes if c is not None])[owner]
-            )
+            environment = None if codes[0] is None else torch.stack([c for c in codes if c is not None])[owner]
         return evaluate_environments(
             logits,
             y,

@@ -28,11 +28,10 @@ class Guard:
     @torch.no_grad()
     def check(self, total: Tensor, step: int, *optimizers: Adam | None) -> None:
         """Before Phi's update: freeze the runs whose objective or gradient is not finite."""
-        if self.on_cpu and not self.any_dead:
-            # one number tells whether anything is wrong; asking every run costs more and is rarely needed.
-            # A sum of finite float32 can itself overflow, which only leads to the exact check below.
-            if math.isfinite((total.sum() + self.phi.gradient.sum()).item()):
-                return
+        # one number tells whether anything is wrong; asking every run costs more and is rarely needed.
+        # A sum of finite float32 can itself overflow, which only leads to the exact check below.
+        if self.on_cpu and not self.any_dead and math.isfinite((total.sum() + self.phi.gradient.sum()).item()):
+            return
         finite = total.isfinite() & (self.phi.by_run((~self.phi.gradient.isfinite()).to(total.dtype)) == 0)
         self._freeze(~finite, step, *optimizers)
 

@@ -96,9 +96,7 @@ class MLP:
             if i > 0:
                 h = h.relu()
             inputs = h
-            if (
-                i == 0 and n_sets < n_runs
-            ):  # all K runs on a data set in one product: (T, K out, in) x (T, in, N)
+            if i == 0 and n_sets < n_runs:  # all K runs on a data set in one product: (T, K out, in) x (T, in, N)
                 w, b = w.reshape(n_sets, -1, w.shape[2]), b.reshape(n_sets, -1, 1)
                 h = torch.baddbmm(b, w, h).view(n_runs, -1, n_rows)  # (R, out, N)
             else:
@@ -217,10 +215,7 @@ class Module:
         if self.vectorised:
             out = self._vectorised(p, x, n_sets, per_set, training)
         else:
-            rows = [
-                self._one(r, {k: v[r] for k, v in p.items()}, x[r // per_set], training)
-                for r in range(n_runs)
-            ]
+            rows = [self._one(r, {k: v[r] for k, v in p.items()}, x[r // per_set], training) for r in range(n_runs)]
             out = torch.stack(rows)
         if self.n_outputs == 1 and out.ndim == 3:
             out = out.squeeze(2)

@@ -6,7 +6,7 @@ whatever the network, and a run's settings are spread over its elements once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,14 +15,14 @@ from torch import Tensor
 class FlatParameters:
     """Stacked parameters (R, ...) as views of one vector, with gradients as views of another."""
 
-    def __init__(self, starts: list[Mapping[str, Tensor]], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, starts: Sequence[Mapping[str, Tensor]], device: torch.device, dtype: torch.dtype) -> None:
         stacked = {name: torch.stack([s[name] for s in starts]) for name in starts[0]}
         sizes = [t.numel() for t in stacked.values()]
         self.n_runs = len(starts)
         self.vector = torch.cat([t.flatten() for t in stacked.values()]).to(device, dtype)
         self.gradient = torch.zeros_like(self.vector)
         self.views: dict[str, Tensor] = {}
-        owners, pieces = [], zip(self.vector.split(sizes), self.gradient.split(sizes), strict=True)
+        owners, pieces = [], zip(torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)
         for (name, tensor), (value, gradient) in zip(stacked.items(), pieces, strict=True):
             view = value.view(tensor.shape).detach().requires_grad_()
             view.grad = gradient.view(tensor.shape)

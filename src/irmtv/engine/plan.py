@@ -53,14 +53,15 @@ def plan(
         n_rows = shape[0][0]
         limit = _runs_per_chunk(n_rows, width, on_cpu, memory_bytes, max_chunk)
         for count, sets in by_count.items():
-            static = settings[by_data[sets[0]][0]]
+            shared = settings[by_data[sets[0]][0]]
             if count > limit:  # many runs on few data sets: cut the runs, one data set at a time
                 for data in sets:
-                    for part in _pieces(by_data[data], limit):
-                        chunks.append(Chunk(tuple(part), (data,), static))
+                    chunks += [Chunk(tuple(part), (data,), shared) for part in _pieces(by_data[data], limit)]
             else:
-                for part in _pieces(sets, max(1, limit // count)):
-                    chunks.append(Chunk(tuple(i for d in part for i in by_data[d]), tuple(part), static))
+                chunks += [
+                    Chunk(tuple(i for d in part for i in by_data[d]), tuple(part), shared)
+                    for part in _pieces(sets, max(1, limit // count))
+                ]
     return chunks
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -119,11 +120,7 @@ class Program:
         codes = torch.stack([_codes(r.environment, n_rows) for r in rows])  # (T, N)
         aux = None
         if self.rho_net is not None:
-            scaled = [
-                s(r.aux.to(self.dtype))
-                for s, r in zip(self.aux_scalers, rows, strict=True)
-                if r.aux is not None
-            ]
+            scaled = [s(r.aux.to(self.dtype)) for s, r in zip(self.aux_scalers, rows, strict=True) if r.aux is not None]
             aux = torch.stack(scaled).to(self.device)  # (T, N, A)
         size = self.static["batch_size"]
         if size == "auto":
@@ -166,22 +163,16 @@ class Program:
         annealed = self.static.get("schedule") == "annealed"
         cuts = sorted({0, self.steps, *(int(w) for w in warm if w < self.steps)})
         phases = []
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             acting = start >= warm  # (R,)
             weights = torch.where(acting.unsqueeze(1), full, self.objective.warmup_weight(full))
             divisor = self.objective.divisor(weights.sum(1))
-            scale = (
-                torch.where(acting, 1 / divisor, 1.0)
-                if self.static["normalise"]
-                else torch.ones_like(divisor)
-            )
+            scale = torch.where(acting, 1 / divisor, 1.0) if self.static["normalise"] else torch.ones_like(divisor)
             climbing = None
             if self.rho_net is not None:
                 climbing = (~acting if annealed else torch.ones_like(acting)).to(self.dtype)
                 climbing = climbing if bool(climbing.any()) else None
-            phases.append(
-                Phase(start, stop, weights.unbind(1), scale.to(self.dtype), bool(weights.any()), climbing)
-            )
+            phases.append(Phase(start, stop, weights.unbind(1), scale.to(self.dtype), bool(weights.any()), climbing))
         return phases
 
     def _make_watcher(self) -> Watcher:
@@ -190,11 +181,7 @@ class Program:
         aux = None
         if self.rho_net is not None:
             aux = torch.stack(
-                [
-                    s(r.aux.to(self.dtype))
-                    for s, r in zip(self.aux_scalers, rows, strict=True)
-                    if r.aux is not None
-                ]
+                [s(r.aux.to(self.dtype)) for s, r in zip(self.aux_scalers, rows, strict=True) if r.aux is not None]
             )
         return Watcher(
             rows,
@@ -251,11 +238,9 @@ class Program:
                 e = Statistics(self._mean(value), self.no_mass)
         total = self.objective.risk(e, self.static)
         if phase.penalised:
-            for weight, penalty in zip(
-                phase.weights, self.objective.penalty_values(e, self.static), strict=True
-            ):
+            for weight, penalty in zip(phase.weights, self.objective.penalty_values(e, self.static), strict=True):
                 total = torch.addcmul(total, weight, penalty)
-        total.backward(phase.scale)
+        torch.autograd.backward(total, phase.scale)
         if self.l2_gradient is not None:
             self.phi.gradient.addcmul_(self.phi.vector, self.l2_gradient)
         self.guard.check(
@@ -276,7 +261,7 @@ class Program:
         self.rho.gradient.zero_()
         e = summarise(value, slope, self.rho_net.membership(self.rho.views, aux_rows), self.uses, halves)
         penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
-        (self.climb_weights * penalties).sum().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward((self.climb_weights * penalties).sum())
         self.guard.check_rho(self.step_now, self.rho_adam)
         self.rho_adam.step()
 
@@ -297,7 +282,7 @@ class Program:
             given = None if self.rho_net is not None else self.given
             return self.x, self.y, self.rows_shape, self.aux_rows, given
         index = self.batches.next().to(self.device)  # (R, b)
-        n_runs, size = index.shape
+        size = index.shape[1]
         sets = torch.arange(self.n_sets, device=self.device).repeat_interleave(self.per_set).unsqueeze(1)
         # every run has rows of its own, so each is a data set of its own in the first layer
         x = self.net.prepare(self.x[sets, index])
@@ -392,11 +377,5 @@ def _merge(old: State | None, new: State, better: Tensor) -> State:
         return {k: torch.where(better.view(-1, *(1,) * (v.ndim - 1)), b[k], v) for k, v in a.items()}
 
     rho = None if old.rho is None or new.rho is None else pick(old.rho, new.rho)
-    buffers = (
-        [n if b else o for o, n, b in zip(old.buffers, new.buffers, better, strict=True)]
-        if old.buffers
-        else []
-    )
-    return State(
-        pick(old.parameters, new.parameters), rho, buffers, torch.where(better, new.steps, old.steps)
-    )
+    buffers = [n if b else o for o, n, b in zip(old.buffers, new.buffers, better, strict=True)] if old.buffers else []
+    return State(pick(old.parameters, new.parameters), rho, buffers, torch.where(better, new.steps, old.steps))

@@ -98,13 +98,9 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                     f"{task.name!r} has no aux."
                 )
             if task.held_out is not None and task.held_out.aux is None:
-                raise ValueError(
-                    f"objective {objective.name!r} needs aux for the held-out rows too. Got none."
-                )
-    used = [m for m in (s.get("measure") for s in settings)]
-    needs = objective.needs == "environment" or (
-        objective.needs == "nothing" and any(m != "empirical" for m in used)
-    )
+                raise ValueError(f"objective {objective.name!r} needs aux for the held-out rows too. Got none.")
+    used = [s.get("measure") for s in settings]
+    needs = objective.needs == "environment" or (objective.needs == "nothing" and any(m != "empirical" for m in used))
     if not needs:
         return
     for task in tasks:
@@ -137,9 +133,7 @@ def pick_device(device: str) -> torch.device:
             f"device must be 'cpu', 'cuda' or 'auto'. Got {device!r}.{did_you_mean(device, ['cpu', 'cuda', 'auto'])}"
         )
     if device != "cpu" and not available:
-        raise ValueError(
-            f"device={device!r} was asked for, but torch sees no CUDA device. Use device='cpu' or 'auto'."
-        )
+        raise ValueError(f"device={device!r} was asked for, but torch sees no CUDA device. Use device='cpu' or 'auto'.")
     return torch.device(device)
 
 

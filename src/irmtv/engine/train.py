@@ -164,12 +164,12 @@ def train(
 
 def _values_per_row(net: Any, task: Task, settings: Sequence[Mapping[str, Any]]) -> int:
     """Values that a step holds per row and run, roughly: the inputs and three tensors per layer width."""
-    features = max(1, task.train.x[0].numel())
+    features: int = max(1, task.train.x[0].numel())
     if isinstance(net, MLP):
         widths = sum(net.widths)
     elif net is not None:
         widths = 16 * features
     else:
-        widths = max(sum(s["hidden"]) for s in settings) + task.n_outputs
-    rho = max(s.get("environment_hidden", 0) for s in settings)
+        widths = int(max(sum(s["hidden"]) for s in settings)) + task.n_outputs
+    rho: int = max(s.get("environment_hidden", 0) for s in settings)
     return features + 3 * widths + 3 * rho + 12

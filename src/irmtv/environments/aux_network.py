@@ -176,7 +176,7 @@ class Grouped:
 
 def lay_out(aux: Tensor, per_set: int) -> AuxRows:
     """Choose the cheapest layout for standardised aux (T, N, A) of T data sets."""
-    n_sets, n_rows, n_aux = aux.shape
+    _, n_rows, n_aux = aux.shape
     distinct = [_distinct_rows(a) for a in aux]
     sizes = {len(values) for values, _ in distinct}
     if len(sizes) == 1 and max(sizes) <= n_rows // 4:

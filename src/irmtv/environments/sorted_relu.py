@@ -44,7 +44,7 @@ class _SortedReLU(torch.autograd.Function):
         return torch.addcmul(line[1], line[0], z.unsqueeze(1)).view(n_runs, n_out, n_rows)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         z, w, b, v, position, rising = ctx.saved_tensors
         n_sets, n_rows = z.shape
         shaped = grad.reshape(n_sets, -1, n_rows)

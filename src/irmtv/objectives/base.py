@@ -53,9 +53,7 @@ class Penalty:
     def wants_halves(self, estimator: str | None) -> bool:
         return "slope" in self.uses and (estimator == "halves" or (estimator == "auto" and self.power == 2))
 
-    def __call__(
-        self, e: Statistics, measure: Measure | None = None, reduction: Reduction | None = None
-    ) -> Tensor:
+    def __call__(self, e: Statistics, measure: Measure | None = None, reduction: Reduction | None = None) -> Tensor:
         if (reduction or self.reduction) == "authors" and "slope" in self.uses:
             return self.function(e, e.mass**self.power)
         return self.function(e, e.measure(measure or self.measure))
@@ -95,9 +93,7 @@ class Objective:
 
     def risk(self, e: Statistics, settings: Mapping[str, Any]) -> Tensor:
         """sum_e mu_e R_e, or the mean loss where environments are inferred: (R,)."""
-        return (
-            e.mean_risk if self.needs == "aux" else e.expected_risk(settings.get("measure") or self.measure)
-        )
+        return e.mean_risk if self.needs == "aux" else e.expected_risk(settings.get("measure") or self.measure)
 
     def penalty_values(self, e: Statistics, settings: Mapping[str, Any]) -> list[Tensor]:
         """One (R,) tensor per penalty."""
@@ -192,9 +188,7 @@ def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
     )
 
 
-def common_hyperparameters(
-    penalties: tuple[Penalty, ...], measure: Measure = "empirical"
-) -> list[HyperParameter]:
+def common_hyperparameters(penalties: tuple[Penalty, ...], measure: Measure = "empirical") -> list[HyperParameter]:
     """What every penalised objective has."""
     parameters = [
         *([_penalty_weight(penalties)] if penalties else []),
@@ -314,9 +308,7 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
     # every penalty keeps its own measure and reduction unless the user overrides them for all
     for shared in ("measure", "reduction"):
         if shared in parameters:
-            parameters[shared] = replace(
-                parameters[shared], default=None, check=_or_none(parameters[shared].check)
-            )
+            parameters[shared] = replace(parameters[shared], default=None, check=_or_none(parameters[shared].check))
     return Objective(
         name=name,
         formula=" + ".join(["risk", *(f"lambda_{i} [{p.name}]" for i, p in enumerate(penalties, 1))]),

@@ -18,9 +18,7 @@ def tv_l2(e: Statistics, mu: Tensor) -> Tensor:
     return (mu * modulus_squared(e)).sum(-1)
 
 
-AUTHORS_L2 = (
-    "(sum of squared mass-weighted slopes) is another penalty than the expectation: m_e^2 in place of m_e"
-)
+AUTHORS_L2 = "(sum of squared mass-weighted slopes) is another penalty than the expectation: m_e^2 in place of m_e"
 
 IRM_TV_L2 = penalised(
     "irm-tv-l2",

@@ -65,9 +65,7 @@ def _label_series(values: Any, parameter: str) -> Any:
         values = pd.Series([_plain(v) for v in values], dtype=object)
     if values.ndim == 0 or values.size == 0 or values.shape[1:] not in ((), (1,)):
         got = f"shape {tuple(values.shape)}"
-        raise ValueError(
-            f"{parameter} must be one label per row. Got {got}. Combine columns: list(zip(a, b))."
-        )
+        raise ValueError(f"{parameter} must be one label per row. Got {got}. Combine columns: list(zip(a, b)).")
     if values.ndim == 2:
         values = values.iloc[:, 0] if isinstance(values, pd.DataFrame) else values[:, 0]
     series = pd.Series(values)
@@ -90,9 +88,7 @@ def factorize(values: Any, parameter: str, n_rows: int | None = None) -> tuple[A
     try:  # as an array: an Index of tuples would turn into a MultiIndex
         codes, uniques = pd.factorize(series.to_numpy() if series.dtype == object else series)
     except TypeError as error:
-        raise ValueError(
-            f"{parameter} must be hashable labels. Got {error}. Use tuples, not lists."
-        ) from error
+        raise ValueError(f"{parameter} must be hashable labels. Got {error}. Use tuples, not lists.") from error
     labels = uniques.tolist()
     bad = np.isin(codes, [-1, *(i for i, label in enumerate(labels) if _unusable(label))])
     if bad.any():
@@ -134,14 +130,10 @@ def pool(
         warnings.warn(continuous, UserWarning, stacklevel=3)
     sizes = np.bincount(codes).tolist()
     groups = _groups(sizes, min_rows)
-    names = [
-        labels[g[0]] if len(g) == 1 else f"pooled({shown((labels[i] for i in g), form=str)})" for g in groups
-    ]
+    names = [labels[g[0]] if len(g) == 1 else f"pooled({shown((labels[i] for i in g), form=str)})" for g in groups]
     if len(groups) < len(labels):
         host, small = groups[-1][0], [i for i in groups[-1] if sizes[i] < min_rows]
-        joined = (
-            f" with the smallest other, {labels[host]!r} ({sizes[host]} rows)" if host not in small else ""
-        )
+        joined = f" with the smallest other, {labels[host]!r} ({sizes[host]} rows)" if host not in small else ""
         listed = shown(small, form=lambda i: f"{labels[i]!r}: {sizes[i]}")
         few = (
             f"{parameter}: environments with fewer than min_rows={min_rows} rows ({listed}) are pooled"

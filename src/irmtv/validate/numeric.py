@@ -39,9 +39,7 @@ def as_array(values: Any, parameter: str) -> Any:
 def as_numbers(values: Any, parameter: str) -> Any:
     """An array of bools, ints or floats; missing entries of a DataFrame become NaN."""
     if isinstance(values, pd.DataFrame):
-        text = [
-            f"{c!r} ({d})" for c, d in values.dtypes.items() if getattr(d, "kind", "O") not in NUMBER_KINDS
-        ]
+        text = [f"{c!r} ({d})" for c, d in values.dtypes.items() if getattr(d, "kind", "O") not in NUMBER_KINDS]
         if not text:
             return values.to_numpy(dtype=np.float64, na_value=np.nan)
         raise ValueError(
@@ -79,9 +77,7 @@ def check_finite(array: Any, parameter: str, columns: Sequence[Hashable] | None 
         )
 
 
-def as_tensor(
-    array: Any, parameter: str, dtype: torch.dtype, columns: Sequence[Hashable] | None = None
-) -> Tensor:
+def as_tensor(array: Any, parameter: str, dtype: torch.dtype, columns: Sequence[Hashable] | None = None) -> Tensor:
     """A checked copy as a tensor."""
     check_finite(array, parameter, columns)
     with np.errstate(over="ignore"):
@@ -100,9 +96,7 @@ def as_matrix(values: Any, parameter: str, dtype: torch.dtype, ndims: tuple[int,
     array = as_numbers(values, parameter)
     if array.ndim not in ndims or array.size == 0:
         shapes = {1: "(rows,)", 2: "(rows, columns)", 3: "(rows, channels, length)"}
-        advice = (
-            f"For one feature use {parameter}.reshape(-1, 1)" if array.ndim == 1 else "Reshape or refill it"
-        )
+        advice = f"For one feature use {parameter}.reshape(-1, 1)" if array.ndim == 1 else "Reshape or refill it"
         raise ValueError(
             f"{parameter} must be {' or '.join(shapes[d] for d in ndims)} and not empty. Got shape "
             f"{array.shape}. {advice}."

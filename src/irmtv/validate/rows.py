@@ -32,9 +32,7 @@ class Part:
         given = getattr(self, which)
         if isinstance(given, str):
             return [given]
-        several = (
-            which == "aux" and isinstance(given, (list, tuple)) and all(isinstance(c, str) for c in given)
-        )
+        several = which == "aux" and isinstance(given, (list, tuple)) and all(isinstance(c, str) for c in given)
         return list(given) if several else []
 
 
@@ -43,9 +41,7 @@ def take_columns(part: Part, train: Part | None = None) -> Part:
     columns = list(part.x.columns) if isinstance(part.x, pd.DataFrame) else []
     if len(set(columns)) < len(columns):
         twice = [c for c in dict.fromkeys(columns) if columns.count(c) > 1]
-        raise ValueError(
-            f"{part.prefix}x must have every column once. Got {shown(twice)} twice. Rename or drop it."
-        )
+        raise ValueError(f"{part.prefix}x must have every column once. Got {shown(twice)} twice. Rename or drop it.")
     picked: dict[str, Any] = {}
     for which in ("environment", "aux"):
         own = part.named(which)

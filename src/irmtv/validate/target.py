@@ -35,9 +35,7 @@ def raw_target(values: Any, parameter: str, n_rows: int) -> Any:
     array = as_array(values, parameter)
     if array.ndim not in (1, 2) or array.shape[1:] == (0,):
         got = f"{type(values).__name__} of shape {array.shape}"
-        raise ValueError(
-            f"{parameter} must be (rows,) or (rows, targets). Got {got}. Pass one value per row."
-        )
+        raise ValueError(f"{parameter} must be (rows,) or (rows, targets). Got {got}. Pass one value per row.")
     check_length(len(array), n_rows, parameter)
     array = array[:, 0] if array.shape[1:] == (1,) else array
     if array.dtype == object and array.ndim == 1:
@@ -50,15 +48,11 @@ def read_target(y: Any, loss: Any, n_outputs: int | None, dtype: torch.dtype) ->
     """Decide the loss from the training y, and encode it."""
     kind = _kind(loss, y)
     classes = kind in ("binary", "multiclass")
-    outputs = (
-        len(pd.unique(y.ravel())) if kind == "multiclass" else 1 if classes or y.ndim == 1 else y.shape[1]
-    )
+    outputs = len(pd.unique(y.ravel())) if kind == "multiclass" else 1 if classes or y.ndim == 1 else y.shape[1]
     if n_outputs is not None:
         check_positive(n_outputs, "n_outputs")
         if kind != "custom" and n_outputs != outputs:
-            raise ValueError(
-                f"n_outputs must be {outputs} for this y and loss {kind!r}. Got {n_outputs}. Omit it."
-            )
+            raise ValueError(f"n_outputs must be {outputs} for this y and loss {kind!r}. Got {n_outputs}. Omit it.")
         outputs = int(n_outputs)
     made = as_loss(loss if kind == "custom" else kind, outputs)
     target = Target(kind, made, outputs, () if classes else y.shape[1:], dtype)
@@ -79,9 +73,7 @@ def _kind(loss: Any, y: Any) -> str:
     if isinstance(loss, Loss) or callable(loss):
         return "custom"
     near = did_you_mean(loss, _LOSSES)
-    raise ValueError(
-        f"loss must be one of {shown(_LOSSES)} or a function (f, y) -> loss. Got {loss!r}.{near}"
-    )
+    raise ValueError(f"loss must be one of {shown(_LOSSES)} or a function (f, y) -> loss. Got {loss!r}.{near}")
 
 
 def _guess(y: Any) -> str:
@@ -128,6 +120,4 @@ def _check_labels(y: Any, kind: str, classes: int, parameter: str) -> None:
         several = " with loss='multiclass', or loss='squared' for numbers" if kind == "binary" else ""
         advice = f"Use classes, y = numpy.unique(y, return_inverse=True){several}"
     wanted = "0 and 1" if classes == 2 else f"the integers 0..{classes - 1}"
-    raise ValueError(
-        f"{parameter} must be {wanted} for loss {kind!r}. Got the labels {shown(labels)}. {advice}."
-    )
+    raise ValueError(f"{parameter} must be {wanted} for loss {kind!r}. Got the labels {shown(labels)}. {advice}.")
