@@ -25,6 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
@@ -103,6 +104,7 @@ class _Fused(torch.autograd.Function):
         return value, slope.sum(-1) if ctx.several else slope
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         f, residual, kept = ctx.saved_tensors
         per_row = [g.unsqueeze(-1) if ctx.several and g is not None else g for g in (*grads, None)]
@@ -116,7 +118,8 @@ class Binary(ClosedForm):
 
     def forward(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         p = torch.sigmoid(f)
-        return functional.softplus(f).addcmul_(y, f, value=-1), p - y, p
+        # softplus(f) = f beyond the threshold: torch's 20 would cost float64 half of its digits there
+        return functional.softplus(f, threshold=40).addcmul_(y, f, value=-1), p - y, p
 
     def _curve(self, f: Tensor, p: Tensor) -> Tensor:
         return torch.ops.aten.sigmoid_backward(f, p)  # type: ignore[no-any-return]  # f p (1 - p), one pass
@@ -212,8 +215,9 @@ def as_loss(loss: str | Loss | Callable[[Tensor, Tensor], Tensor], n_outputs: in
         if loss not in named:
             raise ValueError(f"loss must be one of {sorted(named)} or a function (f, y) -> loss. Got {loss!r}.")
         return named[loss]
-    if isinstance(loss, Loss):
-        return loss
-    if callable(loss):
-        return Custom(loss)
+    if not isinstance(loss, type):  # a class has a loss's methods too; its instances are losses
+        if isinstance(loss, Loss):
+            return loss
+        if callable(loss):
+            return Custom(loss)
     raise ValueError(f"loss must be a name, a function (f, y) -> loss, or a Loss. Got {type(loss).__name__}.")

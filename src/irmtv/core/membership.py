@@ -119,17 +119,20 @@ class Blocks:
         return self.environment.shape[2], self.length
 
     @cached_property
+    def _counts(self) -> Tensor:  # (R, E) or (1, E)
+        return self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
+
+    @cached_property
     def rows(self) -> Tensor:
-        counts = self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
-        return _at_least_tiny(counts)
+        return _at_least_tiny(self._counts)
 
     @cached_property
     def total(self) -> Tensor:
-        return self.rows.sum(1)
+        return self._counts.sum(1)
 
     @cached_property
     def mass(self) -> Tensor:
-        return self.rows / self.total.unsqueeze(1)
+        return self._counts / self.total.unsqueeze(1)
 
     def sums(self, v: Tensor) -> Tensor:
         return self.gather_blocks(self.block_sums(v))
@@ -162,6 +165,15 @@ class Blocks:
 def _at_least_tiny(rows: Tensor) -> Tensor:
     """So that an environment without rows has mean 0, not 0 / 0."""
     return rows.clamp_min(torch.finfo(rows.dtype).tiny)
+
+
+def at_least_rounding(rows: Tensor, total: Tensor | float) -> Tensor:
+    """For soft memberships, (R, E) and a number or (R, 1): no less than rounding leaves of all rows.
+
+    Where rho is 1 up to rounding, the sums of 1 - rho are rounding errors: divided by less than this they
+    would be means of any size.
+    """
+    return torch.maximum(rows, torch.as_tensor(total * torch.finfo(rows.dtype).eps).to(rows))
 
 
 def _block_length(counts: Tensor) -> int:
@@ -200,12 +212,16 @@ class Codes:
         return float(self.codes.shape[2])
 
     @cached_property
+    def _counts(self) -> Tensor:  # (R, E), whole numbers: exact in any precision
+        return self.sums(torch.ones(self.codes.shape, device=self.codes.device))
+
+    @property
     def rows(self) -> Tensor:
-        return _at_least_tiny(self.sums(torch.ones(self.codes.shape, device=self.codes.device)))
+        return _at_least_tiny(self._counts)
 
     @property
     def mass(self) -> Tensor:
-        return self.rows / self.total
+        return self._counts.double() / self.total  # `summarise` gives it the precision of the losses
 
     def sums(self, v: Tensor) -> Tensor:
         trailing = v.shape[3:]
@@ -241,7 +257,7 @@ class Soft:
 
     @property
     def rows(self) -> Tensor:
-        return _at_least_tiny(self.mass * self.total)
+        return at_least_rounding(self.mass * self.total, self.total)
 
     def sums(self, v: Tensor) -> Tensor:
         spec = "tken,tknj->tkej" if v.ndim > 3 else "tken,tkn->tke"
@@ -271,12 +287,12 @@ class SoftPair:
 
     @property
     def rows(self) -> Tensor:
-        return _at_least_tiny(self.mass * self.total)
+        return at_least_rounding(self.mass * self.total, self.total)
 
     @cached_property
     def mass(self) -> Tensor:
         first = self.rho.mean(2).flatten()
-        return torch.stack([first, 1 - first], 1)
+        return torch.stack([first, (1 - first).clamp_min(0)], 1)
 
     def sums(self, v: Tensor) -> Tensor:
         rho = self.rho.unsqueeze(-1) if v.ndim > 3 else self.rho

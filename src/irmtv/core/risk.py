@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from irmtv.core.losses import ClosedForm, Loss
 from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair
@@ -73,7 +74,7 @@ def summarise(
             )
     return Statistics(
         mean_risk=total / membership.total,
-        mass=membership.mass,
+        mass=membership.mass.to(value.dtype),
         risk=divide(sums, membership.rows) if sums is not None and "risk" in uses else None,
         slope=None if slope_sums is None else divide(slope_sums, membership.rows),
         slope_halves=pair,
@@ -114,6 +115,7 @@ class _BlockMeans(torch.autograd.Function):
         return mean, risk, blocks.gather_blocks(blocks.block_sums(slopes)) / blocks.rows
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         f, residual, kept = ctx.saved_tensors
         blocks: Blocks = ctx.blocks

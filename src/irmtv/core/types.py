@@ -142,8 +142,8 @@ def _is_many(value: Any) -> bool:
     """A list, range, array or tensor holds one value per run; a tuple or a string is one value."""
     if isinstance(value, (str, bytes, tuple, Mapping)):
         return False
-    if isinstance(value, Tensor):
-        return value.ndim > 0
+    if getattr(value, "ndim", 1) == 0:  # a tensor or an array of one number
+        return False
     return hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
@@ -169,8 +169,12 @@ class Statistics:
         if kind == "empirical":
             return self.mass
         present = (self.mass > 0).to(self.mass.dtype)
-        given = present if kind == "uniform" else present * torch.as_tensor(kind).to(self.mass)
-        return given / given.sum(-1, keepdim=True)
+        if kind == "uniform":
+            given = present
+        else:
+            given = present * torch.as_tensor(kind, dtype=self.mass.dtype, device=self.mass.device)
+        # a mini-batch may hold only environments of weight 0: the measure is then 0, not 0 / 0
+        return given / given.sum(-1, keepdim=True).clamp_min(torch.finfo(given.dtype).tiny)
 
     def expected_risk(self, kind: Measure) -> Tensor:
         """sum_e mu_e R_e: (R,). With the empirical measure this is the mean loss, whatever the environments."""

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from irmtv.core.membership import Blocks, Membership, Soft, SoftPair
+from irmtv.core.membership import Blocks, Membership, Soft, SoftPair, at_least_rounding
 from irmtv.environments.sorted_relu import sorted_relu_layer
 
 Parameters = Mapping[str, Tensor]
@@ -36,8 +36,8 @@ class AuxScaler:
     def of(cls, aux: Tensor, scaling: Literal["column", "authors"] = "column") -> AuxScaler:
         """From the training rows' aux (N, A)."""
         axis = 0 if scaling == "column" else (0, 1)
-        deviation = aux.std(axis, correction=0)
-        return cls(aux.mean(axis), torch.where(deviation > 0, deviation, 1))
+        varies = aux.amax(axis) > aux.amin(axis)  # the deviation of a constant is 0 only up to rounding
+        return cls(aux.mean(axis), torch.where(varies, aux.std(axis, correction=0), 1))
 
     def __call__(self, aux: Tensor) -> Tensor:
         return (aux - self.mean) / self.deviation
@@ -160,14 +160,17 @@ class Grouped:
         return self.blocks.weight
 
     @cached_property
+    def _counts(self) -> Tensor:  # (R, E)
+        counts = self.blocks.counts.unsqueeze(1).expand(-1, self.blocks.per_set, -1)  # (T, K, U)
+        return self.q.sums(counts).clamp_min(0)
+
+    @property
     def rows(self) -> Tensor:
-        per_set = self.blocks.per_set
-        counts = self.blocks.counts.unsqueeze(1).expand(-1, per_set, -1)  # (T, K, U)
-        return self.q.sums(counts).clamp_min(torch.finfo(counts.dtype).tiny)
+        return at_least_rounding(self._counts, self.total.unsqueeze(1))
 
     @cached_property
     def mass(self) -> Tensor:
-        return self.rows / self.total.unsqueeze(1)
+        return self._counts / self.total.unsqueeze(1)
 
     def sums(self, v: Tensor) -> Tensor:
         per_group = self.blocks.sums(v)  # (R, U) or (R, U, J)

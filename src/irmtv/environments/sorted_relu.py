@@ -28,9 +28,11 @@ class _SortedReLU(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
         (n_sets, n_rows), (n_runs, n_out, _) = z.shape, v.shape
         # where a unit switches. w = 0 gives -inf (b > 0: on everywhere) or inf (nowhere); + 0.0 for w = -0.0
-        kink = (b / -(w + 0.0)).view(n_sets, -1)
-        position = torch.searchsorted(z, kink, right=True).view(n_runs, 1, -1)  # (R, 1, H) in 0 ... N
-        rising = (w >= 0).unsqueeze(1)  # (R, 1, H): active after its kink, else before it
+        kink = b / -(w + 0.0)
+        rising = w >= 0  # active after its kink, else before it; never at it, as relu'(0) = 0
+        kink = torch.where(rising, kink, torch.nextafter(kink, kink.new_full((), -torch.inf)))
+        position = torch.searchsorted(z, kink.view(n_sets, -1), right=True).view(n_runs, 1, -1)  # (R, 1, H) in 0 ... N
+        rising = rising.unsqueeze(1)  # (R, 1, H)
         sign = rising.to(w.dtype).mul_(2).sub_(1)
         pair = torch.stack([v * w.unsqueeze(1), v * b.unsqueeze(1)])  # (2, R, O, H) slope and intercept
         # the output's slope and intercept at the first row, then what changes at each kink; the last place

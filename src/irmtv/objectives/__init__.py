@@ -34,7 +34,7 @@ class Registry(Mapping[str, Objective]):
     def _load_plugins(self) -> None:
         if self._plugins_loaded:
             return
-        self._plugins_loaded = True
+        plugins: dict[str, Objective] = {}
         for point in entry_points(group="irmtv.objectives"):
             found = point.load()
             if not isinstance(found, Objective):
@@ -42,16 +42,19 @@ class Registry(Mapping[str, Objective]):
                     f"the entry point {point.name!r} ({point.value}) in group 'irmtv.objectives' must be an "
                     f"irmtv.objectives.Objective. Got {type(found).__name__}."
                 )
-            if found.name in self._known:
+            if found.name in self._known or found.name in plugins:
                 raise ValueError(
                     f"the entry point {point.name!r} ({point.value}) names its objective {found.name!r}, which is "
                     "taken; give it another name."
                 )
-            self._known[found.name] = found
+            plugins[found.name] = found
+        # only now: what is wrong with a plug-in is said at every use, not at the first alone
+        self._known |= plugins
+        self._plugins_loaded = True
 
     def __getitem__(self, name: str) -> Objective:
         if not isinstance(name, str):
-            raise ValueError(f"objective must be a name or an Objective. Got {type(name).__name__}.")
+            raise UnknownObjectiveError(f"objective must be a name or an Objective. Got {type(name).__name__}.")
         self._load_plugins()
         parts = [part.strip() for part in name.split("+")]
         for part in parts:

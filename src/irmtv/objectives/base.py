@@ -120,12 +120,14 @@ class Objective:
                 )
             known[name].validate(value, self.name)
         settings = {name: given.get(name, h.default) for name, h in known.items()}
-        measure = settings.get("measure") or self.measure
-        if settings.get("reduction") == "authors" and measure != "empirical":
-            raise ValueError(
-                "reduction='authors' weighs slopes by the environments' masses, which fixes the measure: it goes "
-                f"with measure='empirical' only. Got measure={measure!r}; use reduction='expectation' with it."
-            )
+        for p in self.penalties:
+            measure, reduction = settings.get("measure") or p.measure, settings.get("reduction") or p.reduction
+            if reduction == "authors" and measure != "empirical" and "slope" in p.uses:
+                raise ValueError(
+                    "reduction='authors' weighs slopes by the environments' masses, which fixes the measure: it goes "
+                    f"with measure='empirical' only. Got measure={measure!r} for {p.name!r}; use "
+                    "reduction='expectation' with it."
+                )
         return settings
 
     def weights(self, penalty_weight: Any) -> list[float]:
@@ -273,6 +275,12 @@ def minimax_hyperparameters() -> list[HyperParameter]:
     ]
 
 
+INFERRED = {
+    "environment-order": "its environments are inferred from aux; none are given",
+    "duplicate-environment": "its environments are inferred from aux; none are given",
+}
+
+
 def penalised(
     name: str, penalty: Penalty, *, needs: Needs = "environment", measure: Measure = "empirical", **about: Any
 ) -> Objective:
@@ -280,6 +288,7 @@ def penalised(
     parameters = common_hyperparameters((penalty,), measure)
     if needs == "aux":
         parameters += minimax_hyperparameters()
+        about["not_applicable"] = {**INFERRED, **about.get("not_applicable", {})}
     return Objective(
         name=name,
         needs=needs,
@@ -320,6 +329,7 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
         hyperparameters=tuple(parameters.values()),
         measure=parts[0].measure,
         tasks=tuple(t for t in parts[0].tasks if all(t in o.tasks for o in parts)),
+        not_applicable={k: f"{o.name}: {why}" for o in parts for k, why in o.not_applicable.items()},
     )
 
 

@@ -25,7 +25,7 @@ IRM_TV_L2 = penalised(
     Penalty("irm-tv-l2", tv_l2, power=2),
     formula="sum_e mu_e R_e + lambda sum_e mu_e |S_e|^2",
     summary="mean squared slope of the risk in the classifier, environments given",
-    source="Lai & Wang, ICML; Arjovsky et al.",
+    source="Lai & Wang, ICML",
     year=2024,
     not_applicable={"authors-reduction": f"the authors' l2 {AUTHORS_L2}"},
 )

@@ -24,7 +24,7 @@ VREX = penalised(
     Penalty("vrex", risk_variance, uses=frozenset({"risk"})),
     formula="sum_e mu_e R_e + lambda sum_e mu_e (R_e - sum mu R)^2",
     summary="variance of the risk over the environments",
-    source="Krueger et al., ICML; Lai & Wang (V-REx-l2)",
+    source="Krueger et al., ICML",
     year=2021,
     not_applicable={"authors-reduction": "it uses no slopes"},
 )

@@ -1,0 +1,58 @@
+"""A progress bar for long training: how many runs are done, how fast, how long still."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from irmtv.engine import Progress as Report
+
+
+class ProgressBar:
+    """Shows what `train(progress=...)` reports.
+
+    >>> with ProgressBar("IRM-TV-l1") as bar:               # doctest: +SKIP
+    ...     train(task, "irm-tv-l1", runs, progress=bar)
+
+    Several trainings share a bar by `bar.stage(name, share)`: the next training is that share of the whole.
+    """
+
+    def __init__(self, title: str = "training", console: Console | None = None) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._title, self._start, self._share = title, 0.0, 1.0
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        self._task = self._bar.add_task(self._title, total=1.0, note="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def stage(self, name: str, share: float) -> None:
+        """What comes next: its name and its share of the whole."""
+        self._start = self._bar.tasks[0].completed
+        self._share = share
+        self._bar.update(self._task, description=name)
+
+    def __call__(self, report: Report) -> None:
+        rate = (report.runs_done * report.steps + report.runs_now * report.step) / max(report.seconds, 1e-9)
+        self._bar.update(
+            self._task,
+            completed=self._start + self._share * report.share,
+            note=f"{report.runs_done + report.runs_now}/{report.runs} runs, {rate:,.0f} steps/s",
+        )
