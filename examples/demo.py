@@ -24,6 +24,7 @@ from irmtv.progress import ProgressBar
 P_S, P_V, TEST_P_S = (0.999, 0.9), 0.8, (0.999, 0.8, 0.2, 0.001)
 AUTHORS = {"steps": 5300, "learning_rate": 5e-3, "l2": 1e-3}
 PENALISED = {"penalty_weight": 1e4, "warmup": 5000}
+KEY = f"ps=({P_S[0]},{P_S[1]}),pv={P_V}"  # the setting's name among the published numbers
 PUBLISHED = Path(__file__).parents[1] / "papers" / "irm_tv" / "published.json"
 
 
@@ -62,7 +63,6 @@ def main() -> None:
     console = Console(record=options.svg is not None, width=84 if options.svg else None)
 
     tasks = [make_simulation(5000, P_S, P_V, random_state=i) for i in repetitions]
-    key = f"ps=({P_S[0]},{P_S[1]}),pv={P_V}"
     published = json.loads(PUBLISHED.read_text())["simulation"]["results"]
     limit = simulation_limit(P_V)
     floor = expected_worst(limit, 1250)
@@ -70,6 +70,8 @@ def main() -> None:
     table = Table(
         title=f"accuracy in % over four test environments, p_s = {P_S}, p_v = {P_V}",
         box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
     for column in ("method (reduction)", ""):
         table.add_column(column, no_wrap=True)
@@ -83,7 +85,7 @@ def main() -> None:
             fitted = train(tasks, method.objective, runs, progress=bar, **AUTHORS, **method.settings)
             sampled = fitted.evaluate()
             population = population_accuracy(*fitted.coefficients(), TEST_P_S, P_V)  # (R, 4)
-            paper = published[method.published][key]
+            paper = published[method.published][KEY]
             for what, ours, exact in (
                 ("mean", sampled.mean, population.mean(1)),
                 ("worst", sampled.worst, population.min(1)),
@@ -91,7 +93,7 @@ def main() -> None:
                 value, std = paper[what]["value"], paper[what]["std"]
                 away = (100 * ours.mean() - value) / std
                 label = method.label if what == "mean" else ""
-                table.add_row(label, what, pm(ours), pm(exact), f"{value:.1f} ± {std:.1f}", f"{away:+.1f} sd")
+                table.add_row(label, what, pm(ours), pm(exact), f"{value:.1f} ± {std:.1f}", f"{away:+.1f}")
             table.add_section()
     console.print(table)
     console.print(

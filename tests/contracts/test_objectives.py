@@ -128,10 +128,8 @@ def test_an_environment_twice_under_two_names_is_one_environment(name):
     two_names = fitted_parameters(task_of(doubled[0], doubled[1], second_name, doubled[3]), name, **settings)
     assert close(two_names, one_name)
     # and all environments at once
-    names = np.concatenate([e, e + 10])
-    everything = fitted_parameters(
-        task_of(*(np.concatenate([v, v]) for v in (x, y)), names, np.concatenate([t, t])), name, **settings
-    )
+    x2, y2, t2 = (np.concatenate([v, v]) for v in (x, y, t))
+    everything = fitted_parameters(task_of(x2, y2, np.concatenate([e, e + 10]), t2), name, **settings)
     assert close(everything, fitted_parameters(task_of(x, y, e, t), name, **settings))
 
 

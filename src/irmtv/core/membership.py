@@ -173,7 +173,7 @@ def at_least_rounding(rows: Tensor, total: Tensor | float) -> Tensor:
     Where rho is 1 up to rounding, the sums of 1 - rho are rounding errors: divided by less than this they
     would be means of any size.
     """
-    return torch.maximum(rows, torch.as_tensor(total * torch.finfo(rows.dtype).eps).to(rows))
+    return rows.clamp_min(total * torch.finfo(rows.dtype).eps)
 
 
 def _block_length(counts: Tensor) -> int:

@@ -1,0 +1,38 @@
+"""The README's Python runs, and prints what the README says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+BLOCKS = re.findall(r"```(python|text)\n(.*?)```", README.read_text(), flags=re.DOTALL)
+PYTHON = [code for kind, code in BLOCKS if kind == "python"]
+
+
+def numbers(text: str) -> list[float]:
+    return [float(n) for n in re.findall(r"(?<![\w.])-?\d+\.?\d*", text)]
+
+
+def test_the_first_block_prints_what_the_readme_shows(capsys):
+    exec(compile(PYTHON[0], "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    shown = next(text for kind, text in BLOCKS if kind == "text")
+    assert [re.sub(r"[\d.\s]+", "", line) for line in printed.splitlines()] == [
+        re.sub(r"[\d.\s]+", "", line) for line in shown.splitlines()
+    ]
+    # accuracies in percent on 1250 rows: rounding on another machine moves a few rows, not points
+    assert numbers(printed) == pytest.approx(numbers(shown), abs=0.8)
+
+
+@pytest.mark.parametrize("code", PYTHON[1:])
+def test_other_blocks_run(code, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+    assert "torch.Size([3, 600])" in capsys.readouterr().out
+
+
+def test_the_first_block_is_twelve_lines():
+    lines = [line for line in PYTHON[0].splitlines() if line.strip() and not line.startswith("#")]
+    assert len(lines) <= 12
