@@ -1,0 +1,27 @@
+"""A metric per environment, for many runs at once: overall, by environment, mean, worst, spread, intervals.
+
+Every metric here is the mean of a score per sample, so one pass of segment sums gives the whole table and
+a bootstrap is a matrix product with resampling counts.
+
+Axes: R runs, N rows, E environments, C outputs, B bootstrap draws.
+
+To read it: `evaluate` (the front door), `scores` (the metrics) and `table` (the result); then what these are
+made of: `bootstrap` (intervals), `inputs` and `labels` (checks) and `arrays` (shared by all).
+
+>>> import numpy as np
+>>> logits = np.array([[2.0, -1.0, 0.5, -3.0], [2.0, 1.0, 0.5, -3.0]])  # (R, N)
+>>> table = evaluate_environments(logits, [1, 0, 1, 1], ["a", "a", "b", "b"])
+>>> table.by_environment
+array([[1. , 0.5],
+       [0.5, 0.5]])
+>>> table.worst_environment
+['b', 'a']
+"""
+
+from __future__ import annotations
+
+from irmtv.metrics.evaluate import evaluate_environments
+from irmtv.metrics.scores import METRICS, Metric
+from irmtv.metrics.table import EnvironmentTable, Interval
+
+__all__ = ["METRICS", "EnvironmentTable", "Interval", "Metric", "evaluate_environments"]

@@ -1,0 +1,39 @@
+"""The same training on a GPU: equal to the CPU, recorded steps equal to eager ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from irmtv import OBJECTIVES, Runs, train
+from irmtv.datasets import make_simulation
+from irmtv.engine.program import Program
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+
+def parameters(name, device, **more):
+    tasks = [make_simulation(600, (0.999, 0.9), 0.8, random_state=i, n_test=8) for i in range(3)]
+    settings = {"steps": 120, "l2": 1e-3, "dtype": torch.float64, **more}
+    if name != "erm":
+        settings |= {"warmup": 60, "penalty_weight": 1e3}
+    fitted = train(tasks, name, Runs(seed=range(3), data=range(3)), device=device, **settings)
+    return torch.cat([fitted.coefficients()[0], fitted.coefficients()[1].unsqueeze(1)], 1)
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES, "irm-tv-l1+vrex", "minimax-tv-l1+vrex"])
+def test_a_gpu_gives_what_the_cpu_gives(name, monkeypatch):
+    expected = parameters(name, "cpu")
+    recorded = parameters(name, "cuda")
+    torch.testing.assert_close(recorded, expected, rtol=1e-8, atol=1e-10)
+    monkeypatch.setattr(Program, "_advance", lambda self, phase: lambda: self._step(phase))
+    torch.testing.assert_close(parameters(name, "cuda"), recorded, rtol=1e-8, atol=1e-10)
+
+
+def test_a_diverged_run_is_frozen_on_a_gpu_too():
+    task = make_simulation(600, (0.999, 0.9), 0.8, random_state=0, n_test=8)
+    runs = Runs(seed=range(3), learning_rate=[5e-3, 1e30, 5e-3])
+    fitted = {d: train(task, "irm-tv-l1", runs, device=d, steps=60, warmup=10) for d in ("cpu", "cuda")}
+    assert list(fitted["cuda"].diverged) == [1]
+    assert fitted["cuda"].diverged == fitted["cpu"].diverged
+    assert torch.isfinite(fitted["cuda"].coefficients()[0]).all()
