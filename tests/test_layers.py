@@ -28,6 +28,7 @@ INSIDE = {
     "core": ("messages", "losses", "types", "membership", "risk"),
     "engine": (
         "allocator",
+        "capture",
         "nets",
         "optim",
         "batches",

@@ -48,7 +48,7 @@ def as_rule(select: str | Rule) -> Rule | None:
     """A rule by its name, or a function of a snapshot that gives one number per run (lower is better)."""
     if callable(select):
         return select
-    if select not in RULES:
+    if not isinstance(select, str) or select not in RULES:
         raise ValueError(
             f"select must be one of {sorted(RULES)} or a function of a snapshot. Got {select!r}."
             f"{did_you_mean(select, RULES)}"

@@ -1,4 +1,4 @@
-"""Losses and slopes in closed form, against torch's own losses, double backward, finite differences and scikit-learn."""
+"""Losses and slopes in closed form, against torch's own losses, double backward, finite differences, scikit-learn."""
 
 from __future__ import annotations
 
@@ -189,9 +189,9 @@ def test_precision_is_kept(case, dtype, tolerance):
     mine.requires_grad_()
     value, slope = case.loss.value_and_slope(mine, target)
     (value + slope).sum().backward()
-    exact, target = case.tensors(f, y)
+    exact, exact_target = case.tensors(f, y)
     exact.requires_grad_()
-    expected = by_double_backward(case, exact, target)
+    expected = by_double_backward(case, exact, exact_target)
     (expected[0] + expected[1]).sum().backward()
     assert value.dtype == slope.dtype == mine.grad.dtype == case.loss.residual(mine, target).dtype == dtype
     for got, wanted in ((value, expected[0]), (slope, expected[1]), (mine.grad, exact.grad)):

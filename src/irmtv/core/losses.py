@@ -20,7 +20,9 @@ l and s are (...). Several regression targets are averaged.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -181,27 +183,46 @@ class Custom:
         self.name: str = name or str(getattr(fn, "__name__", "custom"))
 
     def value(self, f: Tensor, y: Tensor) -> Tensor:
-        return self.fn(f, y)
+        return self.fn(f, _for_every_run(y, f))
 
     def value_and_slope(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        y = _for_every_run(y, f)
         one = torch.ones((), dtype=f.dtype, device=f.device)
-        value: tuple[Tensor, Tensor] = torch.func.jvp(lambda w: self.fn(w * f, y), (one,), (one,))  # type: ignore[assignment]
-        return value
+        return _jvp(lambda w: self.fn(w * f, y), one, one)
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
+        y = _for_every_run(y, f)
         shape = self.fn(f.detach(), y).shape
         if f.shape == shape:
-            derivative: Tensor = torch.func.jvp(lambda g: self.fn(g, y), (f,), (torch.ones_like(f),))[1]
-            return derivative
+            return _jvp(lambda g: self.fn(g, y), f, torch.ones_like(f))[1]
         columns = []
         for k in range(f.shape[-1]):  # one direction per output
             direction = torch.zeros_like(f)
             direction[..., k] = 1
-            columns.append(torch.func.jvp(lambda g: self.fn(g, y), (f,), (direction,))[1])
+            columns.append(_jvp(lambda g: self.fn(g, y), f, direction)[1])
         return torch.stack(columns, -1)
 
     def __repr__(self) -> str:
         return f"<loss {self.name}>"
+
+
+def _for_every_run(y: Tensor, f: Tensor) -> Tensor:
+    """y, which the runs on a data set share, in the shape of f: most functions of torch.nn ask for equal shapes."""
+    return y.expand(f.shape if y.ndim == f.ndim else f.shape[: y.ndim])
+
+
+def _jvp(fn: Callable[[Tensor], Tensor], at: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """fn(at) and its derivative along `direction`."""
+    _load_forward_mode()
+    return torch.func.jvp(fn, (at,), (direction,))  # type: ignore[return-value]
+
+
+@cache
+def _load_forward_mode() -> None:
+    """The first use of forward mode makes torch warn that torch itself uses `torch.jit`: not the user's concern."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.func.jvp(torch.sin, (torch.zeros(()),), (torch.ones(()),))
 
 
 def as_loss(loss: str | Loss | Callable[[Tensor, Tensor], Tensor], n_outputs: int = 1) -> Loss:

@@ -292,7 +292,7 @@ class SoftPair:
     @cached_property
     def mass(self) -> Tensor:
         first = self.rho.mean(2).flatten()
-        return torch.stack([first, (1 - first).clamp_min(0)], 1)
+        return torch.stack([first, 1 - first], 1)
 
     def sums(self, v: Tensor) -> Tensor:
         rho = self.rho.unsqueeze(-1) if v.ndim > 3 else self.rho

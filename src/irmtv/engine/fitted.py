@@ -75,7 +75,7 @@ class FittedRuns:
         batch_rows : rows computed at a time, to bound memory.
         """
         per_set = isinstance(x, (list, tuple)) and len(self.tasks) > 1
-        inputs = [torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in (x if per_set else [x])]
+        inputs = [_tensor(v) for v in (x if per_set else [x])]
         if per_set and len(inputs) != len(self.tasks):
             raise ValueError(
                 f"x must be one array for all runs or one per data set ({len(self.tasks)}). Got {len(inputs)} arrays."
@@ -108,8 +108,13 @@ class FittedRuns:
             raise ValueError(
                 f"membership() is for objectives that infer environments from aux. {self.objective.name!r} does not."
             )
-        z = torch.as_tensor(np.asarray(aux) if not isinstance(aux, Tensor) else aux)
+        z = _tensor(aux)
         z = z.unsqueeze(-1) if z.ndim == 1 else z  # (N, A)
+        if z.ndim != 2 or z.shape[1] != self.chunks[0].rho.n_aux:
+            raise ValueError(
+                f"aux must have the columns of the training rows, (rows, {self.chunks[0].rho.n_aux}). "
+                f"Got {tuple(z.shape)}."
+            )
         parts = []
         for fitted, state in zip(self.chunks, self.state(which), strict=True):
             assert fitted.rho is not None and state.rho is not None
@@ -179,3 +184,8 @@ class FittedRuns:
     def _in_order(self, parts: Sequence[Tensor]) -> Tensor:
         positions = torch.tensor([i for c in self.chunks for i in c.chunk.runs])
         return torch.cat(list(parts))[torch.argsort(positions)]
+
+
+def _tensor(values: Any) -> Tensor:
+    """From any array. Read-only ones (a DataFrame's) and reversed ones are copied: torch takes neither as they are."""
+    return values if isinstance(values, Tensor) else torch.as_tensor(np.require(values, requirements=["C", "W"]))

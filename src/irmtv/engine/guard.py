@@ -26,7 +26,7 @@ class Guard:
         return self.any_dead and self.on_cpu and bool(self.dead.all())
 
     @torch.no_grad()
-    def check(self, total: Tensor, step: int, *optimizers: Adam | None) -> None:
+    def check(self, total: Tensor, step: int | Tensor, *optimizers: Adam | None) -> None:
         """Before Phi's update: freeze the runs whose objective or gradient is not finite."""
         # one number tells whether anything is wrong; asking every run costs more and is rarely needed.
         # A sum of finite float32 can itself overflow, which only leads to the exact check below.
@@ -36,7 +36,7 @@ class Guard:
         self._freeze(~finite, step, *optimizers)
 
     @torch.no_grad()
-    def check_rho(self, step: int, optimizer: Adam) -> None:
+    def check_rho(self, step: int | Tensor, optimizer: Adam) -> None:
         """Before rho's update."""
         assert self.rho is not None
         if self.on_cpu and not self.any_dead and math.isfinite(self.rho.gradient.sum().item()):
@@ -44,16 +44,17 @@ class Guard:
         bad = self.rho.by_run((~self.rho.gradient.isfinite()).to(self.rho.gradient.dtype)) > 0
         self._freeze(bad, step, optimizer)
 
-    def _freeze(self, bad: Tensor, step: int, *optimizers: Adam | None) -> None:
+    def _freeze(self, bad: Tensor, step: int | Tensor, *optimizers: Adam | None) -> None:
+        # in place throughout, so that a recorded step keeps working on the same tensors
         new = bad & ~self.dead
         self.dead |= new
-        self.since = torch.where(new, step, self.since)
+        self.since.copy_(torch.where(new, step, self.since))
         self.any_dead = self.any_dead or not self.on_cpu or bool(self.dead.any())
         for optimizer in optimizers:
             if optimizer is not None:
                 held = self.dead[optimizer.parameters.owner]
                 optimizer.parameters.gradient.masked_fill_(held, 0)
-                optimizer.rate = optimizer.rate.masked_fill(held, 0)
+                optimizer.rate.masked_fill_(held, 0)
 
     def report(self) -> dict[int, int]:
         """Frozen runs and the step at which each was frozen."""

@@ -98,7 +98,7 @@ class MLP:
             inputs = h
             if i == 0 and n_sets < n_runs:  # all K runs on a data set in one product: (T, K out, in) x (T, in, N)
                 w, b = w.reshape(n_sets, -1, w.shape[2]), b.reshape(n_sets, -1, 1)
-                h = torch.baddbmm(b, w, h).view(n_runs, -1, n_rows)  # (R, out, N)
+                h = torch.baddbmm(b, w, h).view(n_runs, self.widths[i + 1], n_rows)  # (R, out, N)
             else:
                 h = torch.baddbmm(b, w, h)
         last = LastLayer(inputs, p[f"W{n_layers - 1}"].squeeze(1)) if self.n_outputs == 1 else None
@@ -182,6 +182,7 @@ class Module:
         self.factory, self.n_outputs = factory, n_outputs
         self._template = self._build(0)
         self.vectorised = not _has_state_or_randomness(self._template)
+        self._seeds: list[int] = []
         self._copies: list[nn.Module] = []
         self._streams: list[Tensor] = []
 
@@ -199,12 +200,16 @@ class Module:
 
     def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
         module = self._build(seed)
+        self._seeds.append(seed)
         if not self.vectorised:
-            self._copies.append(module)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed + 1)
-                self._streams.append(torch.get_rng_state())
+            self._add_copy(module, seed)
         return {name: p.detach().to(torch.float64) for name, p in module.named_parameters()}
+
+    def _add_copy(self, module: nn.Module, seed: int) -> None:
+        self._copies.append(module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + 1)
+            self._streams.append(torch.get_rng_state())
 
     def prepare(self, x: Tensor) -> Tensor:
         return x
@@ -212,16 +217,21 @@ class Module:
     def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output:
         n_sets, n_runs = len(x), len(next(iter(p.values())))
         per_set = n_runs // n_sets
-        if self.vectorised:
-            out = self._vectorised(p, x, n_sets, per_set, training)
-        else:
+        out = self._vectorised(p, x, n_sets, per_set, training) if self.vectorised else None
+        if out is None:
             rows = [self._one(r, {k: v[r] for k, v in p.items()}, x[r // per_set], training) for r in range(n_runs)]
             out = torch.stack(rows)
         if self.n_outputs == 1 and out.ndim == 3:
             out = out.squeeze(2)
+        wanted = (n_runs, x.shape[1], *((self.n_outputs,) if self.n_outputs > 1 else ()))
+        if out.shape != wanted:
+            raise ValueError(
+                f"the module must give {self.n_outputs} outputs per row: {wanted[1:]}. Got {tuple(out.shape[1:])}."
+            )
         return Output(out, None)
 
-    def _vectorised(self, p: Parameters, x: Tensor, n_sets: int, per_set: int, training: bool) -> Tensor:
+    def _vectorised(self, p: Parameters, x: Tensor, n_sets: int, per_set: int, training: bool) -> Tensor | None:
+        """All runs in one call; None, from then on, where the module cannot be called so."""
         template = copy.copy(self._template).to(x.device).train(training)
 
         def one(params: dict[str, Tensor], rows: Tensor) -> Tensor:
@@ -229,7 +239,13 @@ class Module:
 
         shaped = {k: v.view(n_sets, per_set, *v.shape[1:]) for k, v in p.items()}
         over_runs = torch.func.vmap(one, in_dims=(0, None))
-        return torch.func.vmap(over_runs)(shaped, x).flatten(0, 1)
+        try:
+            return torch.func.vmap(over_runs)(shaped, x).flatten(0, 1)
+        except RuntimeError:  # random numbers or branches inside; what is truly wrong the loop says again
+            self.vectorised = False
+            for seed in self._seeds:
+                self._add_copy(self._build(seed), seed)
+            return None
 
     def _one(self, run: int, params: dict[str, Tensor], rows: Tensor, training: bool) -> Tensor:
         module = self._copies[run].to(rows.device, rows.dtype).train(training)
@@ -252,10 +268,6 @@ class Module:
         for module, state in zip(self._copies, states, strict=True):
             for name, buffer in module.named_buffers():
                 buffer.copy_(state[name])
-
-    def subset(self) -> Module:
-        """The same factory without any run's copies: a chunk of runs of its own."""
-        return Module(self.factory, self.n_outputs)
 
 
 def _has_state_or_randomness(module: nn.Module) -> bool:

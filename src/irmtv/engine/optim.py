@@ -52,7 +52,9 @@ class Adam:
         self.parameters = parameters
         self.first = torch.zeros_like(parameters.vector)
         self.second = torch.zeros_like(parameters.vector)
-        self.steps = 0
+        on_cpu = parameters.vector.device.type == "cpu"
+        # on a GPU the count lives there, so that a recorded step counts on
+        self.steps: int | Tensor = 0 if on_cpu else parameters.vector.new_zeros((), dtype=torch.float64)
         self.sign = 1.0 if maximise else -1.0
         self.set_rate(rate)
 
@@ -68,4 +70,8 @@ class Adam:
         correction1 = 1 - self.beta1**self.steps
         correction2 = 1 - self.beta2**self.steps
         denominator = self.second.sqrt().div_(correction2**0.5).add_(self.epsilon)
-        self.parameters.vector.addcdiv_(self.first * self.rate, denominator, value=self.sign / correction1)
+        if isinstance(correction1, Tensor):
+            move = (self.first * self.rate).mul_(self.sign / correction1)
+            self.parameters.vector.addcdiv_(move, denominator)
+        else:
+            self.parameters.vector.addcdiv_(self.first * self.rate, denominator, value=self.sign / correction1)

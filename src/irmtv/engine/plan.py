@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from irmtv.core.losses import Binary, Loss, Multiclass, Squared
 from irmtv.core.types import Task
 
-# Elements of one activation tensor over all runs of a chunk. Measured by `benchmarks/chunks.py`: below it a
+# Elements of the largest activation tensor over all runs of a chunk. Measured by `benchmarks/chunks.py`: below it a
 # step's fixed cost is not spread over enough runs, above it tensors fall out of the cache.
-CACHE_ELEMENTS = 1 << 18
+CACHE_ELEMENTS = 1 << 20
 MEMORY_SHARE = 0.4
 
 
@@ -37,6 +38,7 @@ def plan(
     on_cpu: bool,
     memory_bytes: float,
     max_chunk: int | None = None,
+    widest: int = 1,  # values per row and run in the widest layer's output
 ) -> list[Chunk]:
     """Chunks in a fixed order, so that the same call always gives the same groups."""
     groups: dict[Any, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -44,14 +46,14 @@ def plan(
         task = tasks[s["data"]]
         shape = (tuple(task.train.x.shape), len(task.train.names), _shape(task.held_out), task.n_outputs)
         static = tuple((k, _freeze(v)) for k, v in sorted(s.items()) if k not in per_run)
-        groups[(static, shape)][s["data"]].append(i)
+        groups[(static, _which(task.loss), shape)][s["data"]].append(i)
     chunks = []
-    for (_, shape), by_data in groups.items():
+    for (_, _, shape), by_data in groups.items():
         by_count: dict[int, list[int]] = defaultdict(list)
         for data, members in by_data.items():
             by_count[len(members)].append(data)
         n_rows = shape[0][0]
-        limit = _runs_per_chunk(n_rows, width, on_cpu, memory_bytes, max_chunk)
+        limit = _runs_per_chunk(n_rows, width, widest, on_cpu, memory_bytes, max_chunk)
         for count, sets in by_count.items():
             shared = settings[by_data[sets[0]][0]]
             if count > limit:  # many runs on few data sets: cut the runs, one data set at a time
@@ -77,9 +79,9 @@ def _pieces(items: Sequence[int], limit: int) -> list[Sequence[int]]:
     return pieces
 
 
-def _runs_per_chunk(n_rows: int, width: int, on_cpu: bool, memory_bytes: float, limit: int | None) -> int:
+def _runs_per_chunk(n_rows: int, width: int, widest: int, on_cpu: bool, memory_bytes: float, limit: int | None) -> int:
     by_memory = int(MEMORY_SHARE * memory_bytes / (n_rows * width * 8))
-    by_cache = max(4, CACHE_ELEMENTS // n_rows) if on_cpu else by_memory
+    by_cache = max(4, CACHE_ELEMENTS // (n_rows * widest)) if on_cpu else by_memory
     return max(1, min(by_memory, by_cache, limit or by_memory))
 
 
@@ -89,6 +91,11 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple(sorted(value.items()))
     return value
+
+
+def _which(loss: Loss) -> Any:
+    """Equal for losses that are the same: a built-in one, or one function of the user's."""
+    return type(loss) if type(loss) in (Binary, Multiclass, Squared) else id(getattr(loss, "fn", loss))
 
 
 def _shape(rows: Any) -> Any:

@@ -20,9 +20,10 @@ from irmtv.core.membership import Blocks, Codes, Membership
 from irmtv.core.risk import per_sample, summarise, summarise_blocks
 from irmtv.core.types import Statistics, Task
 from irmtv.engine.batches import StratifiedBatches
+from irmtv.engine.capture import CapturedStep
 from irmtv.engine.fitted import FittedChunk, State
 from irmtv.engine.guard import Guard
-from irmtv.engine.nets import MLP, Module, Net
+from irmtv.engine.nets import MLP, Conv1d, Module, Net
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.plan import Chunk
 from irmtv.engine.snapshots import Snapshot, Watcher
@@ -87,8 +88,10 @@ class Program:
         self.watcher = self._make_watcher() if snapshot_every else None
         self.snapshots: list[Snapshot] = []
         self.best: State | None = None
-        self.best_score = torch.full((len(chunk.runs),), torch.inf)
+        self.best_score = torch.full((len(chunk.runs),), torch.inf, dtype=torch.float64)
         self.step_now = 0
+        # the step number as the guard sees it: on a GPU it lives there, so that a recorded step counts on
+        self.clock = None if device.type == "cpu" else torch.zeros((), dtype=torch.int64, device=device)
         self._membership: Membership | None = None
         self.no_mass = torch.zeros(1, self.n_environments, device=device, dtype=dtype)
 
@@ -127,20 +130,30 @@ class Program:
             size = None if n_rows < 100_000 else 1024
         self.batches: StratifiedBatches | None = None
         self.aux_rows: AuxRows | None = None
+        self.given: Blocks | Codes
         if size is not None and size < n_rows:
             self.x, self.y, self.codes, self.aux = x, y, codes.to(self.device), aux
             per_run = [codes[t] for t in range(self.n_sets) for _ in range(self.per_set)]
             self.batches = StratifiedBatches(per_run, size, self.generators)
             return
-        if aux is not None:
+        # a user's module may look at all rows (batch norm) and would take those that fill up a block for data
+        as_they_are = isinstance(self.net, Module)
+        shape: tuple[int, ...] = (n_rows,)
+        order = None
+        if as_they_are and aux is not None:
+            self.aux_rows = PlainRows(aux.transpose(1, 2).contiguous())
+        elif as_they_are:
+            shared = codes.to(self.device).unsqueeze(1).expand(-1, self.per_set, -1)
+            self.given = Codes(shared, self.n_environments)
+        elif aux is not None:
             self.aux_rows = lay_out(aux, self.per_set)
             order = self.aux_rows.order
-            shape = self.aux_rows.blocks.rows_shape if isinstance(self.aux_rows, GroupedRows) else (n_rows,)
+            shape = self.aux_rows.blocks.rows_shape if isinstance(self.aux_rows, GroupedRows) else shape
         else:
             needed = codes if self.uses else torch.zeros_like(codes)  # ERM: one block, nothing padded
             blocks = Blocks.of(needed, self.n_environments if self.uses else 1, self.per_set)
-            self.given = blocks.to(self.device, self.dtype)
-            order, shape = self.given.order, self.given.rows_shape
+            self.given = blocks = blocks.to(self.device, self.dtype)
+            order, shape = blocks.order, blocks.rows_shape
         if order is not None:
             index = torch.arange(self.n_sets, device=self.device).unsqueeze(1)
             x, y = x[index, order], y[index, order]
@@ -202,22 +215,32 @@ class Program:
     def run(self, tell: Callable[[int], None]) -> None:
         every = max(1, self.steps // 100)
         for phase in self.phases:
+            if self.guard.all_dead:
+                break
             self._membership = None
             self.l2_gradient = self.phi.spread(2 * self.l2 * phase.scale) if bool(self.l2.any()) else None
             if phase.climbing is not None:
                 self.rho_adam.set_rate(self.rho_rate * phase.climbing)
+            advance = self._advance(phase)
             for step in range(phase.start, phase.stop):
-                if step % every == 0:
-                    tell(step)
                 if self.snapshot_every and step % self.snapshot_every == 0:
                     self._snapshot()
-                self._step(phase)
+                if step % every == 0:
+                    tell(step)
+                advance()
                 self.step_now = step + 1
                 if self.guard.all_dead:
                     break
         if self.watcher is not None:
             self._snapshot()
         tell(self.steps)
+
+    def _advance(self, phase: Phase) -> Callable[[], None]:
+        """One step of this phase; on a GPU recorded and replayed, where nothing in it can need the host."""
+        own = isinstance(self.net, (MLP, Conv1d)) and isinstance(self.loss, ClosedForm)
+        if self.device.type == "cuda" and own and self.batches is None:
+            return CapturedStep(lambda: self._step(phase))
+        return lambda: self._step(phase)
 
     def _step(self, phase: Phase) -> None:
         x, y, shape, aux_rows, given = self._rows()
@@ -243,10 +266,15 @@ class Program:
         torch.autograd.backward(total, phase.scale)
         if self.l2_gradient is not None:
             self.phi.gradient.addcmul_(self.phi.vector, self.l2_gradient)
-        self.guard.check(
-            total.detach(), self.step_now, self.adam, self.rho_adam if phase.climbing is not None else None
-        )
+        rho_adam = self.rho_adam if phase.climbing is not None else None
+        self.guard.check(total.detach(), self._now, self.adam, rho_adam)
         self.adam.step()
+        if self.clock is not None:
+            self.clock.add_(1)
+
+    @property
+    def _now(self) -> int | Tensor:
+        return self.step_now if self.clock is None else self.clock
 
     def _mean(self, value: Tensor) -> Tensor:
         """Mean loss of every run, pads left out: (R,)."""
@@ -262,7 +290,7 @@ class Program:
         e = summarise(value, slope, self.rho_net.membership(self.rho.views, aux_rows), self.uses, halves)
         penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
         torch.autograd.backward((self.climb_weights * penalties).sum())
-        self.guard.check_rho(self.step_now, self.rho_adam)
+        self.guard.check_rho(self._now, self.rho_adam)
         self.rho_adam.step()
 
     def _inferred(self, aux_rows: AuxRows | None, phase: Phase) -> Membership:
@@ -333,7 +361,10 @@ class Program:
             self.best_score = torch.where(better, score, self.best_score)
 
     def fitted(self) -> FittedChunk:
-        return FittedChunk(self.chunk, self.net, self._state(), self.best, self.rho_net, self.aux_scalers)
+        last, best = self._state(), self.best
+        if best is not None:  # a run that no snapshot scored keeps its last state, whatever its neighbours have
+            best = _merge(best, last, self.best_score.isposinf())
+        return FittedChunk(self.chunk, self.net, last, best, self.rho_net, self.aux_scalers)
 
 
 def _network(net: Net | Callable[[], nn.Module] | None, task: Task, hidden: Sequence[int]) -> Net:
@@ -345,8 +376,13 @@ def _network(net: Net | Callable[[], nn.Module] | None, task: Task, hidden: Sequ
             )
         return MLP(task.train.x.shape[1], hidden, task.n_outputs)
     if isinstance(net, Module):
-        return net.subset()
+        return Module(net.factory, task.n_outputs)  # without any run's copies: this chunk's own
     if hasattr(net, "shapes") and hasattr(net, "forward") and not isinstance(net, nn.Module):
+        if net.n_outputs != task.n_outputs:  # type: ignore[union-attr]
+            raise ValueError(
+                f"net must have one output per class or target of the task, n_outputs={task.n_outputs}. "
+                f"Got n_outputs={net.n_outputs}."  # type: ignore[union-attr]
+            )
         return net  # type: ignore[return-value]
     if callable(net) and not isinstance(net, nn.Module):
         return Module(net, task.n_outputs)

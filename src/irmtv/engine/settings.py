@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,9 @@ def resolve_settings(
 ) -> list[dict[str, Any]]:
     """Every setting of every run. A run's own value goes before the call's, the call's before the default."""
     known = {h.name for h in objective.hyperparameters}
+    for name in ("seed", "data"):  # every run has its own, which would go before the call's
+        if name in hyperparameters:
+            raise ValueError(f"{name} belongs to the runs. Use runs=Runs({name}={hyperparameters[name]!r}).")
     settings = []
     for r, row in enumerate(runs):
         asked = {k: _plain(v) for k, v in {**engine, **hyperparameters, **row}.items()}
@@ -76,15 +79,33 @@ def resolve_settings(
     return settings
 
 
-def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[Mapping[str, Any]]) -> None:
-    """Whether these tasks have what the objective needs."""
+def as_tasks(task: Any) -> tuple[Task, ...]:
+    """The tasks of a call: one, or several that the same networks can read."""
+    tasks = tuple(task) if isinstance(task, Iterable) else (task,)
     if not tasks:
         raise ValueError("task must be a Task or a non-empty list of them. Got an empty list.")
-    for task in tasks:
-        if not isinstance(task, Task):
+    for one in tasks:
+        if not isinstance(one, Task):
             raise ValueError(
-                f"task must be an irmtv.Task. Got {type(task).__name__}; make one with make_task(x, y, ...)."
+                f"task must be an irmtv.Task. Got {type(one).__name__}; make one with make_task(x, y, ...)."
             )
+    for what, of in _ALIKE.items():
+        found = [of(one) for one in tasks]
+        if any(f != found[0] for f in found):
+            raise ValueError(f"tasks of one call must have the same {what}. Got {found}; use one call for each.")
+    return tasks
+
+
+_ALIKE: Mapping[str, Callable[[Task], Any]] = {
+    "features": lambda task: tuple(task.train.x.shape[1:]),
+    "number of outputs": lambda task: task.n_outputs,
+    "loss": lambda task: task.loss.name,
+}
+
+
+def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Whether these tasks have what the objective needs."""
+    for task in tasks:
         kind = {"squared": "regression"}.get(task.loss.name, task.loss.name)
         if kind in ("binary", "multiclass", "regression") and kind not in objective.tasks:
             raise ValueError(
@@ -99,6 +120,16 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                 )
             if task.held_out is not None and task.held_out.aux is None:
                 raise ValueError(f"objective {objective.name!r} needs aux for the held-out rows too. Got none.")
+    if objective.needs == "aux":
+        widths = [t.train.aux.shape[1] for t in tasks if t.train.aux is not None]
+        if len(set(widths)) > 1:
+            raise ValueError(f"tasks of one call must have the same number of aux columns. Got {widths}.")
+        for s in settings:
+            if isinstance(s["measure"], tuple) and len(s["measure"]) != s["n_environments"]:
+                raise ValueError(
+                    f"measure must have one weight per environment, n_environments={s['n_environments']}. "
+                    f"Got {len(s['measure'])} weights."
+                )
     used = [s.get("measure") for s in settings]
     needs = objective.needs == "environment" or (objective.needs == "nothing" and any(m != "empirical" for m in used))
     if not needs:
@@ -116,6 +147,8 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                 f"objective {objective.name!r} compares environments and needs at least 2. Task {task.name!r} has "
                 f"only {list(names)}; use 'erm', or infer environments from aux with 'minimax-tv-l1'."
             )
+        if task.held_out is not None and task.held_out.environment is None:
+            raise ValueError(f"objective {objective.name!r} needs the environment of the held-out rows too. Got none.")
         for measure in used:
             if isinstance(measure, tuple) and len(measure) != len(names):
                 raise ValueError(
@@ -124,7 +157,17 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                 )
 
 
-def pick_device(device: str) -> torch.device:
+def check_call(snapshot_every: Any, max_chunk: Any, dtype: Any) -> None:
+    """What holds for all runs of a call."""
+    for name, value in (("snapshot_every", snapshot_every), ("max_chunk", max_chunk)):
+        if not (value is None or _whole(value, 1)):
+            raise ValueError(f"{name} must be None or a whole number of at least 1. Got {value!r}.")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64. Got {dtype!r}.")
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    device = str(device)
     available = torch.cuda.is_available()
     if device == "auto":
         return torch.device("cuda" if available else "cpu")

@@ -33,7 +33,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class History:
-    """All snapshots of all runs, stacked: (S, R, E)."""
+    """All snapshots of all runs, stacked: (S, R, E).
+
+    Runs may differ in their steps, environments or slope components (runs of several groups, or interrupted
+    ones). Where a run has nothing, `rows` is 0 and the rest NaN.
+    """
 
     steps: tuple[int, ...]
     on: str
@@ -47,15 +51,33 @@ class History:
     @classmethod
     def of(cls, chunks: Sequence[Sequence[Snapshot]], order: Tensor) -> History | None:
         """From the snapshots of every chunk of runs; `order` puts runs back as they were asked for."""
-        if not chunks or not chunks[0]:
+        if not chunks or not all(chunks):  # none asked for, or interrupted before the first
             return None
+        steps = sorted({s.step for chunk in chunks for s in chunk})
         names = [f.name for f in fields(Snapshot) if f.name not in ("step", "on")]
         stacked = {
-            name: torch.cat([torch.stack([getattr(s, name) for s in chunk]) for chunk in chunks], 1)[:, order]
-            for name in names
+            name: torch.cat(_alike([_at(steps, chunk, name) for chunk in chunks]), 1)[:, order] for name in names
         }
-        first = chunks[0]
-        return cls(steps=tuple(s.step for s in first), on=first[0].on, **stacked)
+        stacked["rows"] = stacked["rows"].nan_to_num(0)
+        return cls(steps=tuple(steps), on=chunks[0][0].on, **stacked)
+
+
+def _at(steps: Sequence[int], chunk: Sequence[Snapshot], name: str) -> Tensor:
+    """One quantity of a chunk of runs at these steps: (S, R, ...), NaN where it was not measured."""
+    measured = {s.step: getattr(s, name) for s in chunk}
+    nothing = torch.full_like(getattr(chunk[0], name), torch.nan)
+    return torch.stack([measured.get(step, nothing) for step in steps])
+
+
+def _alike(parts: Sequence[Tensor]) -> list[Tensor]:
+    """(S, R, E) or (S, R, E, J), filled up with NaN to the largest E and J among them."""
+    n_axes = max(p.ndim for p in parts)
+    parts = [p.unsqueeze(-1) if p.ndim < n_axes else p for p in parts]
+    largest = [max(sizes) for sizes in zip(*(p.shape[2:] for p in parts), strict=True)]
+    filled = [p.new_full((*p.shape[:2], *largest), torch.nan) for p in parts]
+    for whole, part in zip(filled, parts, strict=True):
+        whole[tuple(slice(n) for n in part.shape)] = part
+    return filled
 
 
 def correct(loss: Loss, f: Tensor, y: Tensor) -> Tensor | None:
@@ -116,7 +138,9 @@ class Watcher:
         return Snapshot(
             step=step,
             on=self.on,
-            rows=rows.expand(len(risk), -1).cpu(),
+            rows=torch.where(membership.mass > 0, rows, 0)
+            .expand(len(risk), -1)
+            .cpu(),  # what a mean divides by is not 0
             risk=risk,
             risk_square=mean(value.square()),
             slope=mean(slope),

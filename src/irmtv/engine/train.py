@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,15 @@ from irmtv.engine.fitted import FittedRuns
 from irmtv.engine.nets import MLP, Net
 from irmtv.engine.plan import plan
 from irmtv.engine.program import Program
-from irmtv.engine.settings import PER_RUN, check_tasks, free_memory, pick_device, resolve_settings
+from irmtv.engine.settings import (
+    PER_RUN,
+    as_tasks,
+    check_call,
+    check_tasks,
+    free_memory,
+    pick_device,
+    resolve_settings,
+)
 from irmtv.engine.snapshots import History
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
@@ -41,7 +49,7 @@ class Progress:
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C during training. `partial` holds the runs as they were (FittedRuns), or None if none had begun."""
+    """Ctrl-C during training. `partial` holds the runs as they were (FittedRuns), or None where some had not begun."""
 
     def __init__(self, partial: FittedRuns | None) -> None:
         super().__init__("training was interrupted; the runs so far are in `.partial`")
@@ -63,7 +71,7 @@ def train(
     select: str | Rule = "fixed",
     snapshot_every: int | None = None,
     progress: Callable[[Progress], None] | None = None,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     max_chunk: int | None = None,
     **hyperparameters: Any,
@@ -95,11 +103,12 @@ def train(
     -------
     FittedRuns, in the order of `runs`.
     """
-    tasks = (task,) if isinstance(task, Task) else tuple(task)
+    tasks = as_tasks(task)
+    check_call(snapshot_every, max_chunk, dtype)
     chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
     runs = Runs() if runs is None else runs
     engine = {
-        "hidden": tuple(hidden),
+        "hidden": tuple(hidden) if isinstance(hidden, Iterable) else hidden,
         "classifier": classifier,
         "steps": steps,
         "learning_rate": learning_rate,
@@ -114,21 +123,23 @@ def train(
     where = pick_device(device)
     if where.type == "cpu":
         keep_freed_memory()
+    widths = _layer_widths(net, tasks[0], settings)
     chunks = plan(
         tasks,
         settings,
         PER_RUN | {h.name for h in chosen.hyperparameters if h.per_run},
-        width=_values_per_row(net, tasks[0], settings),
+        width=_values_per_row(widths, tasks[0], settings),
+        widest=max(widths),
         on_cpu=where.type == "cpu",
         memory_bytes=free_memory(where),
         max_chunk=max_chunk,
     )
     started = time.perf_counter()
     finished: list[Program] = []
-    diverged: dict[int, int] = {}
 
     def result() -> FittedRuns:
         order = torch.argsort(torch.tensor([i for p in finished for i in p.chunk.runs]))
+        diverged = {p.chunk.runs[r]: step for p in finished for r, step in p.guard.report().items()}
         return FittedRuns(
             objective=chosen,
             runs=runs,
@@ -158,18 +169,19 @@ def train(
             complete = sum(len(p.chunk.runs) for p in finished) == len(runs)
             raise TrainingInterrupted(result() if complete else None) from None
         finished.append(program)
-        diverged |= {chunk.runs[r]: step for r, step in program.guard.report().items()}
     return result()
 
 
-def _values_per_row(net: Any, task: Task, settings: Sequence[Mapping[str, Any]]) -> int:
-    """Values that a step holds per row and run, roughly: the inputs and three tensors per layer width."""
-    features: int = max(1, task.train.x[0].numel())
+def _layer_widths(net: Any, task: Task, settings: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Values per row and run that each layer puts out; a guess for networks that do not tell."""
     if isinstance(net, MLP):
-        widths = sum(net.widths)
-    elif net is not None:
-        widths = 16 * features
-    else:
-        widths = int(max(sum(s["hidden"]) for s in settings)) + task.n_outputs
-    rho: int = max(s.get("environment_hidden", 0) for s in settings)
-    return features + 3 * widths + 3 * rho + 12
+        return list(net.widths[1:])
+    if net is not None:
+        return [4 * task.train.x[0].numel()] * 4
+    return [*max((s["hidden"] for s in settings), key=sum), task.n_outputs]
+
+
+def _values_per_row(widths: Sequence[int], task: Task, settings: Sequence[Mapping[str, Any]]) -> int:
+    """Values that a step holds per row and run, roughly: the inputs and three tensors per layer width."""
+    rho = max(s.get("environment_hidden", 0) for s in settings)
+    return int(task.train.x[0].numel() + 3 * sum(widths) + 3 * rho + 12)

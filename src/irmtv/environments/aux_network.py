@@ -162,7 +162,7 @@ class Grouped:
     @cached_property
     def _counts(self) -> Tensor:  # (R, E)
         counts = self.blocks.counts.unsqueeze(1).expand(-1, self.blocks.per_set, -1)  # (T, K, U)
-        return self.q.sums(counts).clamp_min(0)
+        return self.q.sums(counts)
 
     @property
     def rows(self) -> Tensor:

@@ -36,7 +36,13 @@ class Registry(Mapping[str, Objective]):
             return
         plugins: dict[str, Objective] = {}
         for point in entry_points(group="irmtv.objectives"):
-            found = point.load()
+            try:
+                found = point.load()
+            except Exception as error:
+                raise ImportError(
+                    f"the entry point {point.name!r} ({point.value}) in group 'irmtv.objectives' cannot be loaded: "
+                    f"{error}. Repair or uninstall the package that brings it."
+                ) from error
             if not isinstance(found, Objective):
                 raise TypeError(
                     f"the entry point {point.name!r} ({point.value}) in group 'irmtv.objectives' must be an "

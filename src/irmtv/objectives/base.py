@@ -178,7 +178,8 @@ def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
         if isinstance(value, Mapping):
             unknown = [k for k in value if k not in names]
             if unknown:
-                return f"a mapping over {names}{did_you_mean(str(unknown[0]), names)}"
+                near = did_you_mean(unknown[0], names).strip()
+                return f"a mapping over {names}" + (f" ({near})" if near else "")
             return None if all(map(is_non_negative, value.values())) else "finite numbers of at least 0"
         return None if is_non_negative(value) else "a finite number of at least 0 (0 is ERM)"
 

@@ -1,0 +1,101 @@
+"""Stratified mini-batches: permutations that hold every environment in its share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.problems import refuse
+from irmtv.engine.batches import StratifiedBatches
+
+
+def generators(*seeds):
+    return [torch.Generator().manual_seed(s) for s in seeds]
+
+
+def batches(codes, size, *seeds):
+    return StratifiedBatches([codes] * len(seeds), size, generators(*seeds))
+
+
+def epoch(b):
+    """The batches of one epoch of one run: (per_epoch, batch_size)."""
+    return torch.stack([b.next()[0] for _ in range(b.per_epoch)])
+
+
+CODES = torch.arange(60) % 3
+
+
+@given(
+    codes=st.lists(st.integers(0, 4), min_size=4, max_size=80),
+    size=st.integers(2, 20),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_epoch_visits_rows_once_and_every_batch_has_the_shares(codes, size, seed):
+    codes = torch.tensor(codes)
+    n, size = len(codes), min(size, len(codes))
+    b = batches(codes, size, seed)
+    assert b.per_epoch == n // size
+    names, counts = torch.unique(codes, return_counts=True)
+    for _ in range(2):
+        rows = epoch(b)
+        assert rows.shape == (n // size, size)
+        seen = rows.flatten().tolist()
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= set(range(n))
+        if n % size == 0:
+            assert sorted(seen) == list(range(n))
+        for e, count in zip(names, counts, strict=True):
+            share = int(count) / n
+            here = (codes[rows] == e).sum(1)
+            # an environment's rows are evenly spaced, so up to any place it is less than a row off its share;
+            # the places of a batch are off by the others' remainders
+            bound = (1 - share) + share * (len(names) - 1)
+            assert (here - share * size).abs().max() <= bound + 1e-9
+
+
+@pytest.mark.parametrize("shares", [(30, 30), (50, 10), (20, 20, 20)])
+def test_within_one_row_of_the_share(shares):
+    codes = torch.repeat_interleave(torch.arange(len(shares)), torch.tensor(shares))
+    rows = epoch(batches(codes, 12, 0))
+    for e, n in enumerate(shares):
+        assert ((codes[rows] == e).sum(1) - 12 * n / 60).abs().max() <= 1
+
+
+def test_epochs_differ():
+    b = batches(CODES, 20, 0)
+    assert not torch.equal(epoch(b), epoch(b))
+
+
+def test_the_same_seed_gives_the_same_batches_and_another_seed_others():
+    first, again, other = (batches(CODES, 7, s) for s in (5, 5, 6))
+    a, b, c = (torch.cat([epoch(x), epoch(x)]) for x in (first, again, other))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_runs_are_independent_of_their_neighbours():
+    together = StratifiedBatches([CODES, CODES.flip(0), CODES], 8, generators(1, 2, 3))
+    alone = [batches(CODES, 8, 1), batches(CODES.flip(0), 8, 2), batches(CODES, 8, 3)]
+    for _ in range(2 * together.per_epoch + 1):
+        rows = together.next()
+        assert rows.shape == (3, 8)
+        assert torch.equal(rows, torch.cat([b.next() for b in alone]))
+
+
+def test_global_randomness_is_left_alone():
+    before = torch.get_rng_state()
+    epoch(batches(CODES, 8, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_one_batch_is_all_rows():
+    assert sorted(batches(CODES, 60, 0).next()[0].tolist()) == list(range(60))
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1, 61])
+def test_impossible_sizes(size):
+    with refuse("batch_size must be between 2 and the number of rows, 60", f"Got {size}", "batch_size=None"):
+        batches(CODES, size, 0)
