@@ -591,7 +591,7 @@ def test_named_columns_are_taken_out_of_x():
     assert task.train.aux.flatten().tolist() == list(range(N))
     both = make_task(frame(), BINARY, environment="site", aux=["year", "age"])
     assert (both.train.x.shape, both.train.aux.shape) == ((N, 1), (N, 2))
-    torch.testing.assert_close(both.train.aux[:, 1], torch.tensor(X[:, 0]).float())
+    torch.testing.assert_close(both.train.aux[:, 1], torch.tensor(X[:, 0]).double())
     years = frame(year=np.arange(N) // 20).drop(columns="site")
     shared = make_task(years, BINARY, environment="year", aux=("year",), min_rows=1)
     assert shared.train.names == (0, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -27,7 +28,7 @@ class Rows:
     x: Tensor  # (N, D), or (N, channels, length) for series
     y: Tensor  # (N,) float for binary and regression, (N,) int64 classes, (N, C) for several targets
     environment: Tensor | None = None  # (N,) int64 codes into `names`
-    aux: Tensor | None = None  # (N, A)
+    aux: Tensor | None = None  # (N, A), float64: times need the digits
     names: tuple[Hashable, ...] = ()  # environment names, by code
 
     def __len__(self) -> int:
@@ -172,7 +173,7 @@ class Statistics:
         if kind == "uniform":
             given = present
         else:
-            given = present * torch.as_tensor(kind, dtype=self.mass.dtype, device=self.mass.device)
+            given = present * _as_tensor(kind, self.mass.dtype, self.mass.device)
         # a mini-batch may hold only environments of weight 0: the measure is then 0, not 0 / 0
         return given / given.sum(-1, keepdim=True).clamp_min(torch.finfo(given.dtype).tiny)
 
@@ -181,3 +182,9 @@ class Statistics:
         if kind == "empirical" or self.risk is None:
             return self.mean_risk
         return (self.measure(kind) * self.risk).sum(-1)
+
+
+@cache
+def _as_tensor(weights: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Made once: a step that is recorded on a GPU cannot fetch anything from the host."""
+    return torch.tensor(weights, dtype=dtype, device=device)

@@ -119,7 +119,7 @@ class FittedRuns:
         for fitted, state in zip(self.chunks, self.state(which), strict=True):
             assert fitted.rho is not None and state.rho is not None
             dtype = state.rho["W"].dtype
-            scaled = torch.stack([s(z.to(dtype)).T for s in fitted.aux_scalers])  # (T, A, N)
+            scaled = torch.stack([s(z, dtype).T for s in fitted.aux_scalers])  # (T, A, N)
             with torch.no_grad():
                 logits = fitted.rho.logits(state.rho, scaled)  # (R, outputs, N)
             if fitted.rho.n_outputs == 1:

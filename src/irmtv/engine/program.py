@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from irmtv.core.losses import ClosedForm
 from irmtv.core.membership import Blocks, Codes, Membership
 from irmtv.core.risk import per_sample, summarise, summarise_blocks
-from irmtv.core.types import Statistics, Task
+from irmtv.core.types import Rows, Statistics, Task
 from irmtv.engine.batches import StratifiedBatches
 from irmtv.engine.capture import CapturedStep
 from irmtv.engine.fitted import FittedChunk, State
@@ -106,12 +106,17 @@ class Program:
         n_aux = aux[0].shape[1]  # type: ignore[union-attr]
         self.rho_net = AuxNetwork(n_aux, self.static["n_environments"], self.static["environment_hidden"])
         self.n_environments = self.rho_net.n_environments
-        self.aux_scalers = tuple(
-            AuxScaler.of(a.to(self.dtype), self.static["aux_scaling"]) for a in aux if a is not None
-        )
+        self.aux_scalers = tuple(AuxScaler.of(a, self.static["aux_scaling"]) for a in aux if a is not None)
         self.rho = FlatParameters([self.rho_net.init(g) for g in self.generators], self.device, self.dtype)
         self.rho_rate = self._column(mine, "environment_learning_rate")
         self.rho_adam = Adam(self.rho, self.rho_rate, maximise=True)
+
+    def _scaled_aux(self, rows: Sequence[Rows]) -> Tensor | None:
+        """Standardised aux of one data set's rows each: (T, N, A); None where no environments are inferred."""
+        if self.rho_net is None:
+            return None
+        scaled = [s(r.aux, self.dtype) for s, r in zip(self.aux_scalers, rows, strict=True) if r.aux is not None]
+        return torch.stack(scaled).to(self.device)
 
     def _lay_out_rows(self) -> None:
         """Put the rows where a step reads them: x, y, and who belongs to which environment."""
@@ -121,10 +126,7 @@ class Program:
         y = y.to(self.dtype) if y.is_floating_point() else y
         n_rows = x.shape[1]
         codes = torch.stack([_codes(r.environment, n_rows) for r in rows])  # (T, N)
-        aux = None
-        if self.rho_net is not None:
-            scaled = [s(r.aux.to(self.dtype)) for s, r in zip(self.aux_scalers, rows, strict=True) if r.aux is not None]
-            aux = torch.stack(scaled).to(self.device)  # (T, N, A)
+        aux = self._scaled_aux(rows)
         size = self.static["batch_size"]
         if size == "auto":
             size = None if n_rows < 100_000 else 1024
@@ -191,11 +193,6 @@ class Program:
     def _make_watcher(self) -> Watcher:
         held_out = [t.held_out for t in self.tasks]
         rows = [t.train if h is None else h for t, h in zip(self.tasks, held_out, strict=True)]
-        aux = None
-        if self.rho_net is not None:
-            aux = torch.stack(
-                [s(r.aux.to(self.dtype)) for s, r in zip(self.aux_scalers, rows, strict=True) if r.aux is not None]
-            )
         return Watcher(
             rows,
             self.per_set,
@@ -203,7 +200,7 @@ class Program:
             self.net,
             self.loss,
             self.rho_net,
-            aux,
+            self._scaled_aux(rows),
             self.n_environments,
             self.vector,
             self.device,

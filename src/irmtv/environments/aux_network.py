@@ -27,7 +27,10 @@ Parameters = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class AuxScaler:
-    """Standardises aux by the training rows: per column, or with one mean and deviation for the matrix."""
+    """Standardises aux by the training rows: per column, or with one mean and deviation for the matrix.
+
+    In float64 until the end: seconds since 1970 have a resolution of two minutes in float32.
+    """
 
     mean: Tensor  # (A,) or ()
     deviation: Tensor
@@ -35,12 +38,14 @@ class AuxScaler:
     @classmethod
     def of(cls, aux: Tensor, scaling: Literal["column", "authors"] = "column") -> AuxScaler:
         """From the training rows' aux (N, A)."""
+        aux = aux.double()
         axis = 0 if scaling == "column" else (0, 1)
         varies = aux.amax(axis) > aux.amin(axis)  # the deviation of a constant is 0 only up to rounding
         return cls(aux.mean(axis), torch.where(varies, aux.std(axis, correction=0), 1))
 
-    def __call__(self, aux: Tensor) -> Tensor:
-        return (aux - self.mean) / self.deviation
+    def __call__(self, aux: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """aux (N, A), standardised, in `dtype` (by default its own)."""
+        return ((aux.double() - self.mean) / self.deviation).to(dtype or aux.dtype)
 
 
 @dataclass(frozen=True)

@@ -301,7 +301,12 @@ def penalised(
 
 
 def combine(parts: tuple[Objective, ...]) -> Objective:
-    """The sum of the penalties of several objectives, one weight each; the risk term is the first one's."""
+    """The sum of the penalties of several objectives, one weight each.
+
+    The risk term is the first one's. Where a part infers environments from aux, all parts see those. The
+    penalties start together after the warm-up and the sum is divided by 1 + the sum of the weights, whatever a
+    part does alone.
+    """
     name = "+".join(o.name for o in parts)
     penalties = tuple(replace(p, name=o.name) for o in parts for p in o.penalties)
     repeated = {p.name for p in penalties if [q.name for q in penalties].count(p.name) > 1}
@@ -311,6 +316,13 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
             "and the same penalty twice is one penalty with the sum of the weights."
         )
     needs: Needs = "aux" if any(o.needs == "aux" for o in parts) else "environment"
+    if needs == "aux":  # every part then sees the inferred environments
+        functions = [p.function for p in penalties]
+        if len(set(functions)) < len(functions):
+            raise ValueError(
+                f"{name!r} is the same penalty twice: in a sum with inferred environments every part is computed on "
+                "those, the ones for given environments too."
+            )
     parameters = {h.name: h for h in common_hyperparameters(penalties, parts[0].measure)}
     for part in parts:
         for h in part.hyperparameters:

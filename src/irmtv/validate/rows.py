@@ -87,11 +87,11 @@ def match_columns(x: Any, columns: list[Hashable] | None, parameter: str) -> Any
     return x[columns]
 
 
-def read_aux(part: Part, n_rows: int, dtype: torch.dtype) -> Tensor | None:
+def read_aux(part: Part, n_rows: int) -> Tensor | None:
     if part.aux is None:
         return None
     values = part.aux.to_frame() if isinstance(part.aux, pd.Series) else part.aux
-    aux = as_matrix(values, f"{part.prefix}aux", dtype, (1, 2))
+    aux = as_matrix(values, f"{part.prefix}aux", torch.float64, (1, 2))
     check_length(len(aux), n_rows, f"{part.prefix}aux")
     return aux.reshape(n_rows, -1)  # (N, A)
 
@@ -99,7 +99,7 @@ def read_aux(part: Part, n_rows: int, dtype: torch.dtype) -> Tensor | None:
 def other_rows(part: Part, train: Rows, target: Target, book: Mapping[Hashable, int] | None) -> Rows:
     """Test or held-out rows, held to what the training rows decided."""
     x = as_matrix(part.x, f"{part.prefix}x", target.dtype, (2, 3))
-    aux = read_aux(part, len(x), target.dtype)
+    aux = read_aux(part, len(x))
     for which, ours, theirs in (("x", x, train.x), ("aux", aux, train.aux)):
         if ours is not None and theirs is not None and ours.shape[1:] != theirs.shape[1:]:
             expected, got = tuple(theirs.shape[1:]), tuple(ours.shape[1:])

@@ -76,7 +76,7 @@ def make_task(
     features = as_matrix(part.x, "x", dtype, (2, 3))
     n = len(features)
     target, encoded = read_target(raw_target(y, "y", n), loss, n_outputs, dtype)
-    train = Rows(features, encoded, aux=read_aux(part, n, dtype))
+    train = Rows(features, encoded, aux=read_aux(part, n))
     book: dict[Hashable, int] | None = None
     if part.environment is not None:
         codes, labels = factorize(part.environment, "environment", n)
