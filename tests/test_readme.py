@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
+SIMULATION = README.parent / "docs" / "simulation.md"
 BLOCKS = re.findall(r"```(python|text)\n(.*?)```", README.read_text(), flags=re.DOTALL)
 PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 
@@ -36,3 +37,9 @@ def test_other_blocks_run(code, capsys):
 def test_the_first_block_is_twelve_lines():
     lines = [line for line in PYTHON[0].splitlines() if line.strip() and not line.startswith("#")]
     assert len(lines) <= 12
+
+
+def test_the_simulation_page_prints_what_it_says(capsys):
+    blocks = re.findall(r"```(python|text)\n(.*?)```", SIMULATION.read_text(), flags=re.DOTALL)
+    exec(compile(blocks[0][1], "docs/simulation.md", "exec"), {})
+    assert capsys.readouterr().out == blocks[1][1]

@@ -64,6 +64,12 @@ def test_within_one_row_of_the_share(shares):
         assert ((codes[rows] == e).sum(1) - 12 * n / 60).abs().max() <= 1
 
 
+def test_environments_take_turns_at_random():
+    """No environment is always the first, nor are neighbours always the same."""
+    first = {tuple(CODES[batches(CODES, 2, seed).next()[0]].tolist()) for seed in range(60)}
+    assert len(first) == 6
+
+
 def test_epochs_differ():
     b = batches(CODES, 20, 0)
     assert not torch.equal(epoch(b), epoch(b))

@@ -10,8 +10,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
-from engine.problems import close, parameters, task_of, train_by_hand
-from irmtv import Runs, train
+from engine.problems import arrays, close, parameters, refuse, task_of, train_by_hand
+from irmtv import Runs, make_task, train
 from irmtv.datasets import make_simulation
 from irmtv.engine import Progress, TrainingInterrupted
 from irmtv.engine.nets import MLP
@@ -105,6 +105,13 @@ def test_warm_ups_of_their_own_are_those_of_separate_trainings(objective):
     distinct = torch.stack(parameters(together))
     assert not close(distinct[0], distinct[1]) and not close(distinct[1], distinct[2])
     assert close(distinct[4], distinct[5])  # the penalty never acts
+
+
+@pytest.mark.parametrize(("share", "steps"), [(0.0, 0), (0.1, 3), (0.5, 15), (0.98, 29)])
+def test_a_warm_up_may_be_a_share_of_the_steps(share, steps):
+    by_share = train(task_of(), "irm-tv-l1", **{**S, "warmup": share})
+    by_steps = train(task_of(), "irm-tv-l1", **{**S, "warmup": steps})
+    assert torch.equal(parameters(by_share)[0], parameters(by_steps)[0])
 
 
 def test_a_training_and_its_repetition_are_the_same():
@@ -261,6 +268,36 @@ def test_a_loss_of_ones_own_that_is_a_named_one(kind, own, named, objective, bat
     settings = {**(ERM if objective == "erm" else S), "batch_size": batch_size, "classifier": classifier}
     mine, theirs = (train(task_of(kind, loss=x), objective, Runs([0, 1, 2]), **settings) for x in (own, named))
     assert equal(mine, theirs)
+
+
+def test_a_loss_of_ones_own_may_read_more_columns_of_y_than_there_are_outputs():
+    x, y, e, _ = arrays("squared")
+    weight = np.random.default_rng(0).uniform(size=100)
+
+    def weighted(f, y):
+        return y[..., 1] * (f - y[..., 0]).square()
+
+    def fit(column):
+        both = make_task(
+            x, np.stack([y, column], 1), environment=e, loss=weighted, n_outputs=1, dtype=torch.float64, min_rows=1
+        )
+        return train(both, "irm-tv-l1", Runs([0, 1]), **S)
+
+    assert equal(fit(np.ones(100)), train(task_of("squared"), "irm-tv-l1", Runs([0, 1]), **S))
+    assert not equal(fit(weight), fit(np.ones(100)), 1e-3)
+
+
+@pytest.mark.parametrize("over", [None, -1])
+@pytest.mark.parametrize("objective", ["erm", "irm-tv-l1"])
+def test_a_loss_of_ones_own_must_be_one_number_per_row(over, objective):
+    """A mean over the rows would be one over the runs too."""
+
+    def reduced(f, y):
+        value = (f - y).square()
+        return value.mean() if over is None else value.mean(over, keepdim=True)
+
+    with refuse("loss 'reduced' must give one number per row", "leave out its mean"):
+        train(task_of("squared", loss=reduced), objective, Runs([0, 1]), steps=2)
 
 
 @pytest.mark.parametrize("own", [absolute, huber])

@@ -183,12 +183,12 @@ class Custom:
         self.name: str = name or str(getattr(fn, "__name__", "custom"))
 
     def value(self, f: Tensor, y: Tensor) -> Tensor:
-        return self.fn(f, _for_every_run(y, f))
+        return self._per_row(f, _for_every_run(y, f))
 
     def value_and_slope(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         y = _for_every_run(y, f)
         one = torch.ones((), dtype=f.dtype, device=f.device)
-        return _jvp(lambda w: self.fn(w * f, y), one, one)
+        return _jvp(lambda w: self._per_row(w * f, y), one, one)
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
         y = _for_every_run(y, f)
@@ -202,13 +202,23 @@ class Custom:
             columns.append(_jvp(lambda g: self.fn(g, y), f, direction)[1])
         return torch.stack(columns, -1)
 
+    def _per_row(self, f: Tensor, y: Tensor) -> Tensor:
+        value = self.fn(f, y)
+        if value.shape not in (f.shape, f.shape[:-1]):  # a mean, say, would mix the runs
+            raise ValueError(
+                f"loss {self.name!r} must give one number per row, {tuple(f.shape)} for one output or "
+                f"{tuple(f.shape[:-1])} for several. Got {tuple(value.shape)}; leave out its mean or sum over the rows."
+            )
+        return value
+
     def __repr__(self) -> str:
         return f"<loss {self.name}>"
 
 
 def _for_every_run(y: Tensor, f: Tensor) -> Tensor:
-    """y, which the runs on a data set share, in the shape of f: most functions of torch.nn ask for equal shapes."""
-    return y.expand(f.shape if y.ndim == f.ndim else f.shape[: y.ndim])
+    """y, which the runs on a data set share, with f's runs: most functions of torch.nn ask for equal shapes."""
+    leading = [theirs if ours == 1 else ours for ours, theirs in zip(y.shape, f.shape, strict=False)]
+    return y.expand(*leading, *y.shape[f.ndim :])
 
 
 def _jvp(fn: Callable[[Tensor], Tensor], at: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
