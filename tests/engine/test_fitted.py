@@ -12,6 +12,7 @@ from torch import nn
 from engine.problems import arrays, close, refuse, task_of
 from irmtv import Runs, make_task, train
 from irmtv.core.types import Rows
+from irmtv.datasets import make_simulation
 from irmtv.engine import Conv1d, Module
 from irmtv.metrics import evaluate_environments
 
@@ -282,3 +283,10 @@ def test_what_a_result_knows():
     assert [s["penalty_weight"] for s in fitted.settings] == [1.0, 10.0, 100.0]
     assert all(s["l2"] == 0.5 and s["steps"] == 8 and s["measure"] == "empirical" for s in fitted.settings)
     assert fitted.steps.tolist() == [8, 8, 8]
+
+
+def test_evaluate_wants_test_sets_of_one_size():
+    tasks = [make_simulation(200, random_state=i, n_test=40 * (i + 1)) for i in range(2)]
+    fitted = train(tasks, "erm", Runs(seed=[0, 0], data=[0, 1]), steps=2)
+    with pytest.raises(ValueError, match=r"as many rows. Got \[40, 80\]"):
+        fitted.evaluate()

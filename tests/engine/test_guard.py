@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from engine.problems import close, parameters, task_of
-from irmtv import Runs, train
+from irmtv import Runs, make_task, train
 from irmtv.engine.guard import Guard
 from irmtv.engine.optim import Adam, FlatParameters
 
@@ -75,9 +76,17 @@ def test_large_but_finite_numbers_are_no_failure():
     """Their sum overflows, which must not be taken for one of them."""
     phi = three_runs()
     guard = Guard(phi, None)
-    phi.gradient.fill_(3e38)
+    phi.gradient.fill_(1.8e19)
     guard.check(torch.full((3,), 3e38), 0, Adam(phi, torch.ones(3)))
     assert guard.report() == {}
+
+
+def test_a_gradient_without_a_finite_square_is_reported():
+    """Adam would divide by infinity and the run would stand still without a word."""
+    x = np.random.default_rng(0).normal(size=(100, 3)) * 1e6
+    task = make_task(x, x[:, 0] * 2, environment=np.arange(100) % 2)
+    fitted = train(task, "irm-tv-l1", Runs(seed=[0, 1]), steps=5, warmup=0, normalise=False)
+    assert fitted.diverged == {0: 0, 1: 0}
 
 
 def test_all_dead():

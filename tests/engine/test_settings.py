@@ -356,3 +356,18 @@ def test_free_memory_is_a_number_of_bytes(monkeypatch):
 
     monkeypatch.setattr("os.sysconf", unknown)
     assert free_memory(torch.device("cpu")) > 1e6
+
+
+def test_a_rate_that_does_not_fit_the_precision():
+    with refuse("learning_rate must fit into torch.float32", "1e+39", "dtype=torch.float64"):
+        train(task_of(), "erm", learning_rate=1e39)
+
+
+def test_hidden_beside_net():
+    with refuse("hidden describes the network that net= replaces", "(8,)"):
+        train(task_of(), "erm", net=lambda: torch.nn.Linear(3, 1), hidden=(8,))
+
+
+def test_a_vector_classifier_needs_to_see_the_last_layer():
+    with refuse("classifier='vector'", "hidden=", "Module"):
+        train(task_of(), "irm-tv-l1", net=lambda: torch.nn.Linear(3, 1), classifier="vector")

@@ -166,6 +166,12 @@ class FittedRuns:
             y, environment = sets[0].y, sets[0].environment
             logits = self.logits(sets[0].x, which=which)
         else:
+            sizes = [len(s) for s in sets]
+            if len(set(sizes)) > 1:
+                raise ValueError(
+                    f"evaluate() makes one table of all runs, so every data set must have as many rows. Got {sizes}; "
+                    "evaluate on one set of rows at a time, evaluate(rows)."
+                )
             owner = torch.tensor(self.runs.column("data"))
             logits = self.logits([s.x for s in sets], which=which)
             y = torch.stack([s.y for s in sets])[owner]

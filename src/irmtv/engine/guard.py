@@ -27,22 +27,26 @@ class Guard:
 
     @torch.no_grad()
     def check(self, total: Tensor, step: int | Tensor, *optimizers: Adam | None) -> None:
-        """Before Phi's update: freeze the runs whose objective or gradient is not finite."""
+        """Before Phi's update: freeze the runs whose objective is not finite, or whose gradient has no finite square.
+
+        Adam divides by the root of the mean square: with an infinite one a run would stand still for ever after
+        and say nothing.
+        """
+        g = self.phi.gradient
         # one number tells whether anything is wrong; asking every run costs more and is rarely needed.
-        # A sum of finite float32 can itself overflow, which only leads to the exact check below.
-        if self.on_cpu and not self.any_dead and math.isfinite((total.sum() + self.phi.gradient.sum()).item()):
+        # A sum of finite numbers can itself overflow, which only leads to the exact check below.
+        if self.on_cpu and not self.any_dead and math.isfinite((total.sum() + torch.dot(g, g)).item()):
             return
-        finite = total.isfinite() & (self.phi.by_run((~self.phi.gradient.isfinite()).to(total.dtype)) == 0)
-        self._freeze(~finite, step, *optimizers)
+        self._freeze(~total.isfinite() | _overflows(self.phi), step, *optimizers)
 
     @torch.no_grad()
     def check_rho(self, step: int | Tensor, optimizer: Adam) -> None:
         """Before rho's update."""
         assert self.rho is not None
-        if self.on_cpu and not self.any_dead and math.isfinite(self.rho.gradient.sum().item()):
+        g = self.rho.gradient
+        if self.on_cpu and not self.any_dead and math.isfinite(torch.dot(g, g).item()):
             return
-        bad = self.rho.by_run((~self.rho.gradient.isfinite()).to(self.rho.gradient.dtype)) > 0
-        self._freeze(bad, step, optimizer)
+        self._freeze(_overflows(self.rho), step, optimizer)
 
     def _freeze(self, bad: Tensor, step: int | Tensor, *optimizers: Adam | None) -> None:
         # in place throughout, so that a recorded step keeps working on the same tensors
@@ -60,3 +64,9 @@ class Guard:
         """Frozen runs and the step at which each was frozen."""
         since = self.since.tolist()
         return {r: int(since[r]) for r in range(len(since)) if since[r] >= 0}
+
+
+def _overflows(parameters: FlatParameters) -> Tensor:
+    """(R,): the runs with a gradient whose square is not finite."""
+    bad = ~parameters.gradient.square().isfinite()
+    return parameters.by_run(bad.to(parameters.gradient.dtype)) > 0

@@ -74,6 +74,12 @@ class Program:
         self.generators = [torch.Generator().manual_seed(int(s["seed"])) for s in mine]
 
         self.net = _network(net, self.tasks[0], self.static["hidden"])
+        if self.vector and self.n_outputs == 1 and not isinstance(self.net, MLP):
+            raise ValueError(
+                "classifier='vector' multiplies the inputs of the last layer, which a network of one output must show: "
+                "use hidden=... or irmtv.engine.MLP with it, or classifier='scalar'. "
+                f"Got net={type(self.net).__name__}."
+            )
         starts = [self.net.init(int(s["seed"]), g) for s, g in zip(mine, self.generators, strict=True)]
         self.phi = FlatParameters(starts, device, dtype)
         self.adam = Adam(self.phi, self._column(mine, "learning_rate"))
@@ -96,7 +102,13 @@ class Program:
         self.no_mass = torch.zeros(1, self.n_environments, device=device, dtype=dtype)
 
     def _column(self, mine: Sequence[Mapping[str, Any]], name: str) -> Tensor:
-        return torch.tensor([float(s[name]) for s in mine], device=self.device, dtype=self.dtype)
+        column = torch.tensor([float(s[name]) for s in mine], device=self.device, dtype=self.dtype)
+        if not bool(column.isfinite().all()):
+            raise ValueError(
+                f"{name} must fit into {self.dtype}. Got {max(s[name] for s in mine)!r}; use a smaller one, or "
+                "dtype=torch.float64."
+            )
+        return column
 
     # ---- set-up ----------------------------------------------------------------------------------------------
 

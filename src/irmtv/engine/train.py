@@ -105,6 +105,8 @@ def train(
     """
     tasks = as_tasks(task)
     check_call(snapshot_every, max_chunk, dtype)
+    if net is not None and hidden != ():
+        raise ValueError(f"hidden describes the network that net= replaces: give one of them. Got hidden={hidden!r}.")
     chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
     runs = Runs() if runs is None else runs
     engine = {

@@ -3,6 +3,9 @@
     min_Phi  mean_i l_i  +  lambda max_rho ( sum_e m_e |S_e| )^2,      q = rho(aux)
 
 rho gives every sample a probability of each environment from its auxiliary variables (time, place, ...).
+
+While all slopes have one sign the bracket is |mean slope| whatever rho is, so rho has nothing to climb: give
+the warm-up steps enough for the slopes to part.
 """
 
 from irmtv.objectives.base import Penalty, penalised
