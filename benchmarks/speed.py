@@ -48,27 +48,22 @@ def against_textbook(repeats: int) -> list[tuple[str, float, float]]:
     by_environment = [torch.where(rows.environment == e)[0] for e in range(2)]
     z = (rows.aux - rows.aux.mean()) / rows.aux.std()
     ten = Runs(seed=range(10), data=range(10))
+    schedules = (("500 + 30 steps", 530, 500), ("300 penalised steps", 300, 0), ("300 warm-up steps", 300, 300))
     results = []
-    for name, steps, warmup in (
-        ("penalised steps only", 60, 0),
-        ("the authors' schedule, a tenth: 500 + 30", 530, 500),
-    ):
+    for label, steps, warmup in schedules[:2]:  # a tenth of the authors' schedule, and its costly part
         ours, book = medians(
             repeats,
             partial(train, tasks, "irm-tv-l1", ten, steps=steps, warmup=warmup, **AUTHORS),
             partial(textbook.train_irm, rows.x, rows.y, by_environment, steps=steps, warmup=warmup),
         )
-        results.append((f"IRM-TV-l1, ten batched runs, {name}", book / (ours / 10), 15.0))
-    for name, steps, warmup in (
-        ("rho climbing", 60, 60),
-        ("the authors' schedule, a tenth: 500 + 30", 530, 500),
-    ):
+        results.append((f"IRM-TV-l1, 10 runs, {label}: times faster", book / (ours / 10), 15.0))
+    for label, steps, warmup in schedules[::2]:  # here rho climbs in the warm-up, which costs most
         ours, book = medians(
             repeats,
             partial(train, tasks, "minimax-tv-l1", ten, steps=steps, warmup=warmup, **AUTHORS),
             partial(textbook.train_minimax, rows.x, rows.y, z, steps=steps, warmup=warmup),
         )
-        results.append((f"Minimax-TV-l1, ten batched runs, {name}", book / (ours / 10), 8.0))
+        results.append((f"Minimax-TV-l1, 10 runs, {label}: times faster", book / (ours / 10), 8.0))
     return results
 
 
@@ -78,7 +73,7 @@ def steps_against_erm(repeats: int) -> list[tuple[str, float, float]]:
     for label, n_runs, hidden in (
         ("10 runs, linear", 10, ()),
         ("50 runs, linear", 50, ()),
-        ("10 runs, one hidden layer of 32", 10, (32,)),
+        ("10 runs, hidden (32,)", 10, (32,)),
     ):
         runs = Runs(seed=range(n_runs), data=[i % 10 for i in range(n_runs)])
         settings = {"hidden": hidden, "steps": 200, "l2": 1e-3}
@@ -87,7 +82,7 @@ def steps_against_erm(repeats: int) -> list[tuple[str, float, float]]:
             partial(train, tasks, "erm", runs, **settings),
             partial(train, tasks, "irm-tv-l1", runs, warmup=0, penalty_weight=1e4, **settings),
         )
-        results.append((f"an IRM-TV-l1 step in ERM steps, {label}", irm / erm, 1.25))
+        results.append((f"IRM-TV-l1 step / ERM step, {label}", irm / erm, 1.25))
     return results
 
 
@@ -111,7 +106,7 @@ def environments(repeats: int) -> list[tuple[str, float, float]]:
             partial(train, tasks[layout, 2], "irm-tv-l1", runs, **settings),
             partial(train, tasks[layout, 200], "irm-tv-l1", runs, **settings),
         )
-        results.append((f"200 environments against 2, {layout} sizes", many / few, 1.5))
+        results.append((f"200 environments / 2, {layout} sizes", many / few, 1.5))
     return results
 
 
@@ -125,10 +120,11 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "what" else "right")
     with console.status("timing"):
         for what, ratio, wanted in against_textbook(repeats):
-            table.add_row(f"{what}: times faster than the textbook, per run", f"{ratio:.1f}", f">= {wanted:g}")
+            table.add_row(what, f"{ratio:.1f}", f">= {wanted:g}")
         for what, ratio, wanted in (*steps_against_erm(repeats), *environments(repeats)):
             table.add_row(what, f"{ratio:.2f}", f"<= {wanted:g}")
     console.print(table)
+    console.print("times faster: time per run of the textbook implementation, one run after another, over ours")
 
 
 if __name__ == "__main__":
