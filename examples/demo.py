@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--svg", type=Path, help="also write the table as a picture")
     options = parser.parse_args()
     repetitions = range(options.repetitions)
-    console = Console(record=options.svg is not None, width=84 if options.svg else None)
+    console = Console(record=options.svg is not None, width=84 if options.svg else None, highlight=False)
 
     tasks = [make_simulation(5000, P_S, P_V, random_state=i) for i in repetitions]
     published = json.loads(PUBLISHED.read_text())["simulation"]["results"]
@@ -106,7 +107,9 @@ def main() -> None:
         f"of 1250 rows is {100 * floor:.2f} % for it, by chance alone."
     )
     if options.svg:
-        options.svg.write_text(console.export_svg(title="make demo", clear=False))
+        picture = console.export_svg(title="make demo", clear=False)
+        # rich's picture would fetch a font from the network; any fixed-width font does
+        options.svg.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))
         console.print(f"wrote {options.svg}")
 
 
