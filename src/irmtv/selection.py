@@ -33,7 +33,8 @@ Rule = Callable[[Record], Tensor]  # -> (R,), lower is better
 
 def iid(record: Record) -> Tensor:
     """Risk over all rows: (R,)."""
-    return (record.rows * record.risk).sum(-1) / record.rows.sum(-1)
+    there = record.rows > 0
+    return torch.where(there, record.rows * record.risk, 0).sum(-1) / record.rows.sum(-1)
 
 
 def worst_environment(record: Record) -> Tensor:

@@ -56,7 +56,7 @@ CASES = {
     "squared, 3 targets": Case(Squared(C), lambda f, y: functional.mse_loss(f, y, reduction="none").mean(-1), C),
     "multiclass": Case(Multiclass(), lambda f, y: functional.cross_entropy(f, y, reduction="none"), C, "class"),
     "custom, one output": Case(Custom(huber), lambda f, y: functional.huber_loss(f, y, reduction="none")),
-    "custom, 3 classes": Case(Custom(generalised_cross_entropy), reference_gce, C, "class"),
+    "custom, 3 classes": Case(Custom(generalised_cross_entropy, n_outputs=C), reference_gce, C, "class"),
 }
 every_loss = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

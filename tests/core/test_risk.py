@@ -276,7 +276,7 @@ def test_vector_classifier_on_several_logits(loss):
     form = {
         "multiclass": as_loss("multiclass"),
         "several targets": as_loss("squared", C),
-        "custom": as_loss(lambda f, y: (f.logsumexp(-1) - f.gather(-1, y.unsqueeze(-1)).squeeze(-1)).square()),
+        "custom": as_loss(lambda f, y: (f.logsumexp(-1) - f.gather(-1, y.unsqueeze(-1)).squeeze(-1)).square(), C),
     }[loss]
     plain = {
         "multiclass": lambda f, y: functional.cross_entropy(f, y, reduction="none"),

@@ -390,3 +390,36 @@ def test_what_is_wrong_inside_a_module_is_said():
 def test_kernels_and_channels_must_match(channels, kernels):
     with refuse("kernels must have one entry per layer", f"{len(kernels)} kernels and {len(channels)} channels"):
         Conv1d(2, 3, channels, kernels)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_frozen_parameters_stay_as_they_are(dropout):
+    """Each run keeps its own frozen layer (fine-tuning), in one vectorised call and in the loop."""
+
+    def factory():
+        layers = [nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)]
+        layers[0].requires_grad_(False)
+        return nn.Sequential(*layers, *([nn.Dropout(dropout)] if dropout else []))
+
+    task = task_of()
+    fitted = train(task, "irm-tv-l1", Runs([3, 4]), net=factory, steps=20, dtype=torch.float64)
+    assert set(fitted.chunks[0].last.parameters) == {"2.weight", "2.bias"}
+    for r, seed in enumerate((3, 4)):
+        torch.manual_seed(seed)
+        module = factory().double().eval()
+        before = module(task.train.x).squeeze(1)
+        state = fitted.chunks[0].last.parameters
+        module[2].load_state_dict({"weight": state["2.weight"][r], "bias": state["2.bias"][r]})
+        torch.testing.assert_close(fitted.logits(task.train.x)[r], module(task.train.x).squeeze(1).detach())
+        assert not torch.allclose(before, module(task.train.x).squeeze(1))
+
+
+def test_a_factory_that_hands_out_one_module():
+    module = nn.Linear(3, 1)
+    with refuse("new module at every call", "net=lambda: MyModule"):
+        train(task_of(), "erm", Runs([0, 1]), net=lambda: module)
+
+
+def test_nothing_to_train():
+    with refuse("net must have parameters to train"):
+        train(task_of(), "erm", net=lambda: nn.Linear(3, 1).requires_grad_(False))

@@ -371,3 +371,46 @@ def test_hidden_beside_net():
 def test_a_vector_classifier_needs_to_see_the_last_layer():
     with refuse("classifier='vector'", "hidden=", "Module"):
         train(task_of(), "irm-tv-l1", net=lambda: torch.nn.Linear(3, 1), classifier="vector")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"objective": Runs(seed=2)}, ("objective must be a name", "Runs")),
+        ({"runs": 3}, ("runs must be irmtv.Runs", "int")),
+        ({"progress": True}, ("progress must be a function", "ProgressBar", "True")),
+        ({"lr": 0.1}, ("'lr' is neither", "Did you mean 'learning_rate'?")),
+        ({"objective": "irm-tv-l1", "penalty_weight": [1, 10]}, ("penalty_weight", "Runs.grid(penalty_weight=[...])")),
+    ],
+)
+def test_typical_mistakes(arguments, parts):
+    with refuse(*parts):
+        train(task_of(), **{"objective": "erm", **arguments})
+
+
+def test_worst_env_needs_environments_to_look_at():
+    x, y, _, _ = arrays()
+    with refuse("select='worst-env'", "needs their environments", "select='iid'"):
+        train(make_task(x, y), "erm", select="worst-env")
+
+
+def test_snapshots_follow_the_runs_own_steps():
+    fitted = train(task_of(), "erm", Runs([0, 1], steps=[50, 100]), select="iid")
+    assert fitted.history.steps == tuple(range(0, 102, 2))
+
+
+def test_a_loss_of_ones_own_with_several_targets():
+    x, y, e, _ = arrays("targets")
+    settings = {"steps": 20, "warmup": 5}
+    with refuse("one number per row", "2 outputs", "mean or sum over the outputs"):
+        train(make_task(x, y, environment=e, loss=lambda f, y: (f - y) ** 2), "irm-tv-l1", **settings)
+    own = make_task(x, y, environment=e, loss=lambda f, y: ((f - y) ** 2).mean(-1), dtype=torch.float64)
+    built_in = make_task(x, y, environment=e, dtype=torch.float64)
+    results = [train(t, "irm-tv-l1", dtype=torch.float64, **settings).logits(x) for t in (own, built_in)]
+    torch.testing.assert_close(*results)
+
+
+def test_evaluate_asks_for_rows():
+    x, y, e, _ = arrays()
+    with refuse("rows must be irmtv.Rows", "make_task", "dict"):
+        train(task_of(), "erm", steps=2).evaluate({"x": x, "y": y, "environment": e})

@@ -17,6 +17,9 @@ from irmtv.engine import Progress, TrainingInterrupted
 from irmtv.engine.nets import MLP
 from irmtv.environments.aux_network import GroupedRows, PlainRows, SortedRows, lay_out
 
+# a fixed q is enough for several of these
+pytestmark = pytest.mark.filterwarnings("ignore:warmup=0 with schedule='annealed'")
+
 S = {"dtype": torch.float64, "steps": 30, "learning_rate": 0.01, "penalty_weight": 20.0, "warmup": 10}
 ERM = {k: v for k, v in S.items() if k not in ("penalty_weight", "warmup")}
 
@@ -296,7 +299,7 @@ def test_a_loss_of_ones_own_must_be_one_number_per_row(over, objective):
         value = (f - y).square()
         return value.mean() if over is None else value.mean(over, keepdim=True)
 
-    with refuse("loss 'reduced' must give one number per row", "leave out its mean"):
+    with refuse("loss 'reduced' must give one number per row", "leave out any over the rows"):
         train(task_of("squared", loss=reduced), objective, Runs([0, 1]), steps=2)
 
 
@@ -512,6 +515,7 @@ def test_an_interruption_leaves_the_runs_as_they_were(objective, at_step):
 
 
 @pytest.mark.parametrize("at_step", [0, 12])
+@pytest.mark.filterwarnings("ignore:.*diverged")
 def test_an_interruption_in_the_last_chunk(at_step):
     """Finished runs are whole, the others as they were; records and failures too."""
     runs = Runs([0, 1, 2, 3], learning_rate=[0.01, 1e200, 0.01, 1e200])
@@ -532,7 +536,11 @@ def test_an_interruption_in_the_last_chunk(at_step):
 def test_an_interruption_before_every_run_has_begun():
     with pytest.raises(TrainingInterrupted) as stopped:
         train(task_of(), "erm", Runs([0, 1, 2]), max_chunk=1, progress=interrupt(10, 1), **ERM)
-    assert stopped.value.partial is None
+    partial = stopped.value.partial
+    assert partial.runs.column("seed") == [0, 1]  # the third had not begun
+    assert partial.steps.tolist() == [ERM["steps"], 10]
+    whole = train(task_of(), "erm", Runs([0, 1, 2]), max_chunk=1, **ERM)
+    assert torch.equal(parameters(partial)[0], parameters(whole)[0])
 
 
 def test_other_errors_of_a_callback_pass_through():
@@ -541,3 +549,8 @@ def test_other_errors_of_a_callback_pass_through():
 
     with pytest.raises(ZeroDivisionError):
         train(task_of(), "erm", progress=fail, **ERM)
+
+
+def test_no_warm_up_for_rho_is_said():
+    with pytest.warns(UserWarning, match=r"random start \(runs 1\)\. Use warmup > 0, or schedule='alternating'"):
+        train(task_of(), "minimax-tv-l1", Runs([0, 1], warmup=[1, 0]), steps=3)

@@ -178,8 +178,8 @@ class Custom:
     The slope is the forward-mode derivative of w -> fn(w f, y) at w = 1: one evaluation of dual numbers.
     """
 
-    def __init__(self, fn: Callable[[Tensor, Tensor], Tensor], name: str | None = None) -> None:
-        self.fn = fn
+    def __init__(self, fn: Callable[[Tensor, Tensor], Tensor], name: str | None = None, n_outputs: int = 1) -> None:
+        self.fn, self.n_outputs = fn, n_outputs
         self.name: str = name or str(getattr(fn, "__name__", "custom"))
 
     def value(self, f: Tensor, y: Tensor) -> Tensor:
@@ -192,8 +192,7 @@ class Custom:
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
         y = _for_every_run(y, f)
-        shape = self.fn(f.detach(), y).shape
-        if f.shape == shape:
+        if self.n_outputs == 1:
             return _jvp(lambda g: self.fn(g, y), f, torch.ones_like(f))[1]
         columns = []
         for k in range(f.shape[-1]):  # one direction per output
@@ -204,10 +203,12 @@ class Custom:
 
     def _per_row(self, f: Tensor, y: Tensor) -> Tensor:
         value = self.fn(f, y)
-        if value.shape not in (f.shape, f.shape[:-1]):  # a mean, say, would mix the runs
+        expected = f.shape if self.n_outputs == 1 else f.shape[:-1]
+        if value.shape != expected:  # a mean, say, would mix the runs
             raise ValueError(
-                f"loss {self.name!r} must give one number per row, {tuple(f.shape)} for one output or "
-                f"{tuple(f.shape[:-1])} for several. Got {tuple(value.shape)}; leave out its mean or sum over the rows."
+                f"loss {self.name!r} must give one number per row, {tuple(expected)} for {self.n_outputs} "
+                f"output{'s' * (self.n_outputs > 1)}. Got {tuple(value.shape)}; take the mean or sum over the outputs "
+                "(the last axis) and leave out any over the rows."
             )
         return value
 
@@ -247,8 +248,10 @@ def as_loss(loss: str | Loss | Callable[[Tensor, Tensor], Tensor], n_outputs: in
             raise ValueError(f"loss must be one of {sorted(named)} or a function (f, y) -> loss. Got {loss!r}.")
         return named[loss]
     if not isinstance(loss, type):  # a class has a loss's methods too; its instances are losses
+        if isinstance(loss, Custom) and loss.n_outputs != n_outputs:
+            return Custom(loss.fn, loss.name, n_outputs)
         if isinstance(loss, Loss):
             return loss
         if callable(loss):
-            return Custom(loss)
+            return Custom(loss, n_outputs=n_outputs)
     raise ValueError(f"loss must be a name, a function (f, y) -> loss, or a Loss. Got {type(loss).__name__}.")

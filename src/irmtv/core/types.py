@@ -110,6 +110,10 @@ class Runs:
         rows = list(itertools.product(*axes))
         return cls(**{k: [row[i] for row in rows] for i, k in enumerate(columns)})
 
+    def take(self, index: Sequence[int]) -> Runs:
+        """Some of the runs."""
+        return Runs(**{name: [self.values[i][name] for i in index] for name in self.names})
+
     def __len__(self) -> int:
         return len(self.values)
 

@@ -70,7 +70,8 @@ class FittedRuns:
 
         Parameters
         ----------
-        x : array (N, ...) that all runs read, or a sequence with one array per data set.
+        x : array (N, ...) that all runs read, columns in the order of training, or a sequence with one array per
+            data set.
         which : "selected" for the selection rule's state, "last" for the last step.
         batch_rows : rows computed at a time, to bound memory.
         """
@@ -161,6 +162,11 @@ class FittedRuns:
                 sets.append(task.test)
         else:
             sets = [rows] if isinstance(rows, Rows) else list(rows)
+            if not all(isinstance(s, Rows) for s in sets):
+                raise ValueError(
+                    "rows must be irmtv.Rows, or one for each data set; make_task(x, y, environment=...).train makes "
+                    f"them from arrays. Got {type(rows).__name__}."
+                )
         name = metric or {"binary": "accuracy", "multiclass": "accuracy"}.get(self.tasks[0].loss.name, "mse")
         if len(sets) == 1:
             y, environment = sets[0].y, sets[0].environment

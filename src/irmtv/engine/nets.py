@@ -182,7 +182,10 @@ class Module:
         self.factory, self.n_outputs = factory, n_outputs
         self._template = self._build(0)
         self.vectorised = not _has_state_or_randomness(self._template)
+        if not self.shapes:
+            raise ValueError("net must have parameters to train. Got a module whose parameters are none or all frozen.")
         self._seeds: list[int] = []
+        self._fixed: list[dict[str, Tensor]] = []  # per run: parameters with requires_grad=False, used as they are
         self._copies: list[nn.Module] = []
         self._streams: list[Tensor] = []
 
@@ -196,14 +199,20 @@ class Module:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(p.shape) for name, p in self._template.named_parameters()}
+        return {name: tuple(p.shape) for name, p in self._template.named_parameters() if p.requires_grad}
 
     def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
         module = self._build(seed)
+        if module is self._template:
+            raise ValueError(
+                "net must return a new module at every call, since each run starts its own. Got the same one twice; "
+                "make it inside the function: net=lambda: MyModule(...)."
+            )
         self._seeds.append(seed)
+        self._fixed.append({k: p.detach() for k, p in module.named_parameters() if not p.requires_grad})
         if not self.vectorised:
             self._add_copy(module, seed)
-        return {name: p.detach().to(torch.float64) for name, p in module.named_parameters()}
+        return {k: p.detach().to(torch.float64) for k, p in module.named_parameters() if p.requires_grad}
 
     def _add_copy(self, module: nn.Module, seed: int) -> None:
         self._copies.append(module)
@@ -237,7 +246,8 @@ class Module:
         def one(params: dict[str, Tensor], rows: Tensor) -> Tensor:
             return torch.func.functional_call(template, params, (rows,))  # type: ignore[no-any-return]
 
-        shaped = {k: v.view(n_sets, per_set, *v.shape[1:]) for k, v in p.items()}
+        fixed = {k: torch.stack([f[k] for f in self._fixed]).to(x.device, x.dtype) for k in self._fixed[0]}
+        shaped = {k: v.view(n_sets, per_set, *v.shape[1:]) for k, v in {**p, **fixed}.items()}
         over_runs = torch.func.vmap(one, in_dims=(0, None))
         try:
             return torch.func.vmap(over_runs)(shaped, x).flatten(0, 1)
@@ -252,9 +262,9 @@ class Module:
         devices = [rows.device] if rows.is_cuda else []
         with torch.random.fork_rng(devices=devices):
             if training:  # this run's own stream, so that its dropout does not depend on its neighbours
-                if rows.is_cuda:
-                    torch.cuda.manual_seed(int(self._streams[run].sum()))
                 torch.set_rng_state(self._streams[run])
+                if rows.is_cuda:
+                    torch.cuda.manual_seed(int(torch.randint(2**62, ())))
             out: Tensor = torch.func.functional_call(module, params, (rows,))
             if training:
                 self._streams[run] = torch.get_rng_state()

@@ -8,7 +8,7 @@ A `Program` is one chunk of runs: tensors laid out once, and a step, which is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -369,11 +369,13 @@ class Program:
             self.best = _merge(self.best, self._state(), better)
             self.best_score = torch.where(better, score, self.best_score)
 
-    def fitted(self) -> FittedChunk:
+    def fitted(self, place: Mapping[int, int]) -> FittedChunk:
+        """What this chunk leaves; `place` says where a run stands among those of the result."""
         last, best = self._state(), self.best
         if best is not None:  # a run that no snapshot scored keeps its last state, whatever its neighbours have
             best = _merge(best, last, self.best_score.isposinf())
-        return FittedChunk(self.chunk, self.net, last, best, self.rho_net, self.aux_scalers)
+        chunk = replace(self.chunk, runs=tuple(place[i] for i in self.chunk.runs))
+        return FittedChunk(chunk, self.net, last, best, self.rho_net, self.aux_scalers)
 
 
 def _network(net: Net | Callable[[], nn.Module] | None, task: Task, hidden: Sequence[int]) -> Net:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from irmtv.core.messages import did_you_mean
+from irmtv.core.messages import did_you_mean, shown
 from irmtv.core.types import Runs, Task
 from irmtv.objectives.base import Objective, is_non_negative
 
+# what other libraries call the same thing
+OTHER_NAMES = {"lr": "learning_rate", "epochs": "steps", "max_steps": "steps", "lambda_": "penalty_weight"}
+OTHER_NAMES |= {"weight_decay": "l2", "anneal_steps": "warmup", "random_state": "seed"}
 PER_RUN = frozenset({"seed", "data", "learning_rate", "l2"})
 
 
@@ -62,9 +66,10 @@ def resolve_settings(
         for name in own:
             if name not in known:
                 everything = [*known, *ENGINE_CHECKS, "data"]
+                hint = did_you_mean(OTHER_NAMES.get(name, name), everything)
                 raise ValueError(
                     f"{name!r} is neither a setting of train() nor a hyper-parameter of {objective.name!r}, which "
-                    f"has {sorted(known)}.{did_you_mean(name, everything)}"
+                    f"has {sorted(known)}.{hint}"
                 )
         for name, (good, expected) in ENGINE_CHECKS.items():
             if not good(asked[name]):
@@ -157,8 +162,42 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                 )
 
 
-def check_call(snapshot_every: Any, max_chunk: Any, dtype: Any) -> None:
+def warn_of_frozen_rho(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Annealed, rho climbs in the warm-up only: without one the environments stay at their random start."""
+    stuck = [r for r, s in enumerate(settings) if s.get("schedule") == "annealed" and s["warmup"] == 0]
+    if stuck:
+        warnings.warn(
+            f"warmup=0 with schedule='annealed' leaves the inferred environments at their random start (runs "
+            f"{shown(stuck)}). Use warmup > 0, or schedule='alternating'.",
+            stacklevel=3,
+        )
+
+
+def check_watched_environments(tasks: Sequence[Task], objective: Objective) -> None:
+    """Whether there is a worst environment to look at."""
+    for task in tasks:
+        rows = task.train if task.held_out is None else task.held_out
+        if objective.needs != "aux" and (rows.environment is None or len(task.train.names) < 2):
+            raise ValueError(
+                "select='worst-env' looks at the worst environment of the held-out rows (without them, the training "
+                f"rows), and needs their environments. Task {task.name!r} has none; give them, or use select='iid'."
+            )
+
+
+def check_call(
+    snapshot_every: Any, max_chunk: Any, dtype: Any, objective: Any = "erm", runs: Any = None, progress: Any = None
+) -> None:
     """What holds for all runs of a call."""
+    if not isinstance(objective, (str, Objective)):
+        raise ValueError(
+            f"objective must be a name such as 'irm-tv-l1' or an Objective. Got {type(objective).__name__}."
+        )
+    if not isinstance(runs, Runs | None):
+        raise ValueError(f"runs must be irmtv.Runs, for example Runs(seed=range(3)). Got {type(runs).__name__}.")
+    if not (progress is None or callable(progress)):
+        raise ValueError(
+            f"progress must be a function of a Progress, such as irmtv.progress.ProgressBar. Got {progress!r}."
+        )
     for name, value in (("snapshot_every", snapshot_every), ("max_chunk", max_chunk)):
         if not (value is None or _whole(value, 1)):
             raise ValueError(f"{name} must be None or a whole number of at least 1. Got {value!r}.")

@@ -130,17 +130,19 @@ class Watcher:
             membership = self.rho.from_logits(self.rho.logits(rho, self.z), self.n_sets)
         rows = membership.rows.to(f.dtype)
 
+        present = membership.mass > 0  # (R or 1, E)
+
         def mean(v: Tensor) -> Tensor:
-            return divide(membership.sums(v), rows).cpu()
+            means = divide(membership.sums(v), rows)
+            there = present if means.ndim == 2 else present.unsqueeze(-1)
+            return torch.where(there, means, torch.nan).cpu()
 
         right = correct(self.loss, f, self.y)
         risk = mean(value)
         return Snapshot(
             step=step,
             on=self.on,
-            rows=torch.where(membership.mass > 0, rows, 0)
-            .expand(len(risk), -1)
-            .cpu(),  # what a mean divides by is not 0
+            rows=torch.where(present, rows, 0).expand(len(risk), -1).cpu(),  # what a mean divides by is not 0
             risk=risk,
             risk_square=mean(value.square()),
             slope=mean(slope),

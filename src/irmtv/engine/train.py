@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from irmtv.core.messages import shown
 from irmtv.core.types import Runs, Task
 from irmtv.engine.allocator import keep_freed_memory
 from irmtv.engine.fitted import FittedRuns
@@ -21,9 +23,11 @@ from irmtv.engine.settings import (
     as_tasks,
     check_call,
     check_tasks,
+    check_watched_environments,
     free_memory,
     pick_device,
     resolve_settings,
+    warn_of_frozen_rho,
 )
 from irmtv.engine.snapshots import History
 from irmtv.objectives import OBJECTIVES
@@ -49,10 +53,10 @@ class Progress:
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C during training. `partial` holds the runs as they were (FittedRuns), or None where some had not begun."""
+    """Ctrl-C during training. `partial` holds the runs that had begun, as they were; `partial.runs` says which."""
 
-    def __init__(self, partial: FittedRuns | None) -> None:
-        super().__init__("training was interrupted; the runs so far are in `.partial`")
+    def __init__(self, partial: FittedRuns) -> None:
+        super().__init__("training was interrupted; the runs that had begun are in `.partial`")
         self.partial = partial
 
 
@@ -80,7 +84,8 @@ def train(
 
     Parameters
     ----------
-    task : a Task, or several of equal shape; `Runs(data=...)` says which run trains on which.
+    task : a Task, or several of equal shape; `Runs(data=...)` says which run trains on which. The numbers are
+        taken as they are: standardise x, and centre y for regression, before.
     objective : a name in `irmtv.OBJECTIVES`, a sum such as "irm-tv-l1+vrex", or an Objective.
     runs : the runs. Anything that does not change a shape may differ between them at no cost: seed,
         learning_rate, l2, penalty_weight, warmup, environment_learning_rate. Other settings may differ too;
@@ -92,7 +97,8 @@ def train(
     steps : gradient steps. With mini-batches a step is one batch.
     learning_rate, l2 : Adam's rate; the weight of the sum of squares of all parameters, biases too.
     batch_size : rows per step; None is the full batch, "auto" the full batch below 100,000 rows, else 1,024.
-    select : "fixed" keeps the last step; "iid" and "worst-env" keep each run's best snapshot.
+    select : "fixed" keeps the last step; "iid" and "worst-env" keep each run's best snapshot, those of the warm-up
+        (plain risk minimisation) among them.
     snapshot_every : measure all runs every so many steps, on the task's held-out rows or, without, the training rows.
     progress : called with a `Progress` about a hundred times per chunk.
     device : "cpu", "cuda" or "auto".
@@ -104,11 +110,11 @@ def train(
     FittedRuns, in the order of `runs`.
     """
     tasks = as_tasks(task)
-    check_call(snapshot_every, max_chunk, dtype)
+    runs = Runs() if runs is None else runs
+    check_call(snapshot_every, max_chunk, dtype, objective, runs, progress)
     if net is not None and hidden != ():
         raise ValueError(f"hidden describes the network that net= replaces: give one of them. Got hidden={hidden!r}.")
     chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
-    runs = Runs() if runs is None else runs
     engine = {
         "hidden": tuple(hidden) if isinstance(hidden, Iterable) else hidden,
         "classifier": classifier,
@@ -119,9 +125,12 @@ def train(
     }
     settings = resolve_settings(chosen, runs, engine, hyperparameters, len(tasks))
     check_tasks(tasks, chosen, settings)
+    warn_of_frozen_rho(settings)
     rule = as_rule(select)
+    if select == "worst-env":
+        check_watched_environments(tasks, chosen)
     if rule is not None and snapshot_every is None:
-        snapshot_every = max(1, steps // 50)
+        snapshot_every = max(1, max(s["steps"] for s in settings) // 50)
     where = pick_device(device)
     if where.type == "cpu":
         keep_freed_memory()
@@ -140,14 +149,17 @@ def train(
     finished: list[Program] = []
 
     def result() -> FittedRuns:
-        order = torch.argsort(torch.tensor([i for p in finished for i in p.chunk.runs]))
-        diverged = {p.chunk.runs[r]: step for p in finished for r, step in p.guard.report().items()}
+        positions = [i for p in finished for i in p.chunk.runs]
+        order = torch.argsort(torch.tensor(positions))
+        begun = sorted(positions)  # all runs, unless training was interrupted
+        place = {run: i for i, run in enumerate(begun)}
+        diverged = {place[p.chunk.runs[r]]: step for p in finished for r, step in p.guard.report().items()}
         return FittedRuns(
             objective=chosen,
-            runs=runs,
+            runs=runs if len(begun) == len(runs) else runs.take(begun),
             tasks=tasks,
-            settings=tuple(settings),
-            chunks=tuple(p.fitted() for p in finished),
+            settings=tuple(settings[i] for i in begun),
+            chunks=tuple(p.fitted(place) for p in finished),
             history=History.of([p.snapshots for p in finished], order),
             diverged=dict(sorted(diverged.items())),
             select=select if isinstance(select, str) else getattr(select, "__name__", "custom"),
@@ -167,11 +179,18 @@ def train(
             program.run(tell)
         except KeyboardInterrupt:
             finished.append(program)
-            # only whole calls have every run; a partial result is made where each run has a state
-            complete = sum(len(p.chunk.runs) for p in finished) == len(runs)
-            raise TrainingInterrupted(result() if complete else None) from None
+            raise TrainingInterrupted(result()) from None
         finished.append(program)
-    return result()
+    fitted = result()
+    if fitted.diverged:
+        which = shown(fitted.diverged.items(), form=lambda item: f"{item[0]}: {item[1]}")
+        warnings.warn(
+            f"{len(fitted.diverged)} of {len(runs)} runs diverged and were frozen at their last finite state "
+            f"(run: step {which}). Lower learning_rate or penalty_weight, or standardise x and y; the other runs are "
+            "not affected.",
+            stacklevel=2,
+        )
+    return fitted
 
 
 def _layer_widths(net: Any, task: Task, settings: Sequence[Mapping[str, Any]]) -> list[int]:

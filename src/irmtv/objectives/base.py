@@ -181,14 +181,16 @@ def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
                 near = did_you_mean(unknown[0], names).strip()
                 return f"a mapping over {names}" + (f" ({near})" if near else "")
             return None if all(map(is_non_negative, value.values())) else "finite numbers of at least 0"
-        return None if is_non_negative(value) else "a finite number of at least 0 (0 is ERM)"
+        several = "" if not isinstance(value, (list, tuple)) else "; several weights are several runs: Runs.grid("
+        several += "penalty_weight=[...])" if several else ""
+        return None if is_non_negative(value) else f"a finite number of at least 0 (0 is ERM){several}"
 
     default: Any = penalties[0].default_weight
+    meaning = "lambda, the weight of the penalty"
     if len(penalties) > 1:
+        meaning = "the weights: one number for all, or a mapping by name (a part not named keeps its default)"
         default = {p.name: p.default_weight for p in penalties}
-    return HyperParameter(
-        "penalty_weight", default, "lambda, the weight of the penalty", ("log", 1e-1, 1e6), True, check
-    )
+    return HyperParameter("penalty_weight", default, meaning, ("log", 1e-1, 1e6), True, check)
 
 
 def common_hyperparameters(penalties: tuple[Penalty, ...], measure: Measure = "empirical") -> list[HyperParameter]:
