@@ -737,3 +737,15 @@ def test_held_out_environments_must_be_known():
         make_task(X, BINARY, environment=names, held_out=held)
     with refuse(expected, "(none: pass environment= for them too)"):
         make_task(X, BINARY, held_out=held)
+
+
+def test_the_same_rows_in_another_order_are_refused():
+    """By position they would be paired with other rows, without a word."""
+    x = pd.DataFrame(X)
+    y = pd.Series(BINARY)
+    with pytest.raises(ValueError, match=r"y must have its rows in the order of x.*y = y\.loc\[x\.index\]"):
+        make_task(x, y[::-1])
+    with pytest.raises(ValueError, match="environment must have its rows in the order of x"):
+        make_task(x, y, environment=pd.Series(np.arange(N) % 2)[::-1])
+    other = make_task(x, y.set_axis(range(100, 100 + N)))  # another index, the same order: by position
+    assert torch.equal(other.train.y, make_task(x, y).train.y)

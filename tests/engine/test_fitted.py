@@ -290,3 +290,14 @@ def test_evaluate_wants_test_sets_of_one_size():
     fitted = train(tasks, "erm", Runs(seed=[0, 0], data=[0, 1]), steps=2)
     with pytest.raises(ValueError, match=r"as many rows. Got \[40, 80\]"):
         fitted.evaluate()
+
+
+def test_the_repr_is_short():
+    fitted = train(task_of(), "irm-tv-l1", Runs(seed=range(3)), steps=2)
+    assert repr(fitted).startswith("FittedRuns('irm-tv-l1', Runs(3: seed=[0, 1, 2]), select='fixed', ")
+    assert len(repr(fitted)) < 100
+
+
+def test_which_state():
+    with refuse("which must be 'selected' or 'last'", "'best'"):
+        train(task_of(), "erm", steps=2).logits(arrays()[0], which="best")

@@ -39,7 +39,7 @@ class FittedChunk:
     aux_scalers: tuple[AuxScaler, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FittedRuns:
     """R trained runs. Index 0 of every result is the runs' axis, in the order of `runs`."""
 
@@ -56,8 +56,16 @@ class FittedRuns:
     def __len__(self) -> int:
         return len(self.runs)
 
+    def __repr__(self) -> str:
+        failed = f", {len(self.diverged)} diverged" if self.diverged else ""
+        return (
+            f"FittedRuns({self.objective.name!r}, {self.runs!r}, select={self.select!r}, {self.seconds:.1f} s{failed})"
+        )
+
     def state(self, which: Literal["selected", "last"] = "selected") -> list[State]:
         """The states to predict with, one per chunk: the selection rule's choice, or the last step."""
+        if which not in ("selected", "last"):
+            raise ValueError(f"which must be 'selected' or 'last'. Got {which!r}.")
         return [c.last if which == "last" or c.best is None else c.best for c in self.chunks]
 
     @property

@@ -335,7 +335,7 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
             parameters[shared] = replace(parameters[shared], default=None, check=_or_none(parameters[shared].check))
     return Objective(
         name=name,
-        formula=" + ".join(["risk", *(f"lambda_{i} [{p.name}]" for i, p in enumerate(penalties, 1))]),
+        formula=" + ".join(["risk", *(f"lambda_{i} [penalty of {p.name}]" for i, p in enumerate(penalties, 1))]),
         summary="sum of " + " and ".join(p.name for p in penalties),
         source="; ".join(dict.fromkeys(o.source for o in parts)),
         year=max(o.year for o in parts),

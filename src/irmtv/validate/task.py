@@ -68,6 +68,7 @@ def make_task(
     Task('data', 40 rows, features (1,), loss binary, 2 environments)
     """
     check_positive(min_rows, "min_rows")
+    _check_alignment(x, y=y, environment=environment, aux=aux)
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be torch.float32 or torch.float64. Got {dtype!r}. Use one of them.")
     given = Part("", x, y, environment, aux)
@@ -91,3 +92,17 @@ def make_task(
 
     tested, held = other("test", test), other("held_out", held_out)
     return Task(train, target.loss, target.n_outputs, tested, held, name, dict(card or {}))
+
+
+def _check_alignment(x: Any, **others: Any) -> None:
+    """Rows are matched by position. The same labels in another order are surely not meant so."""
+    if not isinstance(x, pd.DataFrame | pd.Series):
+        return
+    for name, values in others.items():
+        if not isinstance(values, pd.DataFrame | pd.Series) or values.index.equals(x.index):
+            continue
+        if len(values) == len(x) and x.index.is_unique and set(values.index) == set(x.index):
+            raise ValueError(
+                f"{name} must have its rows in the order of x: rows are matched by position. Got the same index in "
+                f"another order; use {name} = {name}.loc[x.index]."
+            )
