@@ -346,3 +346,28 @@ def test_a_penalty_of_ones_own():
     torch.testing.assert_close(mine(e), e.slope.mean(1))
     torch.testing.assert_close(mine(e, "empirical"), (e.mass * e.slope).sum(1))
     torch.testing.assert_close(mine(e, reduction="authors"), (e.mass * e.slope).sum(1))
+
+
+@pytest.mark.parametrize("name", [n for n in OBJECTIVES if OBJECTIVES[n].explicit and OBJECTIVES[n].penalties])
+@pytest.mark.parametrize("measure", ["empirical", "uniform", (0.2, 0.5, 0.3)])
+def test_closed_form_subgradients_are_those_of_autograd(name, measure):
+    """Value and gradient of the whole objective, by hand and by autograd, a slope of exactly 0 among them."""
+    objective = OBJECTIVES[name]
+    settings = objective.resolve({"measure": measure})
+    generator = torch.Generator().manual_seed(0)
+    draw = {k: torch.randn(4, 3, dtype=torch.float64, generator=generator).requires_grad_() for k in ("risk", "slope")}
+    draw["slope"].data[0, 0] = 0
+    mean = torch.randn(4, dtype=torch.float64, generator=generator).requires_grad_()
+    mass = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
+    e = Statistics(mean, mass, draw["risk"], draw["slope"])
+    weight, scale = (torch.rand(4, dtype=torch.float64, generator=generator) for _ in range(2))
+    weights = [(weight, (weight * scale).unsqueeze(1))]
+    total, *grads = objective.value_and_gradient(e, settings, weights, scale)
+    expected = objective.risk(e, settings) + weight * objective.penalty_values(e, settings)[0]
+    torch.testing.assert_close(total, expected)
+    leaves = (mean, draw["risk"], draw["slope"])
+    by_autograd = torch.autograd.grad(expected, leaves, scale, allow_unused=True)
+    for ours, theirs in zip(grads, by_autograd, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs)

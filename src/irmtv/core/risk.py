@@ -93,42 +93,61 @@ def summarise_blocks(
 
 
 class _BlockMeans(torch.autograd.Function):
-    """Mean loss (R,), and where wanted R_e and S_e (R, E), in one node of the graph.
-
-    On small networks the bookkeeping of a dozen nodes over a few numbers costs as much as the rows do.
-    """
+    """`BlockHead` as one node of a graph, for objectives that leave their gradient to autograd."""
 
     @staticmethod
     def forward(
         ctx: Any, f: Tensor, y: Tensor, loss: ClosedForm, blocks: Blocks, want_risk: bool, want_slope: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        value, residual, kept = loss.forward(f, y)
-        ctx.loss, ctx.blocks, ctx.several = loss, blocks, f.ndim > value.ndim
-        ctx.save_for_backward(f, residual, kept)
+        head = BlockHead(loss, f, y, blocks, want_risk, want_slope)
+        ctx.head = head
         ctx.set_materialize_grads(False)
-        losses = blocks.block_sums(value)  # (T, K, n_blocks)
-        mean = losses.sum(2).flatten() / blocks.total
-        risk = blocks.gather_blocks(losses) / blocks.rows if want_risk else None
-        if not want_slope:
-            return mean, risk, None
-        slopes = (residual * f).sum(-1) if ctx.several else residual * f
-        return mean, risk, blocks.gather_blocks(blocks.block_sums(slopes)) / blocks.rows
+        return head.mean, head.risk, head.slope
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        f, residual, kept = ctx.saved_tensors
-        blocks: Blocks = ctx.blocks
-        per_environment = [None if g is None else g / blocks.rows for g in grads[1:]]
+        return ctx.head.pull_back(*grads), None, None, None, None, None
+
+
+class BlockHead:
+    """From logits to mean loss (R,) and, where wanted, R_e and S_e (R, E); and back, both by hand.
+
+    On small networks the bookkeeping of a dozen graph nodes over a few numbers costs as much as the rows do.
+    Plain tensors in and out: no graph is built.
+    """
+
+    def __init__(
+        self, loss: ClosedForm, f: Tensor, y: Tensor, blocks: Blocks, want_risk: bool, want_slope: bool
+    ) -> None:
+        value, residual, kept = loss.forward(f, y)
+        self.loss, self.blocks, self.several = loss, blocks, f.ndim > value.ndim
+        self.saved = (f, residual, kept)
+        losses = blocks.block_sums(value)  # (T, K, n_blocks)
+        self.mean = losses.sum(2).flatten() / blocks.total
+        self.risk = blocks.gather_blocks(losses) / blocks.rows if want_risk else None
+        self.slope: Tensor | None = None
+        if want_slope:
+            slopes = (residual * f).sum(-1) if self.several else residual * f
+            self.slope = blocks.gather_blocks(blocks.block_sums(slopes)) / blocks.rows
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics(self.mean, self.blocks.mass, self.risk, self.slope)
+
+    def pull_back(self, mean: Tensor | None, risk: Tensor | None, slope: Tensor | None) -> Tensor | None:
+        """The gradient in f, from those in the mean loss (R,), in R_e and in S_e (R, E)."""
+        f, blocks = self.saved[0], self.blocks
+        per_environment = [None if g is None else g / blocks.rows for g in (risk, slope)]
         grad_loss, grad_slope = (None if g is None else blocks.spread(g, f.shape) for g in per_environment)
-        if grads[0] is not None:
-            mean = (grads[0] / blocks.total).view(*f.shape[:2], 1, 1)
-            mean = mean if blocks.weight is None else mean * blocks.weight
-            grad_loss = mean if grad_loss is None else grad_loss + mean
-        if ctx.several:
+        if mean is not None:
+            each = (mean / blocks.total).view(*f.shape[:2], 1, 1)
+            each = each if blocks.weight is None else each * blocks.weight
+            grad_loss = each if grad_loss is None else grad_loss + each
+        if self.several:
             grad_loss = None if grad_loss is None else grad_loss.unsqueeze(-1)
             grad_slope = None if grad_slope is None else grad_slope.unsqueeze(-1)
-        return ctx.loss.pull_back(f, residual, kept, grad_loss, grad_slope), None, None, None, None, None
+        return self.loss.pull_back(*self.saved, grad_loss, grad_slope)
 
 
 def _needs_environment_sums(membership: Membership, uses: Collection[str]) -> bool:

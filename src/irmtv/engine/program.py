@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from irmtv.core.losses import ClosedForm
 from irmtv.core.membership import Blocks, Codes, Membership
-from irmtv.core.risk import per_sample, summarise, summarise_blocks
+from irmtv.core.risk import BlockHead, LastLayer, per_sample, summarise, summarise_blocks
 from irmtv.core.types import Rows, Statistics, Task
 from irmtv.engine.batches import StratifiedBatches
 from irmtv.engine.capture import CapturedStep
@@ -28,7 +28,7 @@ from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.plan import Chunk
 from irmtv.engine.snapshots import Snapshot, Watcher
 from irmtv.environments.aux_network import AuxNetwork, AuxRows, AuxScaler, GroupedRows, PlainRows, lay_out
-from irmtv.objectives.base import Objective
+from irmtv.objectives.base import Objective, Weight
 from irmtv.selection import Rule
 
 
@@ -38,7 +38,7 @@ class Phase:
 
     start: int
     stop: int
-    weights: tuple[Tensor, ...]  # one (R,) per penalty: the weights that act
+    weights: tuple[Weight, ...]  # one per penalty: the weights that act
     scale: Tensor  # (R,) 1 / divisor
     penalised: bool  # some run has a penalty that acts
     climbing: Tensor | None  # (R,) of 0 and 1: whose rho climbs; None if no one's
@@ -199,7 +199,10 @@ class Program:
             if self.rho_net is not None:
                 climbing = (~acting if annealed else torch.ones_like(acting)).to(self.dtype)
                 climbing = climbing if bool(climbing.any()) else None
-            phases.append(Phase(start, stop, weights.unbind(1), scale.to(self.dtype), bool(weights.any()), climbing))
+            scale = scale.to(self.dtype)
+            columns = (weights * scale.unsqueeze(1)).unsqueeze(2).unbind(1)  # P of (R, 1)
+            both = tuple(zip(weights.unbind(1), columns, strict=True))
+            phases.append(Phase(start, stop, both, scale, bool(weights.any()), climbing))
         return phases
 
     def _make_watcher(self) -> Watcher:
@@ -257,29 +260,60 @@ class Program:
         out = self.net.forward(self.phi.views, x, training=True)
         f = out.logits.view(self.n_sets, self.per_set, *shape, *out.logits.shape[2:])
         slopes_matter = "slope" in self.uses and (phase.penalised or phase.climbing is not None)
-        if isinstance(given, Blocks) and not self.vector and isinstance(self.loss, ClosedForm):
-            e = summarise_blocks(self.loss, f, y, given, self.uses, slopes_matter)
+        blocks = given if isinstance(given, Blocks) and not self.vector else None
+        if blocks and isinstance(self.loss, ClosedForm) and (self.objective.explicit or not phase.penalised):
+            total = self._explicit(phase, self.loss, f, y, blocks, slopes_matter)
         else:
-            value, slope = per_sample(self.loss, f, y, slopes_matter, out.last, self.vector)
-            halves = self.batches is not None and slopes_matter and self.objective.wants_halves(self.static)
-            if phase.climbing is not None:
-                self._climb(value.detach(), None if slope is None else slope.detach(), aux_rows, halves)
-            if phase.penalised or given is not None:
-                e = summarise(value, slope, given or self._inferred(aux_rows, phase), self.uses, halves)
-            else:  # Phi does not see rho yet
-                e = Statistics(self._mean(value), self.no_mass)
-        total = self.objective.risk(e, self.static)
-        if phase.penalised:
-            for weight, penalty in zip(phase.weights, self.objective.penalty_values(e, self.static), strict=True):
-                total = torch.addcmul(total, weight, penalty)
-        torch.autograd.backward(total, phase.scale)
+            if blocks and isinstance(self.loss, ClosedForm):
+                e = summarise_blocks(self.loss, f, y, blocks, self.uses, slopes_matter)
+            else:
+                e = self._summarise(phase, f, y, given, aux_rows, out.last, slopes_matter)
+            total = self.objective.risk(e, self.static)
+            if phase.penalised:
+                for (weight, _), penalty in zip(
+                    phase.weights, self.objective.penalty_values(e, self.static), strict=True
+                ):
+                    total = torch.addcmul(total, weight, penalty)
+            torch.autograd.backward(total, phase.scale)
+            total = total.detach()
         if self.l2_gradient is not None:
             self.phi.gradient.addcmul_(self.phi.vector, self.l2_gradient)
         rho_adam = self.rho_adam if phase.climbing is not None else None
-        self.guard.check(total.detach(), self._now, self.adam, rho_adam)
+        self.guard.check(total, self._now, self.adam, rho_adam)
         self.adam.step()
         if self.clock is not None:
             self.clock.add_(1)
+
+    def _explicit(
+        self, phase: Phase, loss: ClosedForm, f: Tensor, y: Tensor, given: Blocks, want_slope: bool
+    ) -> Tensor:
+        """The objective (R,), and its gradient written into the parameters: by hand down to the logits."""
+        weights = phase.weights if phase.penalised else ()
+        with torch.no_grad():
+            head = BlockHead(loss, f.detach(), y, given, "risk" in self.uses, want_slope)
+            total, *grads = self.objective.value_and_gradient(head.statistics, self.static, weights, phase.scale)
+            gradient = head.pull_back(*grads)
+        torch.autograd.backward(f, gradient)
+        return total
+
+    def _summarise(
+        self,
+        phase: Phase,
+        f: Tensor,
+        y: Tensor,
+        given: Membership | None,
+        aux_rows: AuxRows | None,
+        last: LastLayer | None,
+        want_slope: bool,
+    ) -> Statistics:
+        """The statistics for Phi's step, as a graph; rho, where it climbs, takes its step first."""
+        value, slope = per_sample(self.loss, f, y, want_slope, last, self.vector)
+        halves = self.batches is not None and want_slope and self.objective.wants_halves(self.static)
+        if phase.climbing is not None:
+            self._climb(value.detach(), None if slope is None else slope.detach(), aux_rows, halves)
+        if phase.penalised or given is not None:
+            return summarise(value, slope, given or self._inferred(aux_rows, phase), self.uses, halves)
+        return Statistics(self._mean(value), self.no_mass)  # Phi does not see rho yet
 
     @property
     def _now(self) -> int | Tensor:

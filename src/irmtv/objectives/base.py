@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,6 +15,8 @@ from irmtv.core.types import Measure, Reduction, Statistics
 
 Needs = Literal["nothing", "environment", "aux"]
 Uses = Literal["risk", "slope"]
+Weight = tuple[Tensor, Tensor]  # lambda (R,), and lambda times the scale of the gradient (R, 1)
+Subgradient = tuple[Tensor, Tensor | None, Tensor | None]  # value (R,), d/dR_e (R, E), d/dS_e (R, E)
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,26 @@ class Penalty:
     default_weight: float = 1e3
     measure: Measure = "empirical"
     reduction: Reduction = "expectation"
+    # the penalty, and its (sub)gradient in R_e and S_e, in closed form; without it autograd is asked
+    subgradient: Callable[[Statistics, Tensor], Subgradient] | None = field(default=None, repr=False)
 
     def wants_halves(self, estimator: str | None) -> bool:
         return "slope" in self.uses and (estimator == "halves" or (estimator == "auto" and self.power == 2))
 
     def __call__(self, e: Statistics, measure: Measure | None = None, reduction: Reduction | None = None) -> Tensor:
+        return self.function(e, self.weights(e, measure, reduction))
+
+    def weights(self, e: Statistics, measure: Measure | None, reduction: Reduction | None) -> Tensor:
+        """What each environment counts: mu_e, or the authors' powers of the masses."""
         if (reduction or self.reduction) == "authors" and "slope" in self.uses:
-            return self.function(e, e.mass**self.power)
-        return self.function(e, e.measure(measure or self.measure))
+            return e.mass**self.power
+        return e.measure(measure or self.measure)
+
+
+def _add(total: Tensor | None, part: Tensor | None, factor: Tensor) -> Tensor | None:
+    if part is None:
+        return total
+    return part * factor if total is None else torch.addcmul(total, part, factor)
 
 
 def _weight_after_warmup(weight: Tensor) -> Tensor:
@@ -99,6 +113,33 @@ class Objective:
         """One (R,) tensor per penalty."""
         measure, reduction = settings.get("measure"), settings.get("reduction")
         return [p(self._batch_form(p, e, settings), measure, reduction) for p in self.penalties]
+
+    @property
+    def explicit(self) -> bool:
+        """Whether every penalty has its subgradient in closed form."""
+        return all(p.subgradient is not None for p in self.penalties)
+
+    def value_and_gradient(
+        self, e: Statistics, settings: Mapping[str, Any], weights: Sequence[Weight], scale: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """risk + sum_k weight_k penalty_k (R,), and `scale` times its gradient in the mean loss, R_e and S_e.
+
+        Without weights: the risk alone, as in the warm-up.
+        """
+        measure = settings.get("measure") or self.measure
+        total = self.risk(e, settings)
+        plain = measure == "empirical" or self.needs == "aux"
+        by_mean = scale if plain else None
+        by_risk = None if plain else scale.unsqueeze(1) * e.measure(measure)
+        by_slope = None
+        for penalty, (weight, factor) in zip(self.penalties, weights, strict=False):
+            assert penalty.subgradient is not None
+            mu = penalty.weights(e, settings.get("measure"), settings.get("reduction"))
+            value, in_risk, in_slope = penalty.subgradient(e, mu)
+            total = torch.addcmul(total, weight, value)
+            by_risk = _add(by_risk, in_risk, factor)
+            by_slope = _add(by_slope, in_slope, factor)
+        return total, by_mean, by_risk, by_slope
 
     def wants_halves(self, settings: Mapping[str, Any]) -> bool:
         """Whether a mini-batch step must compute the slopes of two half batches."""

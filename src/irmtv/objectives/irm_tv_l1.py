@@ -10,7 +10,7 @@ from torch import Tensor
 
 from irmtv.core.risk import modulus
 from irmtv.core.types import Statistics
-from irmtv.objectives.base import Penalty, penalised
+from irmtv.objectives.base import Penalty, Subgradient, penalised
 
 
 def tv_l1(e: Statistics, mu: Tensor) -> Tensor:
@@ -18,9 +18,17 @@ def tv_l1(e: Statistics, mu: Tensor) -> Tensor:
     return (mu * modulus(e)).sum(-1).square()
 
 
+def tv_l1_subgradient(e: Statistics, mu: Tensor) -> Subgradient:
+    """The paper's closed form (eq. IRMTVL1objsubgrad): d/dS_e = 2 (sum mu |S|) mu_e sign(S_e), for a scalar w."""
+    assert e.slope is not None
+    direction = mu * e.slope.sign()
+    variation = (direction * e.slope).sum(-1)  # sum_e mu_e |S_e|
+    return variation.square(), None, direction * (2 * variation).unsqueeze(-1)
+
+
 IRM_TV_L1 = penalised(
     "irm-tv-l1",
-    Penalty("irm-tv-l1", tv_l1),
+    Penalty("irm-tv-l1", tv_l1, subgradient=tv_l1_subgradient),
     formula="sum_e mu_e R_e + lambda (sum_e mu_e |S_e|)^2",
     summary="squared total variation (l1) of the risk in the classifier, environments given",
     source="Lai & Wang, ICML",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from irmtv.core.risk import modulus_squared
 from irmtv.core.types import Statistics
-from irmtv.objectives.base import Penalty, penalised
+from irmtv.objectives.base import Penalty, Subgradient, penalised
 
 
 def tv_l2(e: Statistics, mu: Tensor) -> Tensor:
@@ -18,11 +18,18 @@ def tv_l2(e: Statistics, mu: Tensor) -> Tensor:
     return (mu * modulus_squared(e)).sum(-1)
 
 
+def tv_l2_subgradient(e: Statistics, mu: Tensor) -> Subgradient:
+    """For a scalar classifier: d/dS_e = 2 mu_e S_e."""
+    assert e.slope is not None
+    pull = mu * e.slope
+    return (pull * e.slope).sum(-1), None, 2 * pull
+
+
 AUTHORS_L2 = "(sum of squared mass-weighted slopes) is another penalty than the expectation: m_e^2 in place of m_e"
 
 IRM_TV_L2 = penalised(
     "irm-tv-l2",
-    Penalty("irm-tv-l2", tv_l2, power=2),
+    Penalty("irm-tv-l2", tv_l2, power=2, subgradient=tv_l2_subgradient),
     formula="sum_e mu_e R_e + lambda sum_e mu_e |S_e|^2",
     summary="mean squared slope of the risk in the classifier, environments given",
     source="Lai & Wang, ICML",

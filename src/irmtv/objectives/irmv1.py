@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from irmtv.objectives.base import Penalty, penalised
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
+from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2, tv_l2_subgradient
 
 
 def _divide_by_lambda(weight: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def _weight_one_before_annealing(weight: Tensor) -> Tensor:
 
 IRMV1 = penalised(
     "irmv1",
-    Penalty("irmv1", tv_l2, power=2, measure="uniform"),
+    Penalty("irmv1", tv_l2, power=2, measure="uniform", subgradient=tv_l2_subgradient),
     measure="uniform",
     formula="mean_e R_e + lambda mean_e |S_e|^2",
     summary="the first practical IRM: squared slope, every environment counted once",

@@ -9,7 +9,7 @@ so their lambda cannot be carried over as it is.
 from torch import Tensor
 
 from irmtv.core.types import Statistics
-from irmtv.objectives.base import Penalty, penalised
+from irmtv.objectives.base import Penalty, Subgradient, penalised
 
 
 def risk_variance(e: Statistics, mu: Tensor) -> Tensor:
@@ -19,9 +19,17 @@ def risk_variance(e: Statistics, mu: Tensor) -> Tensor:
     return (mu * (e.risk - mean).square()).sum(-1)
 
 
+def risk_variance_subgradient(e: Statistics, mu: Tensor) -> Subgradient:
+    """d/dR_e = 2 mu_e (R_e - sum mu R); the mean's own part is 0, since the deviations sum to 0."""
+    assert e.risk is not None
+    deviation = e.risk - (mu * e.risk).sum(-1, keepdim=True)
+    pull = mu * deviation
+    return (pull * deviation).sum(-1), 2 * pull, None
+
+
 VREX = penalised(
     "vrex",
-    Penalty("vrex", risk_variance, uses=frozenset({"risk"})),
+    Penalty("vrex", risk_variance, uses=frozenset({"risk"}), subgradient=risk_variance_subgradient),
     formula="sum_e mu_e R_e + lambda sum_e mu_e (R_e - sum mu R)^2",
     summary="variance of the risk over the environments",
     source="Krueger et al., ICML",
