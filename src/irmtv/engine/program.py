@@ -225,6 +225,9 @@ class Program:
     # ---- training --------------------------------------------------------------------------------------------
 
     def run(self, tell: Callable[[int], None]) -> None:
+        if self.device.type == "cuda":
+            # torch's backward thread warns if a matrix product is the first thing it does on a GPU
+            torch.autograd.backward(torch.zeros((), device=self.device, requires_grad=True) * 1)
         every = max(1, self.steps // 100)
         for phase in self.phases:
             if self.guard.all_dead:
