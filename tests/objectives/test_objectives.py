@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contracts.reference import KINDS, UNIFORM
 from irmtv.core.membership import Codes
 from irmtv.core.risk import summarise
 from irmtv.core.types import Statistics
@@ -18,17 +19,6 @@ from irmtv.objectives.base import Penalty
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PENALISED = [name for name, o in OBJECTIVES.items() if o.penalties]
-KIND = {
-    "irmv1": "l2",
-    "irm-tv-l2": "l2",
-    "irm-tv-l1": "l1",
-    "vrex": "variance",
-    "mm-rex": "worst",
-    "minimax-tv-l2": "l2",
-    "zin": "l2",
-    "minimax-tv-l1": "l1",
-}
-UNIFORM = {"irmv1", "mm-rex"}  # their own measure
 WEIGHTS = (0.2, 3.0, 0.0, 1.0, 0.5)  # a given measure, not summing to 1
 R, E = 3, 5
 
@@ -97,7 +87,7 @@ def value(name, e, **given_settings):
 
 def test_every_objective_is_here():
     """A new objective must be added to the brute force above."""
-    assert set(PENALISED) == set(KIND)
+    assert set(PENALISED) == set(KINDS)
     assert set(OBJECTIVES) - set(PENALISED) == {"erm"}
 
 
@@ -107,7 +97,7 @@ def test_every_objective_is_here():
 @pytest.mark.parametrize("n_components", [None, 4], ids=["scalar", "vector"])
 @pytest.mark.parametrize("absent", [(), (1, 3)], ids=["all present", "two absent"])
 def test_penalty_against_loops(name, measure, reduction, n_components, absent):
-    objective, kind = OBJECTIVES[name], KIND[name]
+    objective, kind = OBJECTIVES[name], KINDS[name]
     asked = {k: v for k, v in (("measure", measure), ("reduction", reduction)) if v is not None}
     if kind in ("variance", "worst") and reduction is not None:
         with pytest.raises(ValueError, match="'reduction' is not a hyper-parameter"):

@@ -13,7 +13,7 @@ import torch
 
 from irmtv.core.types import Statistics
 from irmtv.objectives import BUILT_IN, OBJECTIVES, Objective, Registry, UnknownObjectiveError
-from irmtv.objectives.base import check_count, check_positive
+from irmtv.objectives.base import check_above_zero, check_count
 
 NAMES = [o.name for o in BUILT_IN]
 PENALISED = [o.name for o in BUILT_IN if o.penalties]
@@ -366,4 +366,4 @@ def test_counts(value, good):
 
 @pytest.mark.parametrize(("value", "good"), [(1e-9, True), (3, True), (0, False), (math.inf, False), (math.nan, False)])
 def test_positive_numbers(value, good):
-    assert (check_positive(value) is None) is good
+    assert (check_above_zero(value) is None) is good

@@ -143,6 +143,10 @@ class Blocks:
             v = v * (self.weight.unsqueeze(-1) if v.ndim > 4 else self.weight)
         return v.sum(3)
 
+    def mean(self, v: Tensor) -> Tensor:
+        """Mean over all rows of every run, pads left out: (T, K, n_blocks, length) -> (R,)."""
+        return self.block_sums(v).sum(2).flatten() / self.total
+
     def gather_blocks(self, per_block: Tensor) -> Tensor:
         """From sums over blocks (T, K, n_blocks, ...) to sums over environments (R, E, ...)."""
         trailing = per_block.shape[3:]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -113,12 +113,10 @@ class Program:
     # ---- set-up ----------------------------------------------------------------------------------------------
 
     def _make_rho(self, mine: Sequence[Mapping[str, Any]]) -> None:
-        aux = [t.train.aux for t in self.tasks]
-        assert all(a is not None for a in aux)
-        n_aux = aux[0].shape[1]  # type: ignore[union-attr]
-        self.rho_net = AuxNetwork(n_aux, self.static["n_environments"], self.static["environment_hidden"])
+        aux = [t.train.aux for t in self.tasks if t.train.aux is not None]  # `check_tasks` saw to it that all have it
+        self.rho_net = AuxNetwork(aux[0].shape[1], self.static["n_environments"], self.static["environment_hidden"])
         self.n_environments = self.rho_net.n_environments
-        self.aux_scalers = tuple(AuxScaler.of(a, self.static["aux_scaling"]) for a in aux if a is not None)
+        self.aux_scalers = tuple(AuxScaler.of(a, self.static["aux_scaling"]) for a in aux)
         self.rho = FlatParameters([self.rho_net.init(g) for g in self.generators], self.device, self.dtype)
         self.rho_rate = self._column(mine, "environment_learning_rate")
         self.rho_adam = Adam(self.rho, self.rho_rate, maximise=True)
@@ -324,10 +322,9 @@ class Program:
 
     def _mean(self, value: Tensor) -> Tensor:
         """Mean loss of every run, pads left out: (R,)."""
-        weight = self.aux_rows.blocks.weight if isinstance(self.aux_rows, GroupedRows) else None
-        if weight is None:
-            return value.flatten(2).mean(2).flatten()
-        return ((value * weight).flatten(2).sum(2) / weight.flatten(2).sum(2)).flatten()
+        if isinstance(self.aux_rows, GroupedRows):
+            return self.aux_rows.blocks.mean(value)
+        return value.flatten(2).mean(2).flatten()
 
     def _climb(self, value: Tensor, slope: Tensor | None, aux_rows: AuxRows | None, halves: bool) -> None:
         """One step of rho up the penalties; Phi stands still."""
@@ -426,12 +423,13 @@ def _network(net: Net | Callable[[], nn.Module] | None, task: Task, hidden: Sequ
     if isinstance(net, Module):
         return Module(net.factory, task.n_outputs)  # without any run's copies: this chunk's own
     if hasattr(net, "shapes") and hasattr(net, "forward") and not isinstance(net, nn.Module):
-        if net.n_outputs != task.n_outputs:  # type: ignore[union-attr]
+        own = cast(Net, net)
+        if own.n_outputs != task.n_outputs:
             raise ValueError(
                 f"net must have one output per class or target of the task, n_outputs={task.n_outputs}. "
-                f"Got n_outputs={net.n_outputs}."  # type: ignore[union-attr]
+                f"Got n_outputs={own.n_outputs}."
             )
-        return net  # type: ignore[return-value]
+        return own
     if callable(net) and not isinstance(net, nn.Module):
         return Module(net, task.n_outputs)
     raise ValueError(

@@ -132,7 +132,8 @@ class Objective:
         by_mean = scale if plain else None
         by_risk = None if plain else scale.unsqueeze(1) * e.measure(measure)
         by_slope = None
-        for penalty, (weight, factor) in zip(self.penalties, weights, strict=False):
+        acting = self.penalties if weights else ()
+        for penalty, (weight, factor) in zip(acting, weights, strict=True):
             assert penalty.subgradient is not None
             mu = penalty.weights(e, settings.get("measure"), settings.get("reduction"))
             value, in_risk, in_slope = penalty.subgradient(e, mu)
@@ -196,7 +197,7 @@ def check_count(value: Any) -> str | None:
     return None if good else "a whole number of at least 2"
 
 
-def check_positive(value: Any) -> str | None:
+def check_above_zero(value: Any) -> str | None:
     return None if is_non_negative(value) and value > 0 else "a finite number above 0"
 
 
@@ -306,7 +307,7 @@ def minimax_hyperparameters() -> list[HyperParameter]:
             "Adam's rate for rho",
             ("log", 1e-4, 1e-1),
             True,
-            check_positive,
+            check_above_zero,
         ),
         HyperParameter(
             "aux_scaling",
