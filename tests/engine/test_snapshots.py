@@ -33,6 +33,16 @@ def means(q, v):
     return (q.T @ v) / (total if v.ndim == 1 else total.unsqueeze(1))
 
 
+def covariance(q, v):
+    """How sure those means are, by the textbook: variances (E,) or (E, J) for hard q, a matrix (E, E) for soft q."""
+    total = q.sum(0)
+    if ((q == 0) | (q == 1)).all():
+        hard = [v[q[:, e] == 1] for e in range(q.shape[1])]
+        return torch.stack([rows.var(0, correction=0) / len(rows) for rows in hard])
+    off = q * (v.unsqueeze(1) - means(q, v)) / total  # (N, E)
+    return off.T @ off
+
+
 def one_hot(codes, n):
     return torch.nn.functional.one_hot(codes, n).double()
 
@@ -43,9 +53,9 @@ def check_last(history, r, loss, f, y, q, s):
     expected = {
         "rows": q.sum(0),
         "risk": means(q, value),
-        "risk_square": means(q, value.square()),
+        "risk_cov": covariance(q, value),
         "slope": means(q, s),
-        "slope_square": means(q, s.square()),
+        "slope_cov": covariance(q, s),
     }
     if loss == "binary":
         expected["accuracy"] = means(q, ((f > 0) == (y == 1)).double())
@@ -65,7 +75,7 @@ def test_the_last_record_is_what_the_last_state_gives(loss, held_out):
     history = fitted.history
     assert history.steps == (0, 5, 10, 15, 20)
     assert history.on == ("held-out" if held_out else "train")
-    for name in ("rows", "risk", "risk_square", "slope", "slope_square", "accuracy"):
+    for name in ("rows", "risk", "risk_cov", "slope", "slope_cov", "accuracy"):
         assert getattr(history, name).shape == (5, 3, 3)  # (S, R, E)
     rows = task.held_out if held_out else task.train
     q = one_hot(rows.environment, 3)
@@ -88,7 +98,7 @@ def test_records_of_inferred_environments(n_environments, held_out):
 def test_records_of_a_vector_classifier(loss, hidden, size):
     task = task_of(loss)
     fitted = train(task, "irm-tv-l1", SEEDS, snapshot_every=10, classifier="vector", hidden=hidden, **S)
-    assert fitted.history.slope.shape == fitted.history.slope_square.shape == (3, 3, 3, size)
+    assert fitted.history.slope.shape == fitted.history.slope_cov.shape == (3, 3, 3, size)
     x, y = task.train.x, task.train.y
     (state,) = fitted.state("last")
     for r, f in enumerate(fitted.logits(x)):
@@ -154,7 +164,7 @@ def test_runs_of_several_groups_have_one_history(objective, differ):
         own = {k: v[r] for k, v in differ.items()}
         alone = train(task, objective, Runs(r, **own), snapshot_every=5, **shared).history
         at = [whole.steps.index(s) for s in alone.steps]
-        for name in ("rows", "risk", "risk_square", "accuracy", "slope", "slope_square"):
+        for name in ("rows", "risk", "risk_cov", "accuracy", "slope", "slope_cov"):
             theirs = getattr(alone, name)[:, 0]
             ours = getattr(whole, name)[at, r]
             theirs = theirs.unsqueeze(-1) if theirs.ndim < ours.ndim else theirs

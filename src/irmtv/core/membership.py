@@ -282,6 +282,10 @@ class SoftPair:
         return 2
 
     @property
+    def q(self) -> Tensor:  # (T, K, E, N)
+        return torch.stack([self.rho, 1 - self.rho], 2)
+
+    @property
     def rows_shape(self) -> tuple[int, ...]:
         return (self.rho.shape[2],)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +37,7 @@ class FittedChunk:
     best: State | None
     rho: AuxNetwork | None
     aux_scalers: tuple[AuxScaler, ...]
+    kept: Mapping[int, State] = field(default_factory=dict)  # step -> state, where every snapshot's was kept
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,6 +73,14 @@ class FittedRuns:
     def steps(self) -> Tensor:
         """(R,) the step at which each run's selected state was taken."""
         return self._in_order([s.steps for s in self.state()])
+
+    def at(self, step: int) -> FittedRuns:
+        """These runs as they were at a snapshot; needs `train(..., keep_states=True)`."""
+        if not all(step in c.kept for c in self.chunks):
+            steps = sorted(set.intersection(*(set(c.kept) for c in self.chunks)))
+            hint = f"one of {steps}" if steps else "nothing: train with snapshot_every=... and keep_states=True"
+            raise ValueError(f"step must be a snapshot whose states were kept, {hint}. Got {step!r}.")
+        return replace(self, chunks=tuple(replace(c, last=c.kept[step], best=None) for c in self.chunks))
 
     def logits(self, x: Any, *, which: Literal["selected", "last"] = "selected", batch_rows: int = 1 << 16) -> Tensor:
         """Outputs of every run: (R, N), or (R, N, C).

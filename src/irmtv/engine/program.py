@@ -56,6 +56,7 @@ class Program:
         net: Net | Callable[[], nn.Module] | None,
         rule: Rule | None,
         snapshot_every: int | None,
+        keep_states: bool,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
@@ -93,6 +94,7 @@ class Program:
         self.guard = Guard(self.phi, self.rho if self.rho_net is not None else None)
         self.watcher = self._make_watcher() if snapshot_every else None
         self.snapshots: list[Snapshot] = []
+        self.keep_states, self.kept = keep_states, dict[int, State]()
         self.best: State | None = None
         self.best_score = torch.full((len(chunk.runs),), torch.inf, dtype=torch.float64)
         self.step_now = 0
@@ -391,6 +393,8 @@ class Program:
         rho = self.rho.views if self.rho_net is not None else None
         snapshot = self.watcher.look(self.step_now, self.phi.views, rho)
         self.snapshots.append(snapshot)
+        if self.keep_states:
+            self.kept[self.step_now] = self._state()
         if self.rule is None:
             return
         score = self.rule(snapshot).cpu().to(self.best_score)
@@ -409,7 +413,7 @@ class Program:
         if best is not None:  # a run that no snapshot scored keeps its last state, whatever its neighbours have
             best = _merge(best, last, self.best_score.isposinf())
         chunk = replace(self.chunk, runs=tuple(place[i] for i in self.chunk.runs))
-        return FittedChunk(chunk, self.net, last, best, self.rho_net, self.aux_scalers)
+        return FittedChunk(chunk, self.net, last, best, self.rho_net, self.aux_scalers, self.kept)
 
 
 def _network(net: Net | Callable[[], nn.Module] | None, task: Task, hidden: Sequence[int]) -> Net:

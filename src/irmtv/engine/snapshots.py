@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Loss
-from irmtv.core.membership import Codes, Membership
+from irmtv.core.membership import Codes, Membership, Soft, SoftPair
 from irmtv.core.risk import divide, per_sample
 from irmtv.core.types import Rows
 from irmtv.engine.nets import Net, Parameters
@@ -25,9 +25,9 @@ class Snapshot:
     on: Literal["held-out", "train"]
     rows: Tensor  # (R, E) q-weighted number of rows
     risk: Tensor  # (R, E) mean loss
-    risk_square: Tensor  # (R, E) mean squared loss: with `risk` it gives the standard error
+    risk_cov: Tensor  # (R, E) squared standard errors; (R, E, E) covariances where environments share rows (inferred)
     slope: Tensor  # (R, E) mean slope, (R, E, J) for a vector classifier
-    slope_square: Tensor  # like slope: mean squared slope
+    slope_cov: Tensor  # like risk_cov, with a last axis J for a vector classifier
     accuracy: Tensor  # (R, E); NaN where the loss is not a classification loss
 
 
@@ -43,9 +43,9 @@ class History:
     on: str
     rows: Tensor
     risk: Tensor
-    risk_square: Tensor
+    risk_cov: Tensor
     slope: Tensor
-    slope_square: Tensor
+    slope_cov: Tensor
     accuracy: Tensor
 
     @classmethod
@@ -129,7 +129,6 @@ class Watcher:
             assert self.rho is not None and rho is not None and self.z is not None
             membership = self.rho.from_logits(self.rho.logits(rho, self.z), self.n_sets)
         rows = membership.rows.to(f.dtype)
-
         present = membership.mass > 0  # (R or 1, E)
 
         def mean(v: Tensor) -> Tensor:
@@ -144,8 +143,33 @@ class Watcher:
             on=self.on,
             rows=torch.where(present, rows, 0).expand(len(risk), -1).cpu(),  # what a mean divides by is not 0
             risk=risk,
-            risk_square=mean(value.square()),
+            risk_cov=covariance_of_means(membership, value).to(risk),
             slope=mean(slope),
-            slope_square=mean(slope.square()),
+            slope_cov=covariance_of_means(membership, slope).to(risk),
             accuracy=torch.full_like(risk, torch.nan) if right is None else mean(right),
         )
+
+
+def covariance_of_means(membership: Membership, v: Tensor) -> Tensor:
+    """How sure the environments' means of v, (T, K, N) or (T, K, N, J), are.
+
+    Environments that share no row: their squared standard errors, (R, E) or (R, E, J). Soft ones: the covariance
+    matrix sum_i q_ie q_if (v_i - mean_e)(v_i - mean_f) / (Q_e Q_f), (R, E, E) or (R, E, E, J), Q_e the rows of e.
+    NaN where an environment has no rows.
+    """
+    v = v.double()
+    rows = membership.rows.double()
+    absent = (membership.mass <= 0).expand(v.shape[0] * v.shape[1], -1)  # (R, E)
+    means = divide(membership.sums(v), rows)
+    if not isinstance(membership, (Soft, SoftPair)):
+        spread = divide(membership.sums(v.square()), rows) - means.square()
+        variance = divide(spread.clamp_min(0), rows)
+        return variance.masked_fill(absent if means.ndim == 2 else absent.unsqueeze(-1), torch.nan)
+    q = membership.q.double().flatten(0, 1).unsqueeze(-1)  # (R, E, N, 1)
+    v = v.flatten(0, 1).unsqueeze(1)  # (R, 1, N) or (R, 1, N, J)
+    v = v if v.ndim == 4 else v.unsqueeze(-1)
+    off = q * (v - means.view(*means.shape[:2], 1, -1)) / rows.view(*rows.shape, 1, 1)  # (R, E, N, J)
+    matrix = torch.einsum("renj,rfnj->refj", off, off)
+    either = absent.unsqueeze(1) | absent.unsqueeze(2)
+    matrix = matrix.masked_fill(either.unsqueeze(-1), torch.nan)
+    return matrix.squeeze(-1) if means.ndim == 2 else matrix

@@ -74,6 +74,7 @@ def train(
     batch_size: int | Literal["auto"] | None = "auto",
     select: str | Rule = "fixed",
     snapshot_every: int | None = None,
+    keep_states: bool = False,
     progress: Callable[[Progress], None] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -100,6 +101,7 @@ def train(
     select : "fixed" keeps the last step; "iid" and "worst-env" keep each run's best snapshot, those of the warm-up
         (plain risk minimisation) among them.
     snapshot_every : measure all runs every so many steps, on the task's held-out rows or, without, the training rows.
+    keep_states : keep all runs' parameters at every snapshot, so that `fitted.at(step)` can go back to it.
     progress : called with a `Progress` about a hundred times per chunk.
     device : "cpu", "cuda" or "auto".
     max_chunk : at most so many runs in one program (otherwise chosen by cache and memory).
@@ -131,6 +133,8 @@ def train(
         check_watched_environments(tasks, chosen)
     if rule is not None and snapshot_every is None:
         snapshot_every = max(1, max(s["steps"] for s in settings) // 50)
+    if keep_states and snapshot_every is None:
+        raise ValueError("keep_states=True keeps the states of the snapshots: say how often, snapshot_every=...")
     where = pick_device(device)
     if where.type == "cpu":
         keep_freed_memory()
@@ -168,7 +172,7 @@ def train(
 
     for chunk in chunks:
         done = sum(len(p.chunk.runs) for p in finished)
-        program = Program(chunk, tasks, chosen, settings, net, rule, snapshot_every, where, dtype)
+        program = Program(chunk, tasks, chosen, settings, net, rule, snapshot_every, keep_states, where, dtype)
 
         def tell(step: int, done: int = done, program: Program = program) -> None:
             if progress is not None:
