@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from irmtv.selection import RULES, as_rule, iid, worst_environment
+from irmtv.selection import as_rule, iid, worst_environment
+from irmtv.selection.scores import STREAMING
 
 
 @dataclass
@@ -48,7 +49,7 @@ def test_rules_by_name():
     assert as_rule("fixed") is None
     assert as_rule("iid") is iid
     assert as_rule("worst-env") is worst_environment
-    assert set(RULES) == {"fixed", "iid", "worst-env"}
+    assert set(STREAMING) == {"fixed", "iid", "worst-env"}
 
 
 def test_a_function_is_its_own_rule():

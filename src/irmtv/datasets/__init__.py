@@ -1,5 +1,6 @@
 """Data sets: generators and loaders that return a :class:`irmtv.core.types.Task`, with a card each."""
 
+from irmtv.datasets.catalogue import DATASETS, DataSet
 from irmtv.datasets.simulation import (
     expected_worst,
     make_simulation,
@@ -7,4 +8,4 @@ from irmtv.datasets.simulation import (
     simulation_limit,
 )
 
-__all__ = ["expected_worst", "make_simulation", "population_accuracy", "simulation_limit"]
+__all__ = ["DATASETS", "DataSet", "expected_worst", "make_simulation", "population_accuracy", "simulation_limit"]

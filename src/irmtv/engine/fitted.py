@@ -121,23 +121,29 @@ class FittedRuns:
         return self._in_order(parts)
 
     def membership(self, aux: Any, *, which: Literal["selected", "last"] = "selected") -> Tensor:
-        """Probability of each inferred environment for rows with these auxiliary variables: (R, N, E)."""
+        """Probability of each inferred environment for rows with these auxiliary variables: (R, N, E).
+
+        aux is (N, A) for all runs, or a sequence with one array of N rows per data set.
+        """
         if self.chunks[0].rho is None:
             raise ValueError(
                 f"membership() is for objectives that infer environments from aux. {self.objective.name!r} does not."
             )
-        z = _tensor(aux)
-        z = z.unsqueeze(-1) if z.ndim == 1 else z  # (N, A)
-        if z.ndim != 2 or z.shape[1] != self.chunks[0].rho.n_aux:
-            raise ValueError(
-                f"aux must have the columns of the training rows, (rows, {self.chunks[0].rho.n_aux}). "
-                f"Got {tuple(z.shape)}."
-            )
+        per_set = isinstance(aux, (list, tuple)) and len(self.tasks) > 1 and len(aux) == len(self.tasks)
+        inputs = [_tensor(a) for a in (aux if per_set else [aux])]
+        inputs = [z.unsqueeze(-1) if z.ndim == 1 else z for z in inputs]  # (N, A)
+        for z in inputs:
+            if z.ndim != 2 or z.shape[1] != self.chunks[0].rho.n_aux:
+                raise ValueError(
+                    f"aux must have the columns of the training rows, (rows, {self.chunks[0].rho.n_aux}). "
+                    f"Got {tuple(z.shape)}."
+                )
         parts = []
         for fitted, state in zip(self.chunks, self.state(which), strict=True):
             assert fitted.rho is not None and state.rho is not None
             dtype = state.rho["W"].dtype
-            scaled = torch.stack([s(z, dtype).T for s in fitted.aux_scalers])  # (T, A, N)
+            sets = [inputs[d] for d in fitted.chunk.data] if per_set else inputs * len(fitted.aux_scalers)
+            scaled = torch.stack([s(z, dtype).T for s, z in zip(fitted.aux_scalers, sets, strict=True)])  # (T, A, N)
             with torch.no_grad():
                 logits = fitted.rho.logits(state.rho, scaled)  # (R, outputs, N)
             if fitted.rho.n_outputs == 1:

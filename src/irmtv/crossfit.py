@@ -1,0 +1,116 @@
+"""Parts of a task for selection: folds that are held out in turn, and the task without each of its environments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from irmtv.core.losses import Loss
+from irmtv.core.types import Rows, Task
+
+
+def fold_of_rows(rows: Rows, n_folds: int, seed: int) -> Tensor:
+    """A fold for every row, at random and equally often in every environment: (N,) int64.
+
+    Folds differ by at most one row in size, and so do the shares of each environment. Where no environments are
+    given, rows are dealt in the order of the first auxiliary variable, so that every fold covers its range.
+    """
+    n = len(rows)
+    if not 2 <= n_folds <= n:
+        raise ValueError(f"n_folds must be from 2 to the number of rows, {n}. Got {n_folds!r}.")
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.randperm(n, generator=generator)
+    if rows.environment is not None:
+        shuffled = shuffled[torch.argsort(rows.environment[shuffled], stable=True)]
+    elif rows.aux is not None:
+        shuffled = torch.argsort(rows.aux[:, 0], stable=True)
+    # dealt in rounds of n_folds, each round in an order of its own
+    rounds = -(-n // n_folds)
+    dealt = torch.cat([torch.randperm(n_folds, generator=generator) for _ in range(rounds)])[:n]
+    fold = torch.empty(n, dtype=torch.int64)
+    fold[shuffled] = dealt
+    return fold
+
+
+def fold_tasks(task: Task, n_folds: int, seed: int) -> list[Task]:
+    """The task once for every fold: trained on the other folds, measured on this one. Test rows are dropped."""
+    fold = fold_of_rows(task.train, n_folds, seed)
+    return [
+        replace(
+            task,
+            train=task.train.take((fold != k).nonzero().squeeze(1)),
+            held_out=task.train.take((fold == k).nonzero().squeeze(1)),
+            test=None,
+        )
+        for k in range(n_folds)
+    ]
+
+
+def left_out_tasks(task: Task) -> list[Task]:
+    """The task once for every environment: trained without it, measured on it."""
+    rows = task.train
+    if rows.environment is None or len(rows.names) < 3:
+        raise ValueError(
+            "leave-one-env-out trains without each environment in turn and needs three or more, so that two remain "
+            f"to compare. Task {task.name!r} has {len(rows.names)}; use 'invariance', which needs two."
+        )
+    parts = []
+    for e in range(len(rows.names)):
+        kept = rows.take((rows.environment != e).nonzero().squeeze(1))
+        left = rows.take((rows.environment == e).nonzero().squeeze(1))
+        names = rows.names[:e] + rows.names[e + 1 :]
+        assert kept.environment is not None and left.environment is not None
+        codes = kept.environment - (kept.environment > e).long()
+        # what is left out counts as one environment, the first: only its risk is read
+        nowhere = torch.zeros_like(left.environment)
+        parts.append(
+            replace(
+                task,
+                train=replace(kept, environment=codes, names=names),
+                held_out=replace(left, environment=nowhere, names=names),
+                test=None,
+            )
+        )
+    return parts
+
+
+def constant_risk(task: Task) -> float:
+    """Mean loss on the held-out rows (without them, the training rows) of the constant that is best in training."""
+    shape = (1,) if task.n_outputs == 1 else (1, task.n_outputs)
+    logits = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+
+    def risk(rows: Rows) -> Tensor:
+        return _mean_loss(task.loss, logits, rows.y)
+
+    search = torch.optim.LBFGS([logits], max_iter=100, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        value = risk(task.train)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    search.step(closure)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        return float(risk(task.train if task.held_out is None else task.held_out))
+
+
+def _mean_loss(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+    y = y.double() if y.is_floating_point() else y
+    f = logits.expand(len(y), *logits.shape[1:])[None, None]  # (T, K, N, ...)
+    return loss.value(f, y[None, None]).mean()
+
+
+def align(reference: Tensor, q: Tensor) -> Tensor:
+    """Which of q's environments is which of the reference's, by the rows they share: (E,) int64.
+
+    Both are memberships (N, E) of the same rows. `q[:, align(reference, q)]` has the reference's order. Inferred
+    environments have no names: two trainings may find the same ones in another order.
+    """
+    shared = (reference.double().T @ q.double()).numpy()  # (E, E)
+    _, columns = linear_sum_assignment(-shared)
+    return torch.as_tensor(np.asarray(columns, dtype=np.int64))

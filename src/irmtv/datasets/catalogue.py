@@ -1,0 +1,43 @@
+"""The data sets by name, for specs and the command line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from irmtv.core.types import Task
+from irmtv.datasets.simulation import make_simulation, population_accuracy
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """How a data set is made; `random_state` among the arguments of `make` says which draw or split."""
+
+    make: Callable[..., Task]
+    # exact accuracy of linear models in every test environment, where the distribution is known:
+    # (coefficients (..., D), intercepts (...), arguments of `make`) -> (..., environments)
+    population: Callable[[Tensor, Tensor, Mapping[str, Any]], Floats] | None = None
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All arguments of `make`, defaults included, `random_state` aside."""
+        parameters = inspect.signature(self.make).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.name != "random_state"}
+        return {**{k: v for k, v in defaults.items() if v is not inspect.Parameter.empty}, **given}
+
+
+def _simulation_population(coef: Tensor, intercept: Tensor, arguments: Mapping[str, Any]) -> Floats:
+    given = DATASETS["simulation"].arguments(arguments)
+    return population_accuracy(
+        coef, intercept, given["test_p_s"], given["p_v"], given["n_invariant"], given["generator"]
+    )
+
+
+DATASETS: Mapping[str, DataSet] = {"simulation": DataSet(make_simulation, _simulation_population)}

@@ -1,0 +1,71 @@
+"""Environments from auxiliary variables, as labels: for methods that need them given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from irmtv.core.types import Rows, Runs, Task
+from irmtv.crossfit import align
+from irmtv.engine import train
+
+
+def infer_environments(
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    all_aux: Sequence[Tensor],
+    alike: Sequence[int],
+    *,
+    n_environments: int = 2,
+    steps: int = 1000,
+    learning_rate: float = 5e-3,
+    **settings: Any,
+) -> list[Task]:
+    """The tasks with environments inferred from aux on their training rows, instead of those given.
+
+    A network on aux divides the training rows so that plain risk minimisation has the largest TV-l1 penalty; every
+    row, held-out ones too, then belongs to its most probable environment. Labels of held-out rows are never used.
+
+    Parameters
+    ----------
+    tasks : tasks with aux. Test rows are left as they are.
+    seeds : one per task.
+    all_aux : for each task the aux (N, A) of the rows by which environments of alike tasks are matched, the same
+        rows for all tasks that are alike.
+    alike : for each task the position of the task whose order of environments it takes (its own for the first).
+    n_environments, steps, learning_rate : of the inference; `settings` goes on to `train` (device, dtype).
+    """
+    runs = Runs(seed=list(seeds), data=list(range(len(tasks))))
+    fitted = train(
+        tasks,
+        "minimax-tv-l1",
+        runs,
+        penalty_weight=0.0,  # Phi is plain risk minimisation throughout, rho climbs throughout
+        warmup=int(steps),
+        steps=steps,
+        learning_rate=learning_rate,
+        n_environments=n_environments,
+        **settings,
+    )
+    names = tuple(f"inferred {e + 1}" for e in range(n_environments))
+    shared = fitted.membership(list(all_aux) if len(tasks) > 1 else all_aux[0])  # (R, N, E)
+    order = [align(shared[alike[i]], shared[i]) for i in range(len(tasks))]
+
+    def labelled(rows: list[Rows]) -> list[Rows]:
+        aux = [r.aux for r in rows if r.aux is not None]
+        lengths = {len(a) for a in aux}
+        if len(lengths) == 1:
+            q = list(fitted.membership(aux if len(tasks) > 1 else aux[0]))
+        else:  # folds of unequal size
+            q = [fitted.membership(a)[i] for i, a in enumerate(aux)]
+        codes = [qi[:, o].argmax(1) for qi, o in zip(q, order, strict=True)]
+        return [replace(r, environment=c, names=names) for r, c in zip(rows, codes, strict=True)]
+
+    trained = labelled([t.train for t in tasks])
+    held = [t.held_out for t in tasks if t.held_out is not None]
+    if not held:
+        return [replace(t, train=rows) for t, rows in zip(tasks, trained, strict=True)]
+    return [replace(t, train=a, held_out=b) for t, a, b in zip(tasks, trained, labelled(held), strict=True)]

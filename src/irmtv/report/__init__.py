@@ -1,0 +1,36 @@
+"""From the results of an experiment to tables: summaries, published numbers, paired tests, four formats.
+
+Nothing here trains or reads data sets. To read it: `compare` (numbers), `published` (the reader of published
+results), `layout` (a summary as tables of text) and `tables` (these as terminal output, Markdown, LaTeX, CSV).
+
+>>> import pandas as pd
+>>> results = pd.DataFrame(
+...     {"setting": "toy", "method": "erm", "rule": "fixed", "repetition": [0, 1], "metric": "accuracy",
+...      "summary": "worst", "value": [0.58, 0.62]}
+... )
+>>> summary = summarise(results)
+>>> print(to_markdown(summary).splitlines()[-1])
+| erm | 60.0 ± 2.8 |
+"""
+
+from __future__ import annotations
+
+from irmtv.report.compare import holm, paired_tests, summarise
+from irmtv.report.layout import Cell, Column, Row, Table
+from irmtv.report.tables import tables, to_csv, to_latex, to_markdown, to_terminal, write_all
+
+__all__ = [
+    "Cell",
+    "Column",
+    "Row",
+    "Table",
+    "holm",
+    "paired_tests",
+    "summarise",
+    "tables",
+    "to_csv",
+    "to_latex",
+    "to_markdown",
+    "to_terminal",
+    "write_all",
+]

@@ -1,0 +1,254 @@
+"""A summary as tables of short texts: what stands where, in no particular format.
+
+One table per metric and setting: a row per method, the published values first, then a group of columns per
+selection rule. Nothing is set in bold: which differences count is what the paired tests say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from irmtv.report.compare import NOT_RUN
+from irmtv.report.published import is_accuracy
+
+Record = Mapping[Any, Any]  # a row of the summary or of the tests, by column
+
+INVARIANCE, ORACLE, PUBLISHED = "invariance", "oracle", "published"
+NO_VALUE = "–"
+_RULES = {
+    "fixed": "settings stated beforehand, last step",
+    INVARIANCE: "lowest held-out risk among what passes a test of invariance on held-out rows "
+    "(found); ERM where ERM itself passes (ERM kept) or nothing does (none)",
+    "iid": "best on held-out rows of the training environments",
+    "worst-env": "best in the worst training environment, on held-out rows",
+    "leave-one-env-out": "best on training environments that are left out of training in turn",
+    ORACLE: "chosen by looking at the test rows: a bound, not a result to be had in practice",
+}
+_OUTCOMES = {"erm-invariant": "ERM kept", "invariant-found": "found", "none-found": "none"}
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number as text, with its remarks; or, where there is none, `text` alone."""
+
+    number: str = ""
+    sd: str = ""
+    difference: str = ""  # from the published mean, in published standard deviations
+    n: str = ""  # repetitions, where they are fewer than elsewhere in the table
+    text: str = ""
+
+    def __str__(self) -> str:
+        if not self.number:
+            return self.text
+        spread = f" ± {self.sd}" if self.sd else ""
+        remarks = [f"{self.difference} sd"] if self.difference else []
+        remarks += [f"n={self.n}"] if self.n else []
+        return f"{self.number}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Its group (published, or a rule) and its name in the group (mean, worst, outcome)."""
+
+    group: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method and one cell per column."""
+
+    label: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One metric in one setting. The caption is that of all tables of the metric."""
+
+    metric: str
+    setting: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]  # why values are missing
+    caption: tuple[str, ...]  # one sentence each
+
+
+def tables(summary: pd.DataFrame) -> list[Table]:
+    """The tables of a summary, metric by metric, each metric setting by setting.
+
+    For some of the rules or methods only, filter the summary first.
+    """
+    made = []
+    for metric in summary["metric"].unique():
+        block = summary[summary["metric"] == metric]
+        caption = tuple(_caption(metric, block))
+        settings = [block[block["setting"] == setting] for setting in block["setting"].unique()]
+        made += [_table(metric, one, caption) for one in settings]
+    return made
+
+
+def rule_name(rule: str) -> str:
+    """A rule as headings name it: nobody shall take the oracle for a result."""
+    return "oracle (chosen on test)" if rule == ORACLE else rule
+
+
+def is_number(column: Column) -> bool:
+    """Whether the column holds numbers: all but the outcomes."""
+    return column.name != "outcome"
+
+
+def findings(tests: pd.DataFrame, table: Table) -> list[tuple[str, str]]:
+    """(what was compared, what differs) for each rule in the setting and metric of a table."""
+    here = tests[(tests["setting"] == table.setting) & (tests["metric"] == table.metric)]
+    found = []
+    for (rule, summary), family in here.groupby(["rule", "summary"], sort=False):
+        significant = family[family["p_holm"] < _LEVEL]
+        lines = [_finding(test, table.metric) for test in significant.to_dict("records")]
+        found.append((f"{rule_name(str(rule))}, {summary}", "; ".join(lines) or _nothing(family)))
+    return found
+
+
+# --- cells ------------------------------------------------------------------------------------------------
+
+
+def _table(metric: str, frame: pd.DataFrame, caption: tuple[str, ...]) -> Table:
+    run = frame[frame["rule"] != NOT_RUN]
+    summaries = list(frame["summary"].unique())
+    most = int(frame["n"].max())
+    records = {(r["method"], r["rule"], r["summary"]): r for r in frame.to_dict("records")}
+    with_published = frame.dropna(subset="published_mean").drop_duplicates(["method", "summary"])
+    published = {(r["method"], r["summary"]): r for r in with_published.to_dict("records")}
+    methods = list(frame["method"].unique())
+    not_run = set(methods) - set(run["method"])
+
+    columns, by_column = [], []  # headings, and under each the cells of all methods
+    for summary in summaries if published else []:
+        columns.append(Column(PUBLISHED, summary))
+        by_column.append([_published_cell(published.get((m, summary)), metric) for m in methods])
+    for rule in run["rule"].unique():
+        for summary in summaries:
+            columns.append(Column(rule_name(rule), summary))
+            cells = [_cell(records.get((m, rule, summary)), metric, most) for m in methods]
+            by_column.append([Cell(text=NOT_RUN) if m in not_run else c for m, c in zip(methods, cells, strict=True)])
+        if rule == INVARIANCE:
+            columns.append(Column(rule_name(rule), "outcome"))
+            firsts = [next((r for s in summaries if (r := records.get((m, rule, s)))), None) for m in methods]
+            by_column.append([Cell(text=_outcomes(r["outcomes"]) if r else "") for r in firsts])
+    rows = [Row(m, cells) for m, cells in zip(methods, zip(*by_column, strict=True), strict=True)]
+    return Table(metric, frame["setting"].iloc[0], tuple(columns), tuple(rows), tuple(_notes(run)), caption)
+
+
+def _cell(record: Record | None, metric: str, most: int) -> Cell:
+    if record is None or record["n"] == 0:
+        return Cell(text=NO_VALUE)
+    difference = float(record["difference_in_sd"])
+    number, sd = _number_and_sd(float(record["mean"]), float(record["sd"]), metric)
+    return Cell(
+        number,
+        sd,
+        "" if math.isnan(difference) else f"{round(difference, 1) + 0.0:+.1f}",  # + 0.0: no "-0.0"
+        "" if record["n"] == most else str(record["n"]),
+    )
+
+
+def _published_cell(record: Record | None, metric: str) -> Cell:
+    if record is None:
+        return Cell(text=NO_VALUE)
+    return Cell(*_number_and_sd(float(record["published_mean"]), float(record["published_sd"]), metric))
+
+
+def _number_and_sd(mean: float, sd: float, metric: str) -> tuple[str, str]:
+    if is_accuracy(metric):
+        form, scale = ".1f", 100.0
+    else:
+        form, scale = _digits(mean), 1.0
+    return format(scale * mean, form), "" if math.isnan(sd) else format(scale * sd, form)
+
+
+def _digits(value: float) -> str:
+    """A format with four significant digits of `value`; its deviation gets as many decimals."""
+    if value == 0 or not math.isfinite(value):
+        return ".3f"
+    power = math.floor(math.log10(abs(value)))
+    return f".{max(0, 3 - power)}f" if -4 <= power < 6 else ".2e"
+
+
+def _outcomes(counts: str) -> str:
+    """'erm-invariant=3; invariant-found=7' in short: '3 ERM kept, 7 found'."""
+    count = dict(pair.rsplit("=", 1) for pair in counts.split("; ") if pair)
+    ordered = [o for o in _OUTCOMES if o in count] + [o for o in count if o not in _OUTCOMES]
+    return ", ".join(f"{count[o]} {_OUTCOMES.get(o, o)}" for o in ordered)
+
+
+def _notes(run: pd.DataFrame) -> list[str]:
+    """One line per note: the rules under which it occurs, the methods that it concerns unless these are all."""
+    noted = run[run["note"] != ""].drop_duplicates(["rule", "method", "note"])
+    rules: dict[tuple[str, str], list[str]] = {}  # by whom it concerns, and the note
+    for (rule, note), group in noted.groupby(["rule", "note"], sort=False):
+        everyone = set(group["method"]) == set(run.loc[run["rule"] == rule, "method"])
+        whom = "" if everyone else ", ".join(group["method"])
+        rules.setdefault((whom, str(note)), []).append(rule_name(str(rule)))
+    return [f"{f'{whom} under ' if whom else ''}{', '.join(names)}: {note}" for (whom, note), names in rules.items()]
+
+
+# --- words ------------------------------------------------------------------------------------------------
+
+
+def _caption(metric: str, block: pd.DataFrame) -> Iterable[str]:
+    unit = "in %, higher is better" if is_accuracy(metric) else "lower is better"
+    run = block[block["rule"] != NOT_RUN]
+    counts = run.loc[run["n"] > 0, "n"]
+    if counts.max() == 1:
+        spread = "one repetition, so there is no standard deviation"
+    else:
+        spread = f"± is the standard deviation over {_range(counts)} repetitions"
+    yield f"{metric}, {unit}; mean and worst are over the test environments; {spread}."
+    if block["published_mean"].notna().any():
+        yield "published: as printed there; (-0.4 sd) is the difference from it, in published standard deviations."
+    for rule in run["rule"].unique():
+        if rule in _RULES:
+            yield f"{rule_name(rule)}: {_RULES[rule]}."
+    if (block["rule"] == NOT_RUN).any():
+        yield f"{NOT_RUN}: published, but no method of this experiment is declared to be it."
+    yield f"{NO_VALUE}: no value. A cell with n=... has fewer repetitions than the others of its table."
+
+
+def _range(counts: pd.Series[int]) -> str:
+    if counts.empty:
+        return "0"
+    low, high = int(counts.min()), int(counts.max())
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _finding(test: Record, metric: str) -> str:
+    """The better of the two first: 'A > B by 2.3 points (p = 0.004)', with < where less is better."""
+    difference = float(test["median_difference"])
+    p = float(test["p_holm"])
+    shown_p = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    if difference == 0 or math.isnan(difference):
+        return f"{test['method']} and {test['other']} differ, by 0 in the median ({shown_p})"
+    sign = ">" if is_accuracy(metric) else "<"
+    first, second = test["method"], test["other"]
+    if (difference > 0) != is_accuracy(metric):
+        first, second = second, first
+    size = f"{100 * abs(difference):.1f} points" if is_accuracy(metric) else f"{abs(difference):.3g}"
+    return f"{first} {sign} {second} by {size} ({shown_p})"
+
+
+def _nothing(family: pd.DataFrame) -> str:
+    """That nothing is significant; and where nothing could be, that too."""
+    compared = family[family["p"].notna()]
+    if compared.empty:
+        return "nothing to compare"
+    m, n = len(compared), int(compared["n"].max())
+    comparisons = "1 comparison" if m == 1 else f"{m} comparisons"
+    text = f"no difference significant at 5 % (Holm, {comparisons} of {_range(compared['n'])} pairs"
+    smallest = m * 2 / 2**n
+    return text + (f"; none can be: the smallest possible p is {min(smallest, 1):.2g})" if smallest >= _LEVEL else ")")

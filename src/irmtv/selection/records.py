@@ -1,0 +1,85 @@
+"""What is known of the candidates that a rule chooses among: held-out statistics, and who is who."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Statistics of C candidates on held-out rows, each row held out once."""
+
+    rows: Tensor  # (C, E)
+    risk: Tensor  # (C, E)
+    risk_cov: Tensor  # (C, E) squared standard errors, or (C, E, E) covariances where environments share rows
+    slope: Tensor  # (C, E) or (C, E, J)
+    slope_cov: Tensor  # like risk_cov; a last axis J where slope has one
+
+
+@dataclass(frozen=True)
+class Records:
+    """C candidates (a run's settings at one of its steps) measured on F folds that were held out.
+
+    F = 1 is a plain hold-out. Environments e mean the same in every fold. A candidate that was not measured, or
+    whose training diverged, has NaN and is never chosen.
+    """
+
+    rows: Tensor  # (F, C, E)
+    risk: Tensor  # (F, C, E)
+    risk_cov: Tensor  # (F, C, E) or (F, C, E, E)
+    slope: Tensor  # (F, C, E) or (F, C, E, J)
+    slope_cov: Tensor  # (F, C, E[, E][, J])
+    constant: float  # mean risk of a constant prediction on the same rows, the best one on the training rows
+    reference: Tensor  # (C,) bool: plain risk minimisation
+    stated: Tensor  # (C,) bool: the settings and the step that were stated beforehand
+    left_out: Tensor | None = None  # (C, E) risk in an environment of the model that was trained without it
+    test: Tensor | None = None  # (C,) score on test rows, higher is better: for `oracle` alone
+
+    def __len__(self) -> int:
+        return self.risk.shape[1]
+
+    @property
+    def n_folds(self) -> int:
+        return self.risk.shape[0]
+
+    def pooled(self) -> Pooled:
+        """Over the folds: means weighted by rows, and how sure they are.
+
+        Every fold has a model of its own; the covariance is that of the rows given the models.
+        """
+        total = self.rows.sum(0)
+        share = (self.rows / total.clamp_min(torch.finfo(total.dtype).tiny)).nan_to_num(0)  # (F, C, E)
+
+        def mean(v: Tensor) -> Tensor:
+            weight = share if v.ndim == share.ndim else share.unsqueeze(-1)
+            return _known(torch.where(weight > 0, weight * v, 0).sum(0), total)
+
+        def covariance(v: Tensor, is_vector: bool) -> Tensor:
+            weight = share.square()
+            if v.ndim - is_vector == share.ndim + 1:
+                weight = share.unsqueeze(-1) * share.unsqueeze(-2)
+            weight = weight.unsqueeze(-1) if is_vector else weight
+            return torch.where(weight > 0, weight * v, 0).sum(0)
+
+        is_vector = self.slope.ndim == 4
+        return Pooled(
+            rows=total,
+            risk=mean(self.risk),
+            risk_cov=covariance(self.risk_cov, False),
+            slope=mean(self.slope),
+            slope_cov=covariance(self.slope_cov, is_vector),
+        )
+
+    def folds(self, index: list[int]) -> Records:
+        """The same candidates, measured on some of the folds only."""
+        per_fold = ("rows", "risk", "risk_cov", "slope", "slope_cov")
+        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self) if f.name in per_fold})
+
+
+def _known(values: Tensor, total: Tensor) -> Tensor:
+    """NaN where no fold has rows."""
+    missing = total <= 0
+    return values.masked_fill(missing if values.ndim == missing.ndim else missing.unsqueeze(-1), torch.nan)
