@@ -30,7 +30,7 @@ LAYERS = (
 # inside a layer, what stands lower may not import what stands higher either
 INSIDE = {
     "selection": ("scores", "records", "invariant", "choose"),
-    "experiments": ("schema", "store_files", "store", "spec_checks", "spec", "plan", "run", "results"),
+    "experiments": ("schema", "store_files", "store", "spec_checks", "spec", "plan", "run", "results", "papers"),
     "core": ("messages", "losses", "types", "membership", "risk"),
     "engine": (
         "allocator",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from rich.padding import Padding
 from irmtv._version import __version__
 
 if TYPE_CHECKING:
+    from irmtv.experiments import Report
     from irmtv.objectives import Objective
 
 app = typer.Typer(
@@ -77,6 +79,108 @@ def _search(search: tuple[Any, ...]) -> str:
     if search and search[0] in ("log", "linear"):
         return f"{search[1]:g} to {search[2]:g} ({search[0]})"
     return " | ".join(map(str, search))
+
+
+Out = Annotated[Path, typer.Option("--out", help="Folder of the experiment: made if new, continued if not.")]
+Repetitions = Annotated[int | None, typer.Option(help="So many repetitions, in place of the spec's.")]
+Settings = Annotated[
+    list[str] | None, typer.Option(help="Only these settings: label, or number in the spec's order. Repeat for more.")
+]
+Methods = Annotated[list[str] | None, typer.Option(help="Only these methods: label or objective. Repeat for more.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto, in place of the spec's.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait if another process writes to the folder.")]
+
+
+@app.command("run")
+def run_spec(
+    spec: Annotated[Path, typer.Argument(help="A spec in TOML.")],
+    out: Out,
+    repetitions: Repetitions = None,
+    settings: Settings = None,
+    methods: Methods = None,
+    device: Device = None,
+    wait: Wait = False,
+) -> None:
+    """Train what a spec asks for and the folder does not have yet; print and write the tables.
+
+    Stop it at any time: finished runs are kept, and the same command goes on.
+    """
+    _run(spec, out, repetitions, settings, methods, device, wait)
+
+
+@app.command("reproduce")
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A table; without a name: which there are.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the experiment.")] = None,
+    repetitions: Repetitions = None,
+    settings: Settings = None,
+    methods: Methods = None,
+    device: Device = None,
+    wait: Wait = False,
+) -> None:
+    """A table of the paper, beside the published numbers."""
+    from irmtv.experiments.papers import paper_spec, paper_specs
+
+    if name is None:
+        import tomllib
+
+        for known, path in paper_specs().items():
+            description = tomllib.loads(path.read_text())["description"]
+            Console(highlight=False).print(f"[bold]{known:12s}[/bold] {escape(' '.join(description.split()))}")
+        return
+    if out is None:
+        raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
+    _run(paper_spec(name), out, repetitions, settings, methods, device, wait)
+
+
+def _run(
+    path: Path,
+    out: Path,
+    repetitions: int | None,
+    settings: list[str] | None,
+    methods: list[str] | None,
+    device: str | None,
+    wait: bool,
+) -> None:
+    from irmtv.experiments import ExperimentInterrupted, load_spec, read_results, run_experiment
+    from irmtv.progress import ProgressBar
+    from irmtv.report import paired_tests, summarise, to_terminal, write_all
+
+    spec = load_spec(path)
+    if settings is not None:
+        labels = list(spec.data.settings)
+        settings = [labels[int(s) - 1] if s.isdigit() and 1 <= int(s) <= len(labels) else s for s in settings]
+    spec = spec.with_(repetitions=repetitions, settings=settings, methods=methods, device=device)
+    console, notes = Console(highlight=False), Console(stderr=True, highlight=False)
+    try:
+        with ProgressBar(spec.name, console=notes) as bar:
+            report = run_experiment(spec, out, progress=bar, stage=bar.rename, wait=wait, on_wait=notes.print)
+    except ExperimentInterrupted as stopped:
+        notes.print(f"irmtv: {stopped}")
+        raise typer.Exit(130) from None
+    notes.print(_told(report, out))
+    results = read_results(spec, out)
+    if results.empty:
+        raise ValueError(f"{out} has no finished run to make a table of; see the failures above.")
+    published = spec.published and {"metric": spec.published.metric, "results": spec.published.results}
+    summary = summarise(results, published or None)
+    tests = paired_tests(results, reference=spec.compare_with)
+    to_terminal(summary, console, tests)
+    written = write_all(out, spec.name, summary, tests)
+    choices = out / f"{spec.name}-choices.csv"
+    results.to_csv(choices, index=False)
+    notes.print("written: " + ", ".join(str(p) for p in [*written, choices]))
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _told(report: Report, out: Path) -> str:
+    """What was done, in a line or two."""
+    lines = [f"{report.runs} runs: {report.found} were there, {report.trained} trained in {report.seconds:.0f} s."]
+    if report.diverged:
+        lines.append(f"{report.diverged} of them diverged and were frozen at their last finite state.")
+    lines += [f"failed, and tried again next time: {text}" for text in report.failed]
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -28,9 +28,12 @@ def fold_of_rows(rows: Rows, n_folds: int, seed: int) -> Tensor:
         shuffled = shuffled[torch.argsort(rows.environment[shuffled], stable=True)]
     elif rows.aux is not None:
         shuffled = torch.argsort(rows.aux[:, 0], stable=True)
-    # dealt in rounds of n_folds, each round in an order of its own
+    # dealt in rounds of n_folds. In the order of aux, where nothing is at random yet, each round has an order of its
+    # own; else all have the same, so that a round which two environments share is no one's second turn
     rounds = -(-n // n_folds)
-    dealt = torch.cat([torch.randperm(n_folds, generator=generator) for _ in range(rounds)])[:n]
+    own = rows.environment is None and rows.aux is not None
+    orders = [torch.randperm(n_folds, generator=generator) for _ in range(rounds if own else 1)]
+    dealt = torch.cat(orders if own else orders * rounds)[:n]
     fold = torch.empty(n, dtype=torch.int64)
     fold[shuffled] = dealt
     return fold
@@ -86,7 +89,9 @@ def constant_risk(task: Task) -> float:
     def risk(rows: Rows) -> Tensor:
         return _mean_loss(task.loss, logits, rows.y)
 
-    search = torch.optim.LBFGS([logits], max_iter=100, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS(
+        [logits], max_iter=100, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         search.zero_grad()

@@ -51,16 +51,17 @@ def infer_environments(
         **settings,
     )
     names = tuple(f"inferred {e + 1}" for e in range(n_environments))
-    shared = fitted.membership(list(all_aux) if len(tasks) > 1 else all_aux[0])  # (R, N, E)
+
+    def memberships(aux: Sequence[Tensor]) -> list[Tensor]:  # of every task: (N, E)
+        if len({len(a) for a in aux}) == 1:
+            return list(fitted.membership(list(aux) if len(tasks) > 1 else aux[0]))
+        return [fitted.membership(a)[i] for i, a in enumerate(aux)]  # folds of unequal size
+
+    shared = memberships(all_aux)
     order = [align(shared[alike[i]], shared[i]) for i in range(len(tasks))]
 
     def labelled(rows: list[Rows]) -> list[Rows]:
-        aux = [r.aux for r in rows if r.aux is not None]
-        lengths = {len(a) for a in aux}
-        if len(lengths) == 1:
-            q = list(fitted.membership(aux if len(tasks) > 1 else aux[0]))
-        else:  # folds of unequal size
-            q = [fitted.membership(a)[i] for i, a in enumerate(aux)]
+        q = memberships([r.aux for r in rows if r.aux is not None])
         codes = [qi[:, o].argmax(1) for qi, o in zip(q, order, strict=True)]
         return [replace(r, environment=c, names=names) for r, c in zip(rows, codes, strict=True)]
 

@@ -49,6 +49,10 @@ class ProgressBar:
         self._share = share
         self._bar.update(self._task, description=name)
 
+    def rename(self, name: str) -> None:
+        """What the bar is about now."""
+        self._bar.update(self._task, description=name)
+
     def __call__(self, report: Report) -> None:
         rate = (report.runs_done * report.steps + report.runs_now * report.step) / max(report.seconds, 1e-9)
         self._bar.update(

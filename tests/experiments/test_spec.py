@@ -354,7 +354,6 @@ def test_the_order_of_the_settings_is_the_specs(full):
         ({"settings": ["plian"]}, "'plian' is not a setting of this spec, which has .* Did you mean 'plain'?"),
         ({"settings": []}, "settings must name at least one setting of .* Got none."),
         ({"methods": ["irm-tv-l"]}, "'irm-tv-l' is not a method of this spec, .* Did you mean 'irm-tv-l1'?"),
-        ({"methods": ["IRM-TV-l1"]}, "the rule 'invariance' compares with .*objective = \"erm\""),
         ({"repetitions": 0}, "repetitions must be a whole number of at least 1. Got 0."),
         ({"device": "gpu"}, "device must be 'cpu', 'cuda', 'cuda:0' or 'auto'. Got 'gpu'."),
         ({"device": "gpu", "settings": ["x"]}, "2 problems\ndevice .*\n'x' is not a setting"),
@@ -681,3 +680,65 @@ def test_the_published_file_is_beside_the_spec_file(folder, monkeypatch):
 
 def test_a_spec_error_is_a_value_error():
     assert issubclass(SpecError, ValueError)
+
+
+def test_with_keeps_what_invariance_compares_with(full):
+    assert "invariance" in full.selection.rules
+    kept = full.with_(methods=["IRM-TV-l1"]).methods
+    assert [m.objective for m in kept if m.label != "IRM-TV-l1"] == ["erm"]
+
+
+REFERENCES = """
+name = "references"
+data.name = "simulation"
+[[methods]]
+objective = "erm"
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ('[[methods]]\nobjective = "minimax-tv-l1"\npenalty_weight = [1, 10]', "Add 0 to its grid"),
+        (
+            '[[methods]]\nobjective = "vrex"\nenvironments = "inferred"',
+            'objective = "erm" and environments = "inferred"',
+        ),
+        ('[[methods]]\nobjective = "minimax-tv-l1"\nenvironments = "inferred"', "infers its own from aux"),
+        ('[[methods]]\nobjective = "vrex"\nenvironments = "guessed"', "environments must be .*inferred"),
+        ("[selection.invariance]\nlevels = 0.1", "Did you mean 'level'"),
+        ("[selection.invariance]\nlevel = 2", "level must be a number from 0 to 1. Got 2"),
+        ('[selection.pools]\nall = ["erm", "vrx"]', r"selection.pools.all must name methods of \['erm'\]. Got 'vrx'"),
+        ('[selection.pools]\nerm = ["erm"]', "must differ from the labels"),
+        ("[selection.pools]\nall = []", "selection.pools.all is empty"),
+        (
+            '[[methods]]\nobjective = "minimax-tv-l1"\npenalty_weight = [0, 1]\n[selection.pools]\n'
+            'all = ["erm", "minimax-tv-l1"]',
+            "measured on different environments",
+        ),
+    ],
+)
+def test_references_pools_and_options(more, message):
+    with pytest.raises(SpecError, match=message):
+        parse_spec(REFERENCES + more)
+
+
+def test_a_pool_of_methods_with_inferred_environments():
+    text = (
+        REFERENCES
+        + """environments = "inferred"
+[[methods]]
+objective = "vrex"
+environments = "inferred"
+penalty_weight = [1, 10]
+[[methods]]
+objective = "minimax-tv-l1"
+penalty_weight = [0, 10]
+[selection.pools]
+both = ["erm", "vrex"]
+"""
+    )
+    spec = parse_spec(text)
+    assert spec.selection.pools == {"both": ("erm", "vrex")}
+    assert [m.measured_on for m in spec.methods] == ["inferred", "inferred", "own"]
+    assert spec.with_(methods=["minimax-tv-l1"]).selection.pools == {}

@@ -1,6 +1,7 @@
 """Data sets: generators and loaders that return a :class:`irmtv.core.types.Task`, with a card each."""
 
 from irmtv.datasets.catalogue import DATASETS, DataSet
+from irmtv.datasets.control import make_control
 from irmtv.datasets.simulation import (
     expected_worst,
     make_simulation,
@@ -8,4 +9,12 @@ from irmtv.datasets.simulation import (
     simulation_limit,
 )
 
-__all__ = ["DATASETS", "DataSet", "expected_worst", "make_simulation", "population_accuracy", "simulation_limit"]
+__all__ = [
+    "DATASETS",
+    "DataSet",
+    "expected_worst",
+    "make_control",
+    "make_simulation",
+    "population_accuracy",
+    "simulation_limit",
+]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from irmtv.core.types import Task
+from irmtv.datasets.control import make_control
 from irmtv.datasets.simulation import make_simulation, population_accuracy
 
 Floats = npt.NDArray[np.float64]
@@ -40,4 +41,7 @@ def _simulation_population(coef: Tensor, intercept: Tensor, arguments: Mapping[s
     )
 
 
-DATASETS: Mapping[str, DataSet] = {"simulation": DataSet(make_simulation, _simulation_population)}
+DATASETS: Mapping[str, DataSet] = {
+    "simulation": DataSet(make_simulation, _simulation_population),
+    "control": DataSet(make_control),
+}

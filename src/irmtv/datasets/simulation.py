@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -35,6 +34,7 @@ from scipy.special import bdtrc, ndtr, owens_t
 from irmtv.core.losses import Binary
 from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Rows, Task
+from irmtv.datasets.checks import count, segment_names, segments, streams
 
 GeneratorName = Literal["code", "appendix"]
 Floats = NDArray[np.float64]
@@ -100,24 +100,23 @@ def make_simulation(
     p_s = _probabilities("p_s", p_s)
     test_p_s = _probabilities("test_p_s", test_p_s)
     p_v = _probability("p_v", p_v)
-    n_invariant = _count("n_invariant", n_invariant)
-    n_spurious = _count("n_spurious", n_spurious)
-    n_samples = _count("n_samples", n_samples, len(p_s), "one row per value of p_s")
-    n_test = _count("n_test", n_test, len(test_p_s), "one row per value of test_p_s")
+    n_invariant = count("n_invariant", n_invariant)
+    n_spurious = count("n_spurious", n_spurious)
+    n_samples = count("n_samples", n_samples, len(p_s), "one row per value of p_s")
+    n_test = count("n_test", n_test, len(test_p_s), "one row per value of test_p_s")
     generator = _known_generator(generator)
     if len(set(test_p_s)) < len(test_p_s):
         raise ValueError(
             f"test_p_s must hold different values, since they name the test environments. Got {test_p_s}. "
             "Drop the repeated ones, and raise n_test for more rows of each."
         )
-    train_stream, test_stream = _streams(random_state)
+    train_stream, test_stream = streams(random_state)
 
     k = len(p_s)
-    row = np.arange(n_samples)
-    time = (row + 0.5) / n_samples  # (N,)
-    segment = (2 * row + 1) * k // (2 * n_samples)  # (N,) floor(t k), in integers: no rounding at the cuts
+    time = (np.arange(n_samples) + 0.5) / n_samples  # (N,)
+    segment = segments(n_samples, k)  # (N,)
     x, y = _draw(train_stream, np.asarray(p_s)[segment], p_v, n_invariant, n_spurious, generator)
-    train = Rows(x, y, torch.from_numpy(segment), torch.from_numpy(time).float()[:, None], _segment_names(k))
+    train = Rows(x, y, torch.from_numpy(segment), torch.from_numpy(time).float()[:, None], segment_names(k))
 
     sizes = [n_test // len(test_p_s) + (e < n_test % len(test_p_s)) for e in range(len(test_p_s))]
     code = np.repeat(np.arange(len(test_p_s)), sizes)  # (n_test,)
@@ -202,7 +201,7 @@ def simulation_limit(p_v: float, n_invariant: int = 5, generator: GeneratorName 
     (0.8899, 0.7924)
     """
     p_v = _probability("p_v", p_v)
-    n_invariant = _count("n_invariant", n_invariant)
+    n_invariant = count("n_invariant", n_invariant)
     right = float(_rate(np.sqrt(n_invariant), 0.0, _known_generator(generator)))  # c
     p = max(p_v, 1 - p_v)
     return p * right + (1 - p) * (1 - right)
@@ -235,8 +234,8 @@ def expected_worst(accuracy: float, n_rows: int, n_environments: int = 4) -> flo
     0.8807
     """
     accuracy = _probability("accuracy", accuracy)
-    n_rows = _count("n_rows", n_rows)
-    return _expected_minimum(accuracy, [n_rows] * _count("n_environments", n_environments))
+    n_rows = count("n_rows", n_rows)
+    return _expected_minimum(accuracy, [n_rows] * count("n_environments", n_environments))
 
 
 def population_accuracy(
@@ -291,7 +290,7 @@ def population_accuracy(
     """
     p_v = _probability("p_v", p_v)
     share = np.asarray(_probabilities("p_s", p_s))  # (k,)
-    n_invariant = _count("n_invariant", n_invariant)
+    n_invariant = count("n_invariant", n_invariant)
     generator = _known_generator(generator)
     w, w0 = _numbers("coef", coef), _numbers("intercept", intercept)  # (..., D), (...)
     if w.ndim < 1 or w.shape[-1] < n_invariant:
@@ -399,31 +398,6 @@ def _draw(
     return torch.from_numpy(x).float(), torch.from_numpy(label > 0).float()
 
 
-def _streams(random_state: Any) -> list[np.random.Generator]:
-    """Two independent streams, one for the training and one for the test rows."""
-    if random_state is None or isinstance(random_state, np.random.Generator):
-        rng = np.random.default_rng(random_state)
-    elif isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool) and random_state >= 0:
-        rng = np.random.default_rng(int(random_state))
-    else:
-        raise ValueError(
-            "random_state must be None, an integer of at least 0, or a numpy.random.Generator. "
-            f"Got {random_state!r}. Use an integer for data that can be drawn again."
-        )
-    # Seeds are drawn, not `rng.spawn`ed: spawning would ignore how far a given Generator has advanced.
-    root = np.random.SeedSequence(rng.integers(2**32, size=4).tolist())
-    return [np.random.default_rng(child) for child in root.spawn(2)]
-
-
-def _segment_names(k: int) -> tuple[str, ...]:
-    """Names of k equal segments of [0, 1): ("t<0.5", "t>=0.5") for two."""
-    if k == 1:
-        return ("0<=t<1",)
-    cuts = [f"{s / k:g}" for s in range(1, k)]
-    middle = [f"{low}<=t<{high}" for low, high in pairwise(cuts)]
-    return (f"t<{cuts[0]}", *middle, f"t>={cuts[-1]}")
-
-
 _DIFFERS: dict[GeneratorName, str] = {
     "code": (
         "The appendix draws Y from the sign of X_v and adds noise to copies of X_v and X_s, which caps "
@@ -445,16 +419,6 @@ def _known_generator(value: Any) -> GeneratorName:
     names = get_args(GeneratorName)
     hint = did_you_mean(value, names) or " Use 'code' for the data behind the published numbers."
     raise ValueError(f"generator must be one of {list(names)}. Got {value!r}.{hint}")
-
-
-def _count(name: str, value: Any, least: int = 1, reason: str = "") -> int:
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
-        return int(value)
-    why = f" ({reason})" if reason else ""
-    raise ValueError(
-        f"{name} must be an integer of at least {least}{why}. Got {value!r}. "
-        f"Give a whole number without a decimal point, {least} or more."
-    )
 
 
 def _probability(name: str, value: Any) -> float:

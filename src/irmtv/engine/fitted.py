@@ -75,12 +75,19 @@ class FittedRuns:
         return self._in_order([s.steps for s in self.state()])
 
     def at(self, step: int) -> FittedRuns:
-        """These runs as they were at a snapshot; needs `train(..., keep_states=True)`."""
-        if not all(step in c.kept for c in self.chunks):
-            steps = sorted(set.intersection(*(set(c.kept) for c in self.chunks)))
+        """These runs as they were at a snapshot; needs `train(..., keep_states=True)`.
+
+        A run that had ended by then (fewer steps, or diverged) is as it was at its end.
+        """
+        steps = sorted({s for c in self.chunks for s in c.kept})
+        if step not in steps:
             hint = f"one of {steps}" if steps else "nothing: train with snapshot_every=... and keep_states=True"
             raise ValueError(f"step must be a snapshot whose states were kept, {hint}. Got {step!r}.")
-        return replace(self, chunks=tuple(replace(c, last=c.kept[step], best=None) for c in self.chunks))
+
+        def then(chunk: FittedChunk) -> State:
+            return chunk.kept.get(step, chunk.last)
+
+        return replace(self, chunks=tuple(replace(c, last=then(c), best=None) for c in self.chunks))
 
     def logits(self, x: Any, *, which: Literal["selected", "last"] = "selected", batch_rows: int = 1 << 16) -> Tensor:
         """Outputs of every run: (R, N), or (R, N, C).
@@ -138,6 +145,10 @@ class FittedRuns:
                     f"aux must have the columns of the training rows, (rows, {self.chunks[0].rho.n_aux}). "
                     f"Got {tuple(z.shape)}."
                 )
+        if len({len(z) for z in inputs}) > 1:
+            raise ValueError(
+                f"aux must have as many rows for every data set. Got {[len(z) for z in inputs]}; give one at a time."
+            )
         parts = []
         for fitted, state in zip(self.chunks, self.state(which), strict=True):
             assert fitted.rho is not None and state.rho is not None

@@ -158,14 +158,16 @@ def covariance_of_means(membership: Membership, v: Tensor) -> Tensor:
     NaN where an environment has no rows.
     """
     v = v.double()
-    rows = membership.rows.double()
     absent = (membership.mass <= 0).expand(v.shape[0] * v.shape[1], -1)  # (R, E)
-    means = divide(membership.sums(v), rows)
+    rows = membership.rows.double()
     if not isinstance(membership, (Soft, SoftPair)):
+        means = divide(membership.sums(v), rows)
         spread = divide(membership.sums(v.square()), rows) - means.square()
         variance = divide(spread.clamp_min(0), rows)
         return variance.masked_fill(absent if means.ndim == 2 else absent.unsqueeze(-1), torch.nan)
-    q = membership.q.double().flatten(0, 1).unsqueeze(-1)  # (R, E, N, 1)
+    soft = Soft(membership.q.double())  # trained in float32 as a rule
+    means = divide(soft.sums(v), rows)
+    q = soft.q.flatten(0, 1).unsqueeze(-1)  # (R, E, N, 1)
     v = v.flatten(0, 1).unsqueeze(1)  # (R, 1, N) or (R, 1, N, J)
     v = v if v.ndim == 4 else v.unsqueeze(-1)
     off = q * (v - means.view(*means.shape[:2], 1, -1)) / rows.view(*rows.shape, 1, 1)  # (R, E, N, J)

@@ -1,1 +1,21 @@
-"""Experiments: a spec in TOML, the runs that it asks for, a store that keeps them, and the results read from it."""
+"""Experiments: a spec in TOML, a store that survives being killed, and results chosen by stated rules."""
+
+from irmtv.experiments.results import read_results
+from irmtv.experiments.run import ExperimentInterrupted, Report, run_experiment
+from irmtv.experiments.spec import Spec, SpecError, load_spec, parse_spec
+from irmtv.experiments.store import Store, StoreBusy, StoreError, StoreFull
+
+__all__ = [
+    "ExperimentInterrupted",
+    "Report",
+    "Spec",
+    "SpecError",
+    "Store",
+    "StoreBusy",
+    "StoreError",
+    "StoreFull",
+    "load_spec",
+    "parse_spec",
+    "read_results",
+    "run_experiment",
+]

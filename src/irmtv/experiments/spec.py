@@ -34,13 +34,17 @@ from irmtv.experiments.spec_checks import (
     SpecError,
     axis,
     combinations,
+    compared_problems,
     data_problems,
+    environments_problems,
     expected_but_got,
     fixed_problems,
+    invariance_problems,
     label_problems,
     method_problems,
     one_value,
     pick,
+    pool_problems,
     published_key_problems,
     read_published,
     reference_problems,
@@ -124,6 +128,9 @@ class Method(_Frozen):
     objective: str = Field(description="the name of an objective; `irmtv list` shows them")
     label: str = Field(min_length=1, description="a text of at least one character")
     published: str | None = Field(default=None, description="a key of the published results")
+    environments: Literal["given", "inferred"] = Field(
+        default="given", description='"given", or "inferred": labels from the auxiliary variables, for any objective'
+    )
     settings: dict[str, Any] = Field(default={}, description="a table of settings")
     fixed: dict[str, Any] = Field(
         default={}, description="a table with one value of each grid, such as { warmup = 100 }"
@@ -139,6 +146,16 @@ class Method(_Frozen):
     @classmethod
     def _as_registered(cls, name: str) -> str:
         return OBJECTIVES[name].name  # "a + b" and "a+b" are one
+
+    @property
+    def infers(self) -> bool:
+        """Whether the objective infers environments itself, while it trains."""
+        return OBJECTIVES[self.objective].needs == "aux"
+
+    @property
+    def measured_on(self) -> str:
+        """The environments of its held-out statistics: only methods with the same can be compared by them."""
+        return "own" if self.infers else self.environments
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
@@ -167,6 +184,9 @@ class Selection(_Frozen):
     )
     folds: int = Field(default=5, ge=2, description="a whole number of at least 2")
     invariance: dict[str, Any] = Field(default={}, description="a table of options of the rule")
+    pools: dict[str, Annotated[tuple[str, ...], TupleFromList]] = Field(
+        default={}, description="a table: a name for several methods whose candidates are chosen among together"
+    )
 
 
 class _PublishedTable(_Frozen):
@@ -188,6 +208,9 @@ class _Head(_Frozen):
     first_seed: int = Field(default=0, ge=0, description="a whole number of at least 0")
     device: str = Field(
         default="cpu", pattern=r"^(cpu|auto|cuda(:\d+)?)$", description="'cpu', 'cuda', 'cuda:0' or 'auto'"
+    )
+    compare_with: str | None = Field(
+        default=None, description="the label of a method or pool that the others are tested against, in pairs"
     )
 
 
@@ -211,9 +234,15 @@ class Spec(_Head):
 
     @property
     def hash(self) -> str:
-        """Of the content: comments, the order of keys, the name and the description do not matter."""
+        """Of what decides the results: comments, the order of keys, name, description and device do not matter."""
         content = self.model_dump(
-            exclude={"name": True, "description": True, "text": True, "published": {"results", "metric"}}
+            exclude={
+                "name": True,
+                "description": True,
+                "text": True,
+                "device": True,
+                "published": {"results", "metric"},
+            }
         )
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -226,7 +255,8 @@ class Spec(_Head):
     ) -> Spec:
         """The same spec with another number of repetitions or device, or limited to some settings and methods.
 
-        `methods` are labels or names of objectives; everything keeps the order of the spec.
+        `methods` are labels or names of objectives; everything keeps the order of the spec. What the rule
+        "invariance" compares them with stays; a pool stays if all its methods do.
         """
         problems: list[str] = []
         given = {"repetitions": repetitions, "device": device}
@@ -239,10 +269,21 @@ class Spec(_Head):
         if methods is not None:
             labels = pick(methods, {m.label: (m.objective,) for m in kept}, "method", problems)
             kept = tuple(m for m in kept if m.label in labels)
-        problems = problems or reference_problems(self.selection.rules, [m.objective for m in kept])
+            kept = tuple(m for m in self.methods if m.label in labels or self._is_reference(m, kept))
+        labels = [m.label for m in kept]
+        whole = {name: pool for name, pool in self.selection.pools.items() if set(pool) <= set(labels)}
+        selection = self.selection.model_copy(update={"pools": whole})
+        if changed is not None and changed.compare_with not in [*labels, *whole]:
+            changed = changed.model_copy(update={"compare_with": None})
         if problems or changed is None:
             raise SpecError(self.name, problems)
-        return self.model_copy(update={**changed.model_dump(), "data": data, "methods": kept})
+        return self.model_copy(update={**changed.model_dump(), "data": data, "methods": kept, "selection": selection})
+
+    def _is_reference(self, method: Method, of: Iterable[Method]) -> bool:
+        """Whether the rule 'invariance' compares one of these methods with it."""
+        if "invariance" not in self.selection.rules or method.objective != "erm":
+            return False
+        return any(m.measured_on == method.measured_on for m in of)
 
 
 def load_spec(path: str | Path) -> Spec:
@@ -281,7 +322,7 @@ def parse_spec(text: str, folder: Path | None = None, source: str = "spec") -> S
     )
     selection = validated(Selection, raw.get("selection", {}), "selection", problems)
     if selection is not None:
-        problems += rule_problems(selection.rules)
+        problems += rule_problems(selection.rules) + invariance_problems(selection.invariance)
     published = _published(raw, folder or Path(), problems)
     methods = _methods(raw, problems)
     rules = selection.rules if selection is not None else ()
@@ -290,13 +331,18 @@ def parse_spec(text: str, folder: Path | None = None, source: str = "spec") -> S
             continue
         engine = (training or Training()).keywords
         objective = OBJECTIVES[method.objective]
+        problems += environments_problems(place, objective, method.environments)
         problems += method_problems(place, objective, method.axes, method.fixed, engine, "fixed" in rules)
         if "published" not in raw or published is not None:  # otherwise the table is what is wrong
             problems += published_key_problems(place, method.published, published.results if published else None)
     known = {place: method for place, method in methods.items() if method is not None}
     problems += label_problems({place: method.label for place, method in known.items()})
     if methods and len(known) == len(methods):  # otherwise a misspelt "erm" would be reported twice
-        problems += reference_problems(rules, [method.objective for method in known.values()])
+        problems += reference_problems(rules, known)
+        pools = selection.pools if selection is not None else {}
+        problems += pool_problems(pools, known.values())
+        if head is not None:
+            problems += compared_problems(head.compare_with, [*(m.label for m in known.values()), *pools])
     if problems or head is None or data is None or training is None or selection is None:
         raise SpecError(source, problems)
     return Spec(

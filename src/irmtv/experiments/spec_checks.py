@@ -21,9 +21,17 @@ from irmtv.core.types import Runs
 from irmtv.datasets import DATASETS
 from irmtv.engine.settings import ENGINE_CHECKS, OTHER_NAMES, resolve_settings
 from irmtv.objectives import Objective
+from irmtv.selection import RULES as SELECTION_RULES
+from irmtv.selection import check_options
 
-RULES = ("fixed", "invariance", "iid", "worst-env", "leave-one-env-out", "oracle")
-METHOD_KEYS = ("objective", "label", "published", "fixed")  # everything else in a method is a setting of its runs
+RULES = tuple(SELECTION_RULES)
+METHOD_KEYS = (
+    "objective",
+    "label",
+    "published",
+    "environments",
+    "fixed",
+)  # everything else in a method is a setting of its runs
 LIST_VALUED = frozenset({"hidden", "measure"})  # one value of these is itself a list
 RUN_KEYWORDS = tuple(name for name in ENGINE_CHECKS if name != "seed")  # of [training], and of single methods
 TOML_WORDS = {  # TOML has neither tuples nor None
@@ -259,14 +267,83 @@ def rule_problems(rules: Sequence[str]) -> list[str]:
     return problems
 
 
-def reference_problems(rules: Sequence[str], objectives: Iterable[str]) -> list[str]:
-    """Whether the rule 'invariance' has the method that it compares with."""
-    if "invariance" not in rules or "erm" in objectives:
+def invariance_problems(options: Mapping[str, Any]) -> list[str]:
+    """Whether the rule 'invariance' has these options."""
+    try:
+        check_options(**options)
+    except ValueError as error:
+        return [f"selection.invariance: {error}"]
+    return []
+
+
+def is_zero(weight: Any) -> bool:
+    """Whether a penalty weight, or every weight of a sum, is 0: plain risk minimisation."""
+    return all(v == 0 for v in weight.values()) if isinstance(weight, Mapping) else weight == 0
+
+
+def reference_problems(rules: Sequence[str], methods: Mapping[str, Any]) -> list[str]:
+    """Whether the rule 'invariance' has what it compares every method with; `methods` is by place."""
+    if "invariance" not in rules:
         return []
-    return [
-        "methods: the rule 'invariance' compares with plain risk minimisation, and no method has objective \"erm\". "
-        'Add the lines [[methods]] and objective = "erm", or set selection.rules to other rules.'
-    ]
+    problems = []
+    erm = {m.environments for m in methods.values() if m.objective == "erm"}
+    for place, method in methods.items():
+        if method.objective == "erm" or any(is_zero(v) for v in method.axes.get("penalty_weight", ())):
+            continue
+        if method.infers:
+            problems.append(
+                f"{place}: the rule 'invariance' compares with plain risk minimisation on the environments that the "
+                f"method infers. Add 0 to its grid: penalty_weight = [0, ...]."
+            )
+        elif method.environments not in erm:
+            more = "" if method.environments == "given" else f' and environments = "{method.environments}"'
+            problems.append(
+                "methods: the rule 'invariance' compares with plain risk minimisation, and no method has objective "
+                f'"erm"{more}. Add the lines [[methods]] and objective = "erm"{more}, or set selection.rules to '
+                "other rules."
+            )
+    return list(dict.fromkeys(problems))
+
+
+def environments_problems(place: str, objective: Objective, environments: str) -> list[str]:
+    """Whether the method can take labels that were inferred."""
+    if environments == "inferred" and objective.needs == "aux":
+        return [
+            f"{at(place, 'environments')} is for objectives that need environments. {objective.name!r} infers its "
+            "own from aux: remove the key."
+        ]
+    return []
+
+
+def pool_problems(pools: Mapping[str, Sequence[str]], methods: Iterable[Any]) -> list[str]:
+    """Whether pools name methods whose candidates can be compared with each other."""
+    known = {m.label: m for m in methods}
+    problems = []
+    for pool, members in pools.items():
+        here = at("selection.pools", pool)
+        if pool in known:
+            problems.append(f"{here} must differ from the labels of the methods. Got {pool!r}.")
+        if not members:
+            problems.append(f"{here} is empty. Give labels of methods, from {list(known)}.")
+        problems += [
+            f"{here} must name methods of {list(known)}. Got {label!r}.{did_you_mean(label, known)}"
+            for label in members
+            if label not in known
+        ]
+        kinds = {known[label].measured_on for label in members if label in known}
+        if len(kinds) > 1 or (kinds == {"own"} and len(members) > 1):
+            problems.append(
+                f"{here} mixes methods that are measured on different environments ({sorted(kinds)}); their tests "
+                "cannot be compared."
+            )
+    return problems
+
+
+def compared_problems(label: str | None, known: Sequence[str]) -> list[str]:
+    """Whether there is a method or pool to compare the others with."""
+    if label is None or label in known:
+        return []
+    return [f"compare_with must be a label, one of {list(known)}. Got {label!r}.{did_you_mean(label, known)}"]
 
 
 def label_problems(labels: Mapping[str, str]) -> list[str]:

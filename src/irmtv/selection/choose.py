@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
-from irmtv.selection.invariant import invariance
+from irmtv.selection.invariant import check_options, invariance
 from irmtv.selection.records import Records
 from irmtv.selection.scores import iid, worst_environment
 
@@ -102,8 +102,6 @@ def choose(rule: str, records: Records, **options: Any) -> Choice:
         raise ValueError(f"rule must be one of {list(RULES)}. Got {rule!r}.{did_you_mean(rule, RULES)}")
     if options and rule != "invariance":
         raise ValueError(f"only rule 'invariance' has options. Got {sorted(options)} for {rule!r}.")
-    known = ("test", "level", "near", "min_gain")
-    for name in options:
-        if name not in known:
-            raise ValueError(f"options of 'invariance' are {list(known)}. Got {name!r}.{did_you_mean(name, known)}")
+    if rule == "invariance":
+        check_options(**options)
     return RULES[rule](records, **options)

@@ -56,7 +56,9 @@ def zero_means(mean: Tensor, cov: Tensor) -> Tensor:
 def _each(mean: Tensor, cov: Tensor, common: bool) -> Tensor:
     if mean.ndim == 3:  # a vector of slopes: each component is tested, the smallest p counts (Bonferroni)
         parts = torch.stack([_each(mean[..., j], cov[..., j], common) for j in range(mean.shape[-1])])
-        return (parts.amin(0) * len(parts)).clamp_max(1)
+        known = parts.isfinite()  # a narrower network has fewer components
+        p = (torch.where(known, parts, 1.0).amin(0) * known.sum(0)).clamp_max(1)
+        return torch.where(known.any(0), p, torch.nan)
     m = mean.double()
     there = m.isfinite()
     one, value = there.double(), torch.where(there, m, 0.0)
@@ -72,8 +74,8 @@ def _each(mean: Tensor, cov: Tensor, common: bool) -> Tensor:
 
 def _weights(value: Tensor, cov: Tensor, there: Tensor) -> Callable[[Tensor], Tensor]:
     """v -> cov^-1 v for (C, E), absent environments left out."""
-    # a variance of exactly 0 (the slopes of a constant model) must not divide
-    floor = 1e-18 * value.square().amax(-1, keepdim=True) + 1e-300
+    # a variance of 0 (a constant model) must not divide, and means in float32 are not sure beyond 1e-6 of their size
+    floor = 1e-12 * value.square().amax(-1, keepdim=True) + 1e-300
     if cov.ndim == 2:
         inverse = torch.where(there, 1 / (cov + floor), 0.0)
         return lambda v: inverse * v
@@ -82,7 +84,10 @@ def _weights(value: Tensor, cov: Tensor, there: Tensor) -> Callable[[Tensor], Te
     matrix = torch.where(both, cov, eye) + floor.unsqueeze(-1) * eye
     unknown = ~matrix.isfinite().all(-1).all(-1)
     matrix = torch.where(unknown[:, None, None], eye, matrix)
-    pseudo = torch.linalg.pinv(matrix, hermitian=True) * both  # soft environments may coincide
+    size = matrix.diagonal(dim1=-2, dim2=-1).sqrt()  # (C, E)
+    sizes = size.unsqueeze(-1) * size.unsqueeze(-2)
+    # soft environments may coincide: their difference, which rounding alone makes, counts for nothing
+    pseudo = torch.linalg.pinv(matrix / sizes, rtol=1e-6, hermitian=True) / sizes * both
     pseudo = torch.where(unknown[:, None, None], torch.nan, pseudo)
     return lambda v: torch.einsum("cef,cf->ce", pseudo, v)
 
@@ -121,7 +126,11 @@ def invariance(
     min_gain : share of ERM's gain over a constant prediction that a candidate must keep. A model that predicts
         nothing has equal risks everywhere.
     """
-    _check(records, test, level, near, min_gain)
+    check_options(test=test, level=level, near=near, min_gain=min_gain)
+    if records.risk.shape[-1] < 2:
+        raise ValueError(
+            f"rule 'invariance' compares environments and needs at least 2. Got {records.risk.shape[-1]}; use 'iid'."
+        )
     pooled = records.pooled()
     risk, p = iid(pooled), p_values(pooled, test)
     known = risk.isfinite() & p.isfinite()
@@ -131,22 +140,24 @@ def invariance(
             "rule 'invariance' needs a candidate of plain risk minimisation that was measured in two or more "
             "environments. Got none: train 'erm' (or penalty_weight=0) too, on rows whose environments are known."
         )
-    choice, outcome, passing, close = _decide(risk, p, known, erm, records.constant, level, near, min_gain)
+    eligible = known & ~records.reference  # another stopping time of ERM is still ERM
+    choice, outcome, passing, close = _decide(risk, p, eligible, erm, records.constant, level, near, min_gain)
     gain = records.constant - float(risk[erm])
+    useful = known & _useful(risk, erm, records.constant, min_gain)
     figures: dict[str, Any] = {
-        "candidates": int(known.sum()),
+        "candidates": int(eligible.sum()),
         "passing": passing,
         "near": close,
         "p": float(p[choice]),
         "p_erm": float(p[erm]),
-        "p_nearest": float(p[known].max()),
+        "p_nearest": float(p[useful if bool(useful.any()) else known].max()),
         "risk": float(risk[choice]),
         "risk_erm": float(risk[erm]),
         "risk_constant": records.constant,
         "price": float(risk[choice] - risk[erm]),
         "gain_kept": (records.constant - float(risk[choice])) / gain if gain > 0 else None,
-        "risks": pooled.risk[choice].tolist(),
-        "risks_erm": pooled.risk[erm].tolist(),
+        "risks": _listed(pooled.risk[choice]),
+        "risks_erm": _listed(pooled.risk[erm]),
         "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
         "p_confirmed": None,
     }
@@ -156,11 +167,10 @@ def invariance(
 
 
 def _decide(
-    risk: Tensor, p: Tensor, known: Tensor, erm: int, constant: float, level: float, near: float, min_gain: float
+    risk: Tensor, p: Tensor, eligible: Tensor, erm: int, constant: float, level: float, near: float, min_gain: float
 ) -> tuple[int, Outcome, int, int]:
     """The chosen candidate, the outcome, how many pass, and how many of these are near."""
-    useful = constant - risk >= min_gain * (constant - risk[erm])
-    passing = known & useful & (p >= level)
+    passing = known & _useful(risk, erm, constant, min_gain) & (p >= level)
     if float(p[erm]) >= level:
         return erm, "erm-invariant", int(passing.sum()), 0
     if not bool(passing.any()):
@@ -169,6 +179,10 @@ def _decide(
     choice = _lowest(risk, close)
     assert choice is not None
     return choice, "invariant-found", int(passing.sum()), int(close.sum())
+
+
+def _useful(risk: Tensor, erm: int, constant: float, min_gain: float) -> Tensor:
+    return constant - risk >= min_gain * (constant - risk[erm])
 
 
 def _confirmed(records: Records, test: str, level: float, near: float, min_gain: float) -> float | None:
@@ -183,9 +197,9 @@ def _confirmed(records: Records, test: str, level: float, near: float, min_gain:
         erm = _lowest(risk, known & records.reference)
         if erm is None:
             return None
-        choice, *_ = _decide(risk, p, known, erm, records.constant, level, near, min_gain)
+        choice, *_ = _decide(risk, p, known & ~records.reference, erm, records.constant, level, near, min_gain)
         found.append(float(p_values(other, test)[choice]))
-    return min(1.0, 2 * min(found))
+    return None if any(np.isnan(found)) else min(1.0, 2 * min(found))
 
 
 def _pays_at(risks: Tensor, erm: Tensor) -> float | None:
@@ -196,6 +210,11 @@ def _pays_at(risks: Tensor, erm: Tensor) -> float | None:
     there = risks.isfinite() & erm.isfinite()
     spread = float(erm[there].max() - erm[there].min())
     return float(risks[there].max() - erm[there].max()) / spread if spread > 0 else None
+
+
+def _listed(risks: Tensor) -> list[float | None]:
+    """None where an environment has no rows: NaN is not JSON."""
+    return [r if np.isfinite(r) else None for r in risks.tolist()]
 
 
 def _lowest(risk: Tensor, among: Tensor) -> int | None:
@@ -214,7 +233,7 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) ->
     tested = f"{_WHAT[test]}, level {level:g}, {f['candidates']} candidates"
     if outcome == "erm-invariant":
         return f"plain risk minimisation is kept: it passes the test ({tested}; p = {f['p_erm']:.2g})."
-    risks = ", ".join(f"{r:.3g}" for r in f["risks_erm"])
+    risks = ", ".join("no rows" if r is None else f"{r:.3g}" for r in f["risks_erm"])
     if outcome == "none-found":
         return (
             f"plain risk minimisation is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by "
@@ -233,15 +252,23 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) ->
     return text
 
 
-def _check(records: Records, test: str, level: float, near: float, min_gain: float) -> None:
-    if test not in TESTS:
-        raise ValueError(f"test must be one of {list(TESTS)}. Got {test!r}.{did_you_mean(test, TESTS)}")
-    for name, value, top in (("level", level, 1), ("near", near, 1), ("min_gain", min_gain, 1)):
-        if not (isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= top):
-            raise ValueError(f"{name} must be a number from 0 to {top}. Got {value!r}.")
-    if level > near:
-        raise ValueError(f"near must be at least level={level:g}: it narrows what passes. Got near={near:g}.")
-    if records.risk.shape[-1] < 2:
+def check_options(**options: Any) -> None:
+    """Whether `invariance` takes these options."""
+    defaults = {"test": "both", "level": 0.01, "near": ONE_STANDARD_ERROR, "min_gain": 0.2}
+    for name in options:
+        if name not in defaults:
+            known = list(defaults)
+            raise ValueError(f"options of 'invariance' are {known}. Got {name!r}.{did_you_mean(name, known)}")
+    given = {**defaults, **options}
+    if given["test"] not in TESTS:
         raise ValueError(
-            f"rule 'invariance' compares environments and needs at least 2. Got {records.risk.shape[-1]}; use 'iid'."
+            f"test must be one of {list(TESTS)}. Got {given['test']!r}.{did_you_mean(given['test'], TESTS)}"
+        )
+    for name in ("level", "near", "min_gain"):
+        value = given[name]
+        if not (isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1):
+            raise ValueError(f"{name} must be a number from 0 to 1. Got {value!r}.")
+    if given["level"] > given["near"]:
+        raise ValueError(
+            f"near must be at least level={given['level']:g}: it narrows what passes. Got near={given['near']:g}."
         )

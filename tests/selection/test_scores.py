@@ -1,4 +1,4 @@
-"""The selection rules, on records written by hand."""
+"""The scores of single candidates, on records written by hand."""
 
 from __future__ import annotations
 

@@ -1,0 +1,31 @@
+"""The specs of published tables that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from irmtv.core.messages import did_you_mean
+
+
+def papers_folder() -> Path:
+    """Where they are: inside an installed package, or at the root of a checkout."""
+    here = Path(__file__).resolve()
+    for folder in (here.parents[1] / "papers", here.parents[3] / "papers"):
+        if (folder / "irm_tv").is_dir():
+            return folder / "irm_tv"
+    raise ValueError(
+        f"the specs of the paper's tables are neither in {here.parents[1]} nor in {here.parents[3]}. Reinstall irmtv."
+    )
+
+
+def paper_specs() -> dict[str, Path]:
+    """Name to spec file, for `irmtv reproduce NAME`."""
+    return {path.stem: path for path in sorted(papers_folder().glob("*.toml"))}
+
+
+def paper_spec(name: str) -> Path:
+    """The spec file of a table."""
+    known = paper_specs()
+    if name not in known:
+        raise ValueError(f"NAME must be one of {list(known)}. Got {name!r}.{did_you_mean(name, known)}")
+    return known[name]

@@ -1,0 +1,229 @@
+"""From the store to results: every rule's choice for every setting, method and repetition. Nothing is trained here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from irmtv.experiments.plan import ALL, Member, members, metric_name, parts_of
+from irmtv.experiments.spec import Method, Spec
+from irmtv.experiments.spec_checks import is_zero
+from irmtv.experiments.store import RunRecord, Store
+from irmtv.metrics import METRICS
+from irmtv.selection import Choice, Records, choose
+
+COLUMNS = (
+    "setting", "method", "rule", "repetition", "metric", "summary", "value", "outcome", "published_key", "note",
+    "chosen_method", "hyperparameters", "step", "message", "figures",
+)  # fmt: skip
+_STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of hyper-parameters: the run on all rows, and those on parts of them."""
+
+    member: Member
+    whole: RunRecord
+    folds: tuple[RunRecord, ...]
+    left_out: tuple[RunRecord, ...]
+    stated: bool  # the combination that was stated beforehand
+    reference: bool  # plain risk minimisation
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """Steps at which all its runs were measured, and at which its environments mean what they mean at the end."""
+        steps = self.whole.arrays["steps"]
+        steps = steps[steps > 0]  # the random start is no model
+        for part in (*self.folds, *self.left_out):
+            steps = np.intersect1d(steps, part.arrays["steps"])
+        if self.member.method.infers and self.member.settings.get("schedule") == "annealed":
+            # before the warm-up ends the environments are still being looked for: nothing can be tested on them
+            warmup, total = self.member.settings["warmup"], self.member.settings["steps"]
+            begin = warmup if isinstance(warmup, int) else round(warmup * total)
+            steps = steps[steps >= min(begin, steps.max(initial=0))]
+        return steps
+
+    def at(self, record: RunRecord, name: str) -> Tensor:
+        """An array of one of its runs at `steps`: (S, ...)."""
+        kept = np.isin(record.arrays["steps"], self.steps)
+        return torch.as_tensor(record.arrays[name][kept].copy()).double()
+
+
+def read_results(spec: Spec, folder: str | Path) -> pd.DataFrame:
+    """One row for every setting, method or pool, rule, repetition, metric and summary ("mean", "worst").
+
+    The value is that of the model trained on all rows, at the chosen combination and step, on test environments.
+    Where a rule cannot choose, the value is NaN and `note` says why. Runs that are not stored are left out.
+    """
+    with Store.read(folder) as store:
+        stored = {record.key: record for record in store.runs()}
+    rows: list[dict[str, Any]] = []
+    pools: dict[str, tuple[Method, ...]] = {m.label: (m,) for m in spec.methods}
+    by_label = {m.label: m for m in spec.methods}
+    pools |= {name: tuple(by_label[label] for label in labels) for name, labels in spec.selection.pools.items()}
+    for setting in spec.data.settings:
+        for repetition in range(spec.repetitions):
+            known = {m.label: list(_candidates(spec, setting, m, repetition, stored)) for m in spec.methods}
+            for name, methods in pools.items():
+                own = [c for m in methods for c in known[m.label]]
+                if own:
+                    rows += _results(spec, setting, name, methods, repetition, own, _references(spec, methods, known))
+    order = {"setting": list(spec.data.settings), "method": list(pools), "rule": list(spec.selection.rules)}
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    keys = [frame[c].map({v: i for i, v in enumerate(values)}).to_numpy() for c, values in order.items()]
+    return frame.iloc[np.lexsort(list(reversed(keys)))].reset_index(drop=True)  # lexsort is stable
+
+
+def _candidates(
+    spec: Spec, setting: str, method: Method, repetition: int, stored: Mapping[str, RunRecord]
+) -> Iterator[Candidate]:
+    """The method's combinations in one repetition, those with a missing run left out."""
+    environments = _left_out_names(spec, setting, stored)
+    by_combination: dict[int, dict[str, list[Member]]] = {}
+    for kind, parts in parts_of(spec, method, environments).items():
+        for m in members(spec, setting, method, kind, parts, [repetition]):
+            by_combination.setdefault(m.combination, {}).setdefault(kind, []).append(m)
+    fixed = None
+    if "fixed" in spec.selection.rules:
+        fixed = method.combinations(spec.training).index(method.fixed_combination(spec.training))
+    for c, kinds in by_combination.items():
+        if not all(m.key in stored for some in kinds.values() for m in some):
+            continue
+        found = {kind: tuple(stored[m.key] for m in some) for kind, some in kinds.items()}
+        member = kinds[ALL][0]
+        yield Candidate(
+            member,
+            found[ALL][0],
+            found.get("folds", ()),
+            found.get("left-out", ()),
+            stated=c == fixed,
+            reference=method.objective == "erm" or is_zero(member.settings.get("penalty_weight", 1)),
+        )
+
+
+def _left_out_names(spec: Spec, setting: str, stored: Mapping[str, RunRecord]) -> list[str]:
+    if "leave-one-env-out" not in spec.selection.rules:
+        return []
+    parts = (r.part for r in stored.values() if r.setting == setting and r.part.startswith("without "))
+    return [part.removeprefix("without ") for part in dict.fromkeys(parts)]
+
+
+def _references(spec: Spec, methods: Sequence[Method], known: Mapping[str, list[Candidate]]) -> list[Candidate]:
+    """Plain risk minimisation, measured on the same environments, where the methods do not have it themselves."""
+    if "invariance" not in spec.selection.rules or methods[0].infers:
+        return []
+    labels = {m.label for m in methods}
+    return [
+        c
+        for m in spec.methods
+        if m.objective == "erm" and m.label not in labels and m.measured_on == methods[0].measured_on
+        for c in known[m.label]
+    ]
+
+
+def _results(
+    spec: Spec,
+    setting: str,
+    name: str,
+    methods: Sequence[Method],
+    repetition: int,
+    own: Sequence[Candidate],
+    references: Sequence[Candidate],
+) -> Iterator[dict[str, Any]]:
+    """Rows of one method or pool in one repetition."""
+    metrics = [a for a in own[0].whole.arrays if a.startswith(("test/", "population/"))]
+    for rule in spec.selection.rules:
+        # ERM stands beside every method for the rule that keeps it where it is invariant, and for no other
+        candidates = [*own, *references] if rule == "invariance" else list(own)
+        options = spec.selection.invariance if rule == "invariance" else {}
+        places = [(c, s) for c in candidates for s in range(len(c.steps))]
+        choice: Choice | None = None
+        note = None
+        for metric in metrics:
+            if rule == "oracle" or metric == metrics[0]:  # the others do not look at the metric
+                try:
+                    choice = choose(rule, _records(candidates, rule, metric), **options)
+                except ValueError as error:
+                    note = str(error)
+            shared = {
+                "setting": setting,
+                "method": name,
+                "rule": rule,
+                "repetition": repetition,
+                "metric": metric_name(metric),
+                "published_key": methods[0].published if len(methods) == 1 else None,
+                "note": note,
+            }
+            if choice is None:
+                for summary in ("mean", "worst"):
+                    yield {**shared, "summary": summary, "value": np.nan}
+                continue
+            candidate, s = places[choice.index]
+            by_environment = candidate.at(candidate.whole, metric)[s].numpy()
+            for summary, value in (("mean", by_environment.mean()), ("worst", _worst(by_environment, metric))):
+                yield {**shared, "summary": summary, "value": float(value), **_chosen(choice, candidate, s)}
+
+
+def _chosen(choice: Choice, candidate: Candidate, s: int) -> dict[str, Any]:
+    return {
+        "outcome": choice.outcome,
+        "chosen_method": candidate.member.method.label,
+        "hyperparameters": dict(candidate.member.settings),
+        "step": int(candidate.steps[s]),
+        "message": choice.message,
+        "figures": dict(choice.figures),
+    }
+
+
+def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records:
+    """All candidates at all their steps."""
+    steps = [len(c.steps) for c in candidates]
+    last = torch.zeros(sum(steps), dtype=torch.bool)
+    last[torch.tensor(steps).cumsum(0) - 1] = True
+
+    def each(flags: Sequence[bool]) -> Tensor:
+        return torch.tensor(flags).repeat_interleave(torch.tensor(steps))
+
+    n_folds = min(len(c.folds) for c in candidates)
+    held: dict[str, Tensor] = {}
+    constant = float("nan")
+    if n_folds and rule not in ("fixed", "oracle", "leave-one-env-out"):
+        for name in _STATISTICS:
+            parts = [[c.at(c.folds[k], f"held-out/{name}") for c in candidates] for k in range(n_folds)]
+            held[name] = torch.stack([torch.cat(part) for part in parts])
+        sizes = np.array([r.arrays["held-out/constant"] for r in candidates[0].folds])  # (F, 2): risk, rows
+        constant = float((sizes[:, 0] * sizes[:, 1]).sum() / sizes[:, 1].sum())
+    else:
+        held = {name: torch.full((1, sum(steps), 2), torch.nan, dtype=torch.float64) for name in _STATISTICS}
+    left_out = None
+    if rule == "leave-one-env-out" and all(c.left_out for c in candidates):
+        left_out = torch.cat([torch.stack([c.at(r, "left-out/risk") for r in c.left_out], 1) for c in candidates])
+    test = None
+    if rule == "oracle":
+        sign = 1 if _greater_is_better(metric) else -1
+        test = sign * torch.cat([torch.as_tensor(_worst(c.at(c.whole, metric).numpy(), metric)) for c in candidates])
+    return Records(
+        **held,
+        constant=constant,
+        reference=each([c.reference for c in candidates]),
+        stated=each([c.stated for c in candidates]) & last,
+        left_out=left_out,
+        test=test,
+    )
+
+
+def _greater_is_better(array: str) -> bool:
+    return METRICS[array.split("/")[1]].greater_is_better
+
+
+def _worst(by_environment: np.ndarray, array: str) -> np.ndarray:
+    return np.asarray(by_environment.min(-1) if _greater_is_better(array) else by_environment.max(-1))

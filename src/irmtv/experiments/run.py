@@ -1,0 +1,303 @@
+"""Run what a spec asks for and the store does not have yet: group by group, each stored as a whole."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from irmtv._version import __version__
+from irmtv.core.types import Runs, Task
+from irmtv.crossfit import align, constant_risk, fold_tasks, left_out_tasks
+from irmtv.datasets import DATASETS
+from irmtv.engine import FittedRuns, Progress, train
+from irmtv.engine.nets import MLP
+from irmtv.engine.settings import pick_device
+from irmtv.engine.snapshots import History
+from irmtv.experiments.plan import INFERENCE, Member, Work, metric_name, plan
+from irmtv.experiments.spec import Spec
+from irmtv.experiments.store import Group, Metric, RunRecord, Store, group_key
+from irmtv.experiments.store_files import now
+from irmtv.inference import infer_environments
+
+STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a call of `run_experiment` did."""
+
+    runs: int  # that the spec asks for
+    found: int  # of these, there before
+    trained: int
+    diverged: int
+    failed: tuple[str, ...]  # labels and errors of groups that raised
+    seconds: float
+
+
+class ExperimentInterrupted(KeyboardInterrupt):
+    """Ctrl-C: what was finished is stored; the same call goes on from there."""
+
+    def __init__(self, done: int, total: int, folder: Path) -> None:
+        super().__init__(f"stopped: {done} of {total} runs are stored in {folder}; the same command continues.")
+
+
+def run_experiment(
+    spec: Spec,
+    folder: str | Path,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+    wait: bool = False,
+    on_wait: Callable[[str], None] | None = None,
+) -> Report:
+    """Train every run of the spec that the store in `folder` does not have; store group by group.
+
+    Parameters
+    ----------
+    progress : called with a `Progress` over all runs that are still to be trained.
+    stage : called with the label of each group that begins.
+    wait, on_wait : whether to wait where another process writes to the folder, and what to tell then.
+    """
+    device = pick_device(spec.device)
+    started = time.perf_counter()
+    tasks = _Tasks(spec)
+    with Store.create_or_open(folder, wait=wait, on_wait=on_wait) as store:
+        work, total, found = plan(
+            spec, store.finished(), device.type, lambda setting: tasks.whole(setting, spec.seeds[0])
+        )
+        store.add_spec(spec.hash, spec.text)
+        to_do, done, diverged = total - found, 0, 0
+        failed = []
+
+        def tell(p: Progress) -> None:
+            if progress is not None:
+                seconds = time.perf_counter() - started
+                progress(Progress(p.step, p.steps, done + p.runs_done, p.runs_now, to_do, seconds))
+
+        for group in work:
+            if stage is not None:
+                stage(group.label)
+            begun, clock = now(), time.perf_counter()
+            key = group_key(m.key for m in group.members)
+            try:
+                records = _train_group(group, spec, tasks, str(device), tell)
+            except KeyboardInterrupt:
+                raise ExperimentInterrupted(found + done, total, Path(folder)) from None
+            except ValueError:
+                raise  # the spec asks for what cannot be: the user should know now
+            except Exception as error:
+                store.add_failure(key, group.label, traceback.format_exc())
+                failed.append(f"{group.label}: {type(error).__name__}: {error}")
+                continue
+            store.add_group(
+                Group(
+                    key=key,
+                    label=group.label,
+                    spec_hash=spec.hash,
+                    device=_device_name(device),
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    started=begun,
+                    seconds=time.perf_counter() - clock,
+                    versions=_versions(),
+                    runs=tuple(records),
+                )
+            )
+            done += len(records)
+            diverged += sum(r.status == "diverged" for r in records)
+    return Report(total, found, done, diverged, tuple(failed), time.perf_counter() - started)
+
+
+class _Tasks:
+    """The data of an experiment; the last few tasks are kept, since groups that follow each other share them."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.whole = lru_cache(maxsize=32)(self._whole)
+        self.folds = lru_cache(maxsize=32)(self._folds)
+
+    def _whole(self, setting: str, seed: int) -> Task:
+        make = DATASETS[self.spec.data.name].make
+        return make(**self.spec.data.arguments_of(setting), random_state=seed)
+
+    def _folds(self, setting: str, seed: int) -> list[Task]:
+        return fold_tasks(self.whole(setting, seed), self.spec.selection.folds, seed)
+
+
+def _train_group(
+    work: Work, spec: Spec, data: _Tasks, device: str, tell: Callable[[Progress], None]
+) -> list[RunRecord]:
+    method, setting = work.members[0].method, work.members[0].setting
+    places: dict[tuple[int, str], int] = {}  # (seed, part) -> position among the tasks
+    tasks: list[Task] = []
+    for m in work.members:
+        if (m.seed, m.part) not in places:
+            places[m.seed, m.part] = len(tasks)
+            tasks.append(_task_of(m, work.kind, data))
+    dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
+    seeds = [seed for seed, _ in places]
+    first = {seed: i for i, seed in reversed(list(enumerate(seeds)))}  # the first task of each repetition
+    if method.environments == "inferred" and work.kind != "left-out":
+        aux = [_aux(data.whole(setting, seed)) for seed in seeds]
+        alike = [first[seed] for seed in seeds]
+        tasks = infer_environments(tasks, seeds, aux, alike, device=device, dtype=dtype, **INFERENCE)
+    runs = Runs(
+        seed=[m.seed for m in work.members],
+        data=[places[m.seed, m.part] for m in work.members],
+        **{name: [m.keywords[name] for m in work.members] for name in work.members[0].keywords},
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*runs diverged.*")  # each run's status says so
+        fitted = train(
+            tasks,
+            method.objective,
+            runs,
+            snapshot_every=spec.training.snapshot_every,
+            keep_states=True,
+            progress=tell,
+            device=device,
+            dtype=dtype,
+        )
+    order = _order_of_environments(fitted, work, data) if method.infers and work.kind == "folds" else None
+    history = fitted.history
+    assert history is not None
+    arrays = [_statistics(history, r, work.kind, None if order is None else order[r]) for r in range(len(runs))]
+    metrics: list[tuple[Metric, ...]] = [()] * len(runs)
+    if work.kind == "folds":
+        constants = [constant_risk(t) for t in tasks]
+        for r, d in enumerate(runs.column("data")):
+            arrays[r]["held-out/constant"] = np.array([constants[d], float(len(tasks[d].held_out or ()))])
+    if work.kind == "all":
+        metrics = _test_results(fitted, spec, setting, arrays)
+    return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
+
+
+def _task_of(member: Member, kind: str, data: _Tasks) -> Task:
+    whole = data.whole(member.setting, member.seed)
+    if kind == "all":
+        return whole
+    if kind == "folds":
+        return data.folds(member.setting, member.seed)[int(member.part.split()[1].split("/")[0]) - 1]
+    names = [f"without {name}" for name in whole.train.names]
+    return left_out_tasks(whole)[names.index(member.part)]
+
+
+def _aux(task: Task) -> Tensor:
+    if task.train.aux is None:
+        raise ValueError(f'environments = "inferred" needs auxiliary variables. Task {task.name!r} has none.')
+    return task.train.aux
+
+
+def _order_of_environments(fitted: FittedRuns, work: Work, data: _Tasks) -> list[Tensor]:
+    """For every run of the folds, its inferred environments in the order of the first fold's run."""
+    setting = work.members[0].setting
+    aux = [_aux(data.whole(setting, m.seed)) for m in work.members]
+    by_run = [fitted.membership(aux[0])] if len({m.seed for m in work.members}) == 1 else None
+    first: dict[tuple[int, int], Tensor] = {}
+    order = []
+    memberships: dict[int, Tensor] = {}
+    for r, m in enumerate(work.members):
+        if by_run is not None:
+            q = by_run[0][r]
+        else:
+            if m.seed not in memberships:
+                memberships = {m.seed: fitted.membership(aux[r])}  # members come repetition by repetition
+            q = memberships[m.seed][r]
+        reference = first.setdefault((m.seed, m.combination), q)
+        order.append(align(reference, q))
+    return order
+
+
+def _statistics(history: History, run: int, kind: str, order: Tensor | None) -> dict[str, np.ndarray]:
+    """Snapshot statistics of one run, environments in the given order, as arrays (S, E, ...)."""
+    where = {"all": "train", "folds": "held-out", "left-out": "left-out"}[kind]
+    measured = (history.rows[:, run] > 0).any(1)  # runs of a group may differ in their steps
+    arrays = {"steps": np.array(history.steps, dtype=np.int64)[measured.numpy()]}
+    if kind == "left-out":
+        return arrays | {"left-out/risk": history.risk[measured, run, 0].double().numpy()}
+    for name in STATISTICS:
+        values = getattr(history, name)[measured, run]  # (S, E), (S, E, J), (S, E, E) or (S, E, E, J)
+        if order is not None:
+            values = values[:, order]
+            if name.endswith("_cov"):  # the order of soft environments: both axes of their covariances
+                values = values[:, :, order]
+        arrays[f"{where}/{name}"] = values.numpy()
+    return arrays
+
+
+def _test_results(
+    fitted: FittedRuns, spec: Spec, setting: str, arrays: Sequence[dict[str, np.ndarray]]
+) -> list[tuple[Metric, ...]]:
+    """Adds metrics by test environment at every snapshot to `arrays`; returns those of the last step."""
+    data_set = DATASETS[spec.data.name]
+    arguments = spec.data.arguments_of(setting)
+    last: list[tuple[Metric, ...]] = [()] * len(fitted)
+    if fitted.tasks[0].test is None:
+        return last
+    found: dict[str, list[np.ndarray]] = {}
+    linear = all(isinstance(c.net, MLP) and len(c.net.widths) == 2 for c in fitted.chunks)
+    assert fitted.history is not None
+    names: tuple[Any, ...] = ()
+    for step in fitted.history.steps:
+        then = fitted.at(step)
+        table = then.evaluate()
+        names = table.names
+        found.setdefault(f"test/{table.metric}", []).append(table.by_environment)
+        if data_set.population is not None and linear:
+            exact = data_set.population(*then.coefficients(), arguments)
+            found.setdefault("population/accuracy", []).append(exact)
+    for r in range(len(fitted)):
+        own = np.isin(fitted.history.steps, arrays[r]["steps"])  # those that this run was measured at
+        for name, values in found.items():
+            arrays[r][name] = np.stack(values)[own, r]
+        last[r] = tuple(
+            Metric(str(names[e]), metric_name(name), float(values[-1][r, e]))
+            for name, values in found.items()
+            for e in range(len(names))
+        )
+    return last
+
+
+def _record(
+    member: Member, arrays: Mapping[str, np.ndarray], metrics: tuple[Metric, ...], diverged: int | None
+) -> RunRecord:
+    return RunRecord(
+        key=member.key,
+        setting=member.setting,
+        method=member.method.label,
+        objective=member.method.objective,
+        repetition=member.repetition,
+        seed=member.seed,
+        part=member.part,
+        hyperparameters=member.settings,
+        status="finished" if diverged is None else "diverged",
+        diverged_at=diverged,
+        arrays=arrays,
+        metrics=metrics,
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "irmtv": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,74 @@
+"""Records of candidates, written by hand or counted from single rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from irmtv.selection import Records
+
+
+def written(risk, se, *, slope=None, slope_se=None, rows=100.0, erm=0, stated=0, constant=1.0, **more):
+    """One fold, from nested lists (C, E): risks and their standard errors; slopes 0 unless given."""
+    risk = torch.tensor(risk, dtype=torch.float64)
+    se = torch.as_tensor(se, dtype=torch.float64).expand_as(risk)
+    slope = torch.zeros_like(risk) if slope is None else torch.tensor(slope, dtype=torch.float64)
+    slope_se = torch.as_tensor(0.01 if slope_se is None else slope_se, dtype=torch.float64).expand_as(slope)
+    rows = torch.as_tensor(rows, dtype=torch.float64).expand_as(risk)
+    which = torch.arange(len(risk))
+    return Records(
+        rows=rows[None],
+        risk=risk[None],
+        risk_cov=se.square()[None],
+        slope=slope[None],
+        slope_cov=slope_se.square()[None],
+        constant=constant,
+        reference=torch.isin(which, torch.tensor(erm)),
+        stated=torch.isin(which, torch.tensor(stated)),
+        **more,
+    )
+
+
+def mean_and_cov(v, q):
+    """Weighted means (E,) of v (N,) over the columns of q (N, E), and their covariance (E, E): loops, no algebra."""
+    n, e = q.shape
+    mean, cov = np.full(e, np.nan), np.full((e, e), np.nan)
+    total = q.sum(0)
+    for a in range(e):
+        if total[a] > 0:
+            mean[a] = sum(q[i, a] * v[i] for i in range(n)) / total[a]
+    for a in range(e):
+        for b in range(e):
+            if total[a] > 0 and total[b] > 0:
+                terms = [q[i, a] * (v[i] - mean[a]) * q[i, b] * (v[i] - mean[b]) for i in range(n)]
+                cov[a, b] = sum(terms) / (total[a] * total[b])
+    return mean, cov
+
+
+def counted(loss, slope, q, fold, n_folds, *, soft=False, **more):
+    """From single rows: loss (C, N), slope (C, N) or (C, N, J), q (N, E), fold (N,)."""
+    loss, slope, q = np.asarray(loss), np.asarray(slope), np.asarray(q)
+    vector = slope.ndim == 3
+    slope = slope if vector else slope[..., None]  # (C, N, J)
+    fields = {k: [] for k in ("rows", "risk", "risk_cov", "slope", "slope_cov")}
+    for f in range(n_folds):
+        here = np.asarray(fold) == f
+        of_risk = [mean_and_cov(v[here], q[here]) for v in loss]
+        of_slope = [[mean_and_cov(v[here, j], q[here]) for j in range(v.shape[1])] for v in slope]
+        fields["rows"].append(np.stack([q[here].sum(0)] * len(loss)))
+        fields["risk"].append([m for m, _ in of_risk])
+        fields["risk_cov"].append([c if soft else np.diag(c) for _, c in of_risk])
+        fields["slope"].append([np.stack([m for m, _ in js], -1) for js in of_slope])
+        fields["slope_cov"].append([np.stack([c if soft else np.diag(c) for _, c in js], -1) for js in of_slope])
+    tensors = {k: torch.as_tensor(np.array(v)) for k, v in fields.items()}
+    if not vector:
+        tensors |= {k: tensors[k].squeeze(-1) for k in ("slope", "slope_cov")}
+    settings = {"constant": 1.0, "erm": 0, "stated": 0, **more}
+    which = torch.arange(len(loss))
+    return Records(
+        **tensors,
+        constant=settings.pop("constant"),
+        reference=torch.isin(which, torch.tensor(settings.pop("erm"))),
+        stated=torch.isin(which, torch.tensor(settings.pop("stated"))),
+        **settings,
+    )
