@@ -84,9 +84,9 @@ def make_control(
     "outcome-noise". In "feature-noise" P(y | x) does differ between environments: the noisier the columns,
     the less a given x says about the label. It is the hard control: a test of invariance may rightly
     reject plain risk minimisation, and yet no other direction is better. The same holds for "label-noise",
-    and with two environments even more so: there the logit's best scale differs by a factor of 2.8, in
-    "feature-noise" by 1.5. Only this scale differs, so a penalty can shrink or stretch the logit, which
-    moves the risk of single environments but no prediction of the label.
+    and more so: at the defaults the best scale of a linear logit differs by a factor of 2.8 between the two
+    environments, in "feature-noise" by 1.5. Only the scale differs, so a penalty that shrinks or stretches
+    the logit moves the cross-entropy of single environments but changes no predicted label.
 
     Examples
     --------
@@ -163,7 +163,9 @@ _SHIFT: dict[Differ, str] = {
     "feature-noise": (
         "The standard deviation of the informative columns' noise: from 1 in the first environment to 2 in the last."
     ),
-    "outcome-noise": "The standard deviation of the target's noise: from 0.5 in the first environment to 1.5 in the last.",
+    "outcome-noise": (
+        "The standard deviation of the target's noise: from 0.5 in the first environment to 1.5 in the last."
+    ),
 }
 _SAME = "So is E[y | x]: plain risk minimisation is invariant."
 _OTHER = "P(y | x) is not, only its direction: a test may rightly reject plain risk minimisation."

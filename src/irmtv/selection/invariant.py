@@ -143,14 +143,14 @@ def invariance(
     eligible = known & ~records.reference  # another stopping time of ERM is still ERM
     choice, outcome, passing, close = _decide(risk, p, eligible, erm, records.constant, level, near, min_gain)
     gain = records.constant - float(risk[erm])
-    useful = known & _useful(risk, erm, records.constant, min_gain)
+    useful = eligible & _useful(risk, erm, records.constant, min_gain)
     figures: dict[str, Any] = {
         "candidates": int(eligible.sum()),
         "passing": passing,
         "near": close,
         "p": float(p[choice]),
         "p_erm": float(p[erm]),
-        "p_nearest": float(p[useful if bool(useful.any()) else known].max()),
+        "p_nearest": float(p[useful].max() if bool(useful.any()) else p[erm]),
         "risk": float(risk[choice]),
         "risk_erm": float(risk[erm]),
         "risk_constant": records.constant,
@@ -170,7 +170,7 @@ def _decide(
     risk: Tensor, p: Tensor, eligible: Tensor, erm: int, constant: float, level: float, near: float, min_gain: float
 ) -> tuple[int, Outcome, int, int]:
     """The chosen candidate, the outcome, how many pass, and how many of these are near."""
-    passing = known & _useful(risk, erm, constant, min_gain) & (p >= level)
+    passing = eligible & _useful(risk, erm, constant, min_gain) & (p >= level)
     if float(p[erm]) >= level:
         return erm, "erm-invariant", int(passing.sum()), 0
     if not bool(passing.any()):

@@ -1,0 +1,567 @@
+"""The rule `invariance`: its tests against textbook formulas and simulation, its outcomes on records made for each."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from irmtv.core.membership import Soft, SoftPair
+from irmtv.engine.snapshots import covariance_of_means
+from irmtv.selection import check_options, equal_means, invariance, p_values, zero_means
+from irmtv.selection.invariant import ONE_STANDARD_ERROR
+from selection.candidates import counted, written
+
+
+def two(values):
+    return torch.as_tensor(np.asarray(values, dtype=np.float64))
+
+
+def random_covariance(rng, candidates, environments):
+    a = rng.normal(size=(candidates, environments, 2 * environments))
+    return a @ a.swapaxes(1, 2) / 100
+
+
+# The tests of equal and of zero means
+
+
+def test_two_environments_are_the_two_sample_z_test():
+    mean, se = [[0.5, 0.8], [1.0, 1.0], [-3.0, 2.0]], [[0.1, 0.2], [0.1, 0.1], [1.0, 1.5]]
+    z = [(a - b) / np.hypot(c, d) for (a, b), (c, d) in zip(mean, se, strict=True)]
+    p = equal_means(two(mean), two(se).square())
+    np.testing.assert_allclose(p, 2 * stats.norm.sf(np.abs(z)))
+    assert p[1] == 1
+
+
+def test_several_environments_are_cochrans_q():
+    rng = np.random.default_rng(0)
+    mean, var = rng.normal(size=(5, 4)), rng.gamma(2.0, size=(5, 4))
+    w = 1 / var
+    q = (w * (mean - ((w * mean).sum(1) / w.sum(1))[:, None]) ** 2).sum(1)
+    np.testing.assert_allclose(equal_means(two(mean), two(var)), stats.chi2.sf(q, 3))
+    np.testing.assert_allclose(zero_means(two(mean), two(var)), stats.chi2.sf((w * mean**2).sum(1), 4))
+
+
+@pytest.mark.parametrize("environments", [2, 3, 6])
+def test_covariances_are_the_test_of_all_contrasts(environments):
+    rng = np.random.default_rng(environments)
+    mean, cov = rng.normal(size=(4, environments)), random_covariance(rng, 4, environments)
+    contrast = np.diff(np.eye(environments), axis=0)  # neighbours differ by nothing
+    expected, of_zero = [], []
+    for m, v in zip(mean, cov, strict=True):
+        d = contrast @ m
+        expected.append(stats.chi2.sf(d @ np.linalg.solve(contrast @ v @ contrast.T, d), environments - 1))
+        of_zero.append(stats.chi2.sf(m @ np.linalg.solve(v, m), environments))
+    np.testing.assert_allclose(equal_means(two(mean), two(cov)), expected, rtol=1e-6)
+    np.testing.assert_allclose(zero_means(two(mean), two(cov)), of_zero, rtol=1e-6)
+
+
+def test_a_diagonal_covariance_is_a_list_of_variances():
+    rng = np.random.default_rng(1)
+    mean, var = two(rng.normal(size=(3, 4))), two(rng.gamma(2.0, size=(3, 4)))
+    for test in (equal_means, zero_means):
+        np.testing.assert_allclose(test(mean, torch.diag_embed(var)), test(mean, var), rtol=1e-9)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 5),
+    st.booleans(),
+    st.floats(1e-6, 1e6),
+    st.floats(-3, 3),
+    st.permutations([*range(5)]),
+)
+@settings(deadline=None, max_examples=40)
+def test_units_zero_point_and_order_do_not_matter(seed, environments, soft, scale, shift, order):
+    rng = np.random.default_rng(seed)
+    mean = two(rng.normal(size=(3, environments)))
+    cov = two(random_covariance(rng, 3, environments)) if soft else two(rng.gamma(2.0, size=(3, environments)))
+    mean[0, 0] = torch.nan  # one is absent
+    order = [i for i in order if i < environments]
+    moved = cov[:, order][:, :, order] if soft else cov[:, order]
+    for test in (equal_means, zero_means):
+        p = test(mean, cov)
+        np.testing.assert_allclose(test(scale * mean, scale**2 * cov), p, rtol=1e-5)
+        np.testing.assert_allclose(test(mean[:, order], moved), p, rtol=1e-5)
+    np.testing.assert_allclose(equal_means(mean + shift, cov), equal_means(mean, cov), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-9, 1e9])
+@pytest.mark.parametrize("soft", [False, True])
+def test_an_environment_without_rows_drops_out(soft, scale):
+    rng = np.random.default_rng(2)
+    mean, cov = scale * rng.normal(size=(3, 4)), scale**2 * random_covariance(rng, 3, 4)
+    some, rest = mean.copy(), [0, 1, 3]
+    some[:, 2] = np.nan
+    holes = cov.copy()
+    holes[:, 2], holes[:, :, 2] = np.nan, np.nan
+    cut = cov[:, rest][:, :, rest]
+    if not soft:
+        holes, cut = holes.diagonal(axis1=1, axis2=2).copy(), cut.diagonal(axis1=1, axis2=2).copy()
+    for test in (equal_means, zero_means):
+        np.testing.assert_allclose(test(two(some), two(holes)), test(two(mean[:, rest]), two(cut)), rtol=1e-6)
+
+
+def test_fewer_than_two_environments_cannot_differ():
+    mean = two([[1.0, np.nan, np.nan], [np.nan] * 3, [1.0, 2.0, np.nan]])
+    for cov in (torch.ones(3, 3), torch.eye(3).expand(3, 3, 3)):
+        assert equal_means(mean, cov).isnan().tolist() == [True, True, False]
+        assert zero_means(mean, cov).isnan().tolist() == [False, True, False]
+    assert equal_means(two([[1.0]]), two([[1.0]])).isnan().all()
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_constant_model_is_equal_everywhere(soft):
+    """No row scatters, so every variance is 0; in float32 the means agree up to rounding only."""
+    nothing = torch.zeros(1, 3, 3) if soft else torch.zeros(1, 3)
+    assert equal_means(torch.full((1, 3), 0.6931), nothing) == 1
+    assert equal_means(torch.zeros(1, 3), nothing) == 1
+    assert zero_means(torch.zeros(1, 3), nothing) == 1
+    rounded = torch.tensor([[0.6931472, 0.69314724, 0.6931471]])
+    assert len(set(rounded[0].tolist())) > 1
+    assert equal_means(rounded, nothing) > 0.9
+    assert equal_means(torch.tensor([[0.5, 0.6, 0.5]]), nothing) < 1e-9
+    assert zero_means(torch.full((1, 3), 0.5), nothing) < 1e-9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("nearly", [0.0, 1e-7, 1e-5])
+@pytest.mark.parametrize("environments", [2, 3])
+def test_soft_environments_that_coincide_do_not_differ(dtype, nearly, environments):
+    """Their matrix is singular, and all that tells them apart is rounding."""
+    generator = torch.Generator().manual_seed(0)
+    v = torch.rand(1, 20, 300, generator=generator).to(dtype)
+    q = torch.softmax(nearly * torch.randn(1, 20, environments, 300, generator=generator), 2).to(dtype)
+    membership = SoftPair(q[:, :, 0]) if environments == 2 else Soft(q)
+    cov = covariance_of_means(membership, v).to(dtype)
+    p = equal_means(membership.sums(v) / membership.rows, cov)
+    assert (p > 0.9).all()
+    assert (zero_means(membership.sums(v) / membership.rows, cov) < 1e-9).all()
+
+
+def test_a_copy_of_an_environment_adds_no_evidence():
+    mean, cov = np.array([0.3, 0.5]), np.array([[0.01, 0.002], [0.002, 0.02]])
+    twice = [0, 0, 1]
+    p = equal_means(two([mean[twice]]), two([cov[np.ix_(twice, twice)]]))
+    z2 = (0.2**2) / (0.01 + 0.02 - 0.004)
+    np.testing.assert_allclose(p, stats.chi2.sf(z2, 2), rtol=1e-4)
+
+
+def test_power_grows_with_the_difference_and_the_rows():
+    apart = torch.linspace(0, 1, 20)
+    mean = torch.stack([torch.zeros(20), apart], 1)
+    p = equal_means(mean, torch.full((20, 2), 0.01))
+    assert (p.diff() < 0).all() and p[0] == 1 and p[-1] < 1e-10
+    assert (equal_means(mean, torch.full((20, 2), 0.005))[1:] < p[1:]).all()
+    shared = torch.tensor([[0.01, 0.004], [0.004, 0.01]]).expand(20, 2, 2)
+    assert (equal_means(mean, shared)[1:] < p[1:]).all()  # what they share cancels in the difference
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("test", [equal_means, zero_means])
+def test_a_vector_of_slopes_is_bonferroni_over_its_components(soft, test):
+    rng = np.random.default_rng(3)
+    mean = 0.3 * rng.normal(size=(6, 3, 4))
+    cov = np.stack([random_covariance(rng, 6, 3) for _ in range(4)], -1)
+    cov = cov if soft else cov.diagonal(axis1=1, axis2=2).swapaxes(1, 2).copy()
+    parts = np.stack([test(two(mean[..., j].copy()), two(cov[..., j].copy())) for j in range(4)])
+    np.testing.assert_allclose(test(two(mean), two(cov)), np.minimum(1, 4 * parts.min(0)))
+    mean[0, :, 2:] = np.nan  # a narrower network has fewer of them
+    mean[1] = np.nan
+    p = test(two(mean), two(cov))
+    np.testing.assert_allclose(p[0], min(1, 2 * parts[:2, 0].min()))
+    assert p[1].isnan() and p[2:].isfinite().all()
+
+
+# Calibration: under the null p-values are uniform
+
+
+def uniform(p):
+    return stats.kstest(np.asarray(p), "uniform").pvalue > 0.01
+
+
+@pytest.mark.parametrize("environments", [2, 4])
+def test_hard_environments_are_calibrated(environments):
+    rng = np.random.default_rng(4)
+    repeats, sizes = 600, np.arange(1, environments + 1) * 150
+    scatter = np.arange(1, environments + 1)  # noise may differ, means do not
+    draws = [s * (rng.exponential(size=(repeats, n)) - 1) for n, s in zip(sizes, scatter, strict=True)]
+    mean = np.stack([d.mean(1) for d in draws], 1)
+    var = np.stack([d.var(1) / n for d, n in zip(draws, sizes, strict=True)], 1)
+    assert uniform(equal_means(two(mean + 5), two(var)))
+    assert uniform(zero_means(two(mean), two(var)))
+    assert not uniform(equal_means(two(mean + 5), two(var / 2)))
+
+
+@pytest.mark.parametrize("kind", ["pair", "two", "four"])
+def test_soft_environments_are_calibrated(kind):
+    """Rows are shared, so the environments' means are correlated: through the engine's own covariances."""
+    generator = torch.Generator().manual_seed(5)
+    repeats, n, environments = 600, 300, 4 if kind == "four" else 2
+    v = torch.randn(1, repeats, n, generator=generator).exp()
+    q = torch.softmax(1.5 * torch.randn(1, repeats, environments, n, generator=generator), 2)
+    membership = SoftPair(q[:, :, 0]) if kind == "pair" else Soft(q)
+    mean, cov = membership.sums(v) / membership.rows, covariance_of_means(membership, v)
+    assert cov.shape == (repeats, environments, environments)
+    assert uniform(equal_means(mean, cov))
+    independent = cov.diagonal(dim1=1, dim2=2)  # what would be wrong: no row is shared
+    assert not uniform(equal_means(mean, independent))
+
+
+# The rule on records made for each outcome
+
+ERM = [0.30, 0.50]  # far apart
+SE = 0.02
+
+
+def test_erm_is_kept_where_it_is_invariant():
+    records = written([[0.40, 0.41], [0.45, 0.45], [0.42, 0.42]], SE)
+    verdict = invariance(records)
+    assert (verdict.index, verdict.outcome) == (0, "erm-invariant")
+    f = verdict.figures
+    assert f["price"] == 0 and f["gain_kept"] == pytest.approx(1) and f["p"] == f["p_erm"]
+    assert (f["candidates"], f["passing"], f["p_confirmed"]) == (2, 2, None)
+    assert "plain risk minimisation is kept: it passes" in verdict.message
+
+
+def test_no_harm_even_where_a_better_and_more_invariant_candidate_is_there():
+    verdict = invariance(written([[0.40, 0.44], [0.35, 0.35]], SE))
+    assert (verdict.index, verdict.outcome) == (0, "erm-invariant")
+
+
+def test_an_invariant_model_is_found_with_its_price():
+    records = written([ERM, [0.44, 0.46], [0.45, 0.45], [0.35, 0.45], [0.50, 0.50]], SE, rows=[100.0, 300.0])
+    verdict = invariance(records)
+    assert (verdict.index, verdict.outcome) == (2, "invariant-found")
+    f = verdict.figures
+    p = 2 * stats.norm.sf(np.array([0.02, 0.0, 0.1, 0.0]) / (SE * np.sqrt(2)))
+    near = p >= ONE_STANDARD_ERROR
+    risk = np.array([0.455, 0.45, 0.425, 0.50])
+    assert verdict.index == 1 + np.where(near, risk, np.inf).argmin()
+    assert f["risk_erm"] == pytest.approx(0.45) and f["risk"] == pytest.approx(0.45)
+    assert f["price"] == pytest.approx(f["risk"] - f["risk_erm"])
+    assert (f["candidates"], f["passing"], f["near"]) == (4, int((p >= 0.01).sum()), int(near.sum()))
+    assert f["p_erm"] == pytest.approx(2 * stats.norm.sf(0.2 / (SE * np.sqrt(2))))
+    assert "an invariant model was found" in verdict.message and "0.45" in verdict.message
+
+
+def test_none_is_found():
+    verdict = invariance(written([ERM, [0.35, 0.50], [0.40, 0.52]], SE))
+    assert (verdict.index, verdict.outcome) == (0, "none-found")
+    f = verdict.figures
+    assert (f["passing"], f["near"], f["price"]) == (0, 0, 0)
+    assert f["p_nearest"] == pytest.approx(2 * stats.norm.sf(0.12 / (SE * np.sqrt(2))))
+    assert "not invariant" in verdict.message and "0.3, 0.5" in verdict.message
+
+
+def test_erm_is_the_best_of_its_own_candidates():
+    """Of several stopping times of plain risk minimisation the one with the lowest held-out risk; the others, though
+    they may be as good as invariant, are no candidates for an invariant model."""
+    records = written([[0.42, 0.42], ERM, [0.45, 0.45]], SE, erm=[0, 1])
+    verdict = invariance(records)
+    assert verdict.figures["risks_erm"] == ERM
+    assert (verdict.index, verdict.figures["candidates"]) == (2, 1)
+    alone = invariance(written([[0.42, 0.42], ERM, [0.35, 0.50]], SE, erm=[0, 1]))
+    assert (alone.index, alone.outcome) == (1, "none-found")
+    assert alone.figures["p_nearest"] == pytest.approx(2 * stats.norm.sf(0.15 / (SE * np.sqrt(2))))
+
+
+def test_the_lowest_risk_among_those_that_are_near():
+    se = SE / np.sqrt(2)  # of each, so that a difference has SE
+    apart = {"far": 2.5, "within": 0.9, "nearest": 0.0, "beyond": 1.1}
+    middle = {"far": 0.40, "within": 0.43, "nearest": 0.44, "beyond": 0.42}
+    risks = [[middle[k] - SE * apart[k] / 2, middle[k] + SE * apart[k] / 2] for k in apart]
+    names = ["erm", *apart]
+
+    def chosen(some, **options):
+        records = written([ERM, *(risks[names.index(k) - 1] for k in some)], se)
+        verdict = invariance(records, **options)
+        return ["erm", *some][verdict.index], verdict.figures
+
+    name, f = chosen(["far", "within", "nearest", "beyond"])
+    assert name == "within" and (f["passing"], f["near"]) == (4, 2)
+    name, f = chosen(["far", "beyond"])  # none is near: the nearest
+    assert name == "beyond" and (f["passing"], f["near"]) == (2, 1)
+    assert chosen(["far", "within", "nearest", "beyond"], near=0.01)[0] == "far"
+    assert chosen(["far", "within", "nearest", "beyond"], near=1.0)[0] == "nearest"
+    assert chosen(["far", "within", "nearest", "beyond"], near=1.0)[1]["near"] == 1
+    assert chosen(["far", "beyond"], level=0.02)[1]["passing"] == 1
+    assert chosen(["far"], level=0.02)[0] == "erm"
+
+
+def test_a_model_that_predicts_next_to_nothing_is_not_taken():
+    records = written([ERM, [0.90, 0.90], [0.99, 0.99]], SE, constant=1.0)
+    found = invariance(records)
+    assert (found.index, found.outcome) == (0, "none-found")
+    assert found.figures["p_nearest"] == found.figures["p_erm"]  # of those that predict anything
+    assert invariance(records, min_gain=0.1).index == 1
+    assert invariance(records, min_gain=0.1).figures["gain_kept"] == pytest.approx(0.1 / 0.6)
+    assert invariance(records, min_gain=0.0).figures["passing"] == 2
+    assert invariance(written([ERM, [0.9, 0.9]], SE, constant=0.35)).figures["gain_kept"] is None
+
+
+def test_candidates_that_are_not_known_are_never_taken():
+    nan = np.nan
+    records = written([[nan, nan], ERM, [nan, nan], [0.2, nan], [0.45, 0.45], [0.1, 0.1]], SE, erm=[0, 1])
+    records.rows[0, 3, 1] = 0  # one environment only
+    records.risk_cov[0, 5] = nan
+    verdict = invariance(records)
+    assert verdict.index == 4 and verdict.figures["candidates"] == 1
+    assert verdict.figures["risks_erm"] == ERM
+
+
+def test_an_environment_without_rows_is_left_out_and_stays_json():
+    records = written([[*ERM, np.nan], [0.45, 0.45, np.nan]], SE, rows=[100.0, 100.0, 0.0])
+    verdict = invariance(records)
+    assert verdict.index == 1
+    assert verdict.figures["risks"] == [0.45, 0.45, None]
+    assert verdict.figures["pays_at"] == pytest.approx((0.45 - 0.5) / 0.2)
+    json.dumps(verdict.figures, allow_nan=False)
+    alone = invariance(written([[*ERM, np.nan]], SE, rows=[100.0, 100.0, 0.0]))
+    assert "0.3, 0.5, no rows" in alone.message
+
+
+@given(st.integers(0, 10**6), st.integers(2, 4), st.sampled_from(["both", "risks", "slopes", "zero-slopes"]))
+@settings(deadline=None, max_examples=60)
+def test_figures_agree_with_each_other(seed, environments, test):
+    records = random_records(seed, environments)
+    verdict = invariance(records, test=test)
+    f = json.loads(json.dumps(verdict.figures, allow_nan=False))
+    rows = records.rows.sum(0).numpy()
+    risk = (rows * records.pooled().risk.numpy()).sum(1) / rows.sum(1)
+    p = p_values(records.pooled(), test).numpy()
+    assert f["risk"] == pytest.approx(risk[verdict.index]) and f["risk_erm"] == pytest.approx(risk[:2].min())
+    assert f["p"] == pytest.approx(p[verdict.index])
+    assert f["price"] == pytest.approx(f["risk"] - f["risk_erm"], abs=1e-12)
+    gain = f["risk_constant"] - f["risk_erm"]
+    assert f["gain_kept"] == pytest.approx((f["risk_constant"] - f["risk"]) / gain)
+    spread = max(f["risks_erm"]) - min(f["risks_erm"])
+    assert f["pays_at"] == pytest.approx((max(f["risks"]) - max(f["risks_erm"])) / spread)
+    assert f["near"] <= f["passing"] <= f["candidates"] == len(records) - 2
+    useful = records.constant - risk >= 0.2 * gain
+    useful[:2] = False  # plain risk minimisation
+    assert f["passing"] == (0 if verdict.outcome == "none-found" else int((useful & (p >= 0.01)).sum()))
+    assert f["p_nearest"] == pytest.approx(p[useful].max())
+    if verdict.outcome == "erm-invariant":
+        assert f["p_erm"] >= 0.01 and f["price"] == 0 and f["near"] == 0
+    else:
+        assert f["p_erm"] < 0.01
+    assert (f["p_confirmed"] is not None) == (verdict.outcome == "invariant-found")
+    if verdict.outcome == "invariant-found":
+        assert f["near"] >= 1 and p[verdict.index] >= min(ONE_STANDARD_ERROR, p[useful].max()) - 1e-12
+        assert verdict.index > 1
+    assert verdict.message.endswith(".") and "nan" not in verdict.message
+
+
+def random_records(seed, environments, candidates=7, folds=3, n=240):
+    """Two candidates are plain risk minimisation; risks fall where environments lie apart."""
+    rng = np.random.default_rng(seed)
+    q = np.eye(environments)[rng.permutation(np.arange(n) % environments)]
+    apart = np.r_[1.0, 0.8, rng.uniform(0, 0.6, candidates - 2)]
+    where = np.linspace(-1, 1, environments)
+    mean = 0.6 - 0.2 * apart[:, None] + 0.3 * apart[:, None] * where  # (C, E)
+    noise = rng.normal(size=n)
+    loss = mean @ q.T + 0.5 * noise + 0.05 * rng.normal(size=(candidates, n))
+    slope = apart[:, None] * 0.3 * (where @ q.T) + 0.5 * rng.normal(size=(candidates, n))
+    fold = rng.permutation(np.arange(n) % folds)
+    # by matrix products: `counted` loops over rows
+    fields = {k: [] for k in ("rows", "risk", "risk_cov", "slope", "slope_cov")}
+    for f in range(folds):
+        part = q[fold == f]
+        total = part.sum(0)
+        fields["rows"].append(np.stack([total] * candidates))
+        for name, v in (("risk", loss[:, fold == f]), ("slope", slope[:, fold == f])):
+            means = v @ part / total
+            fields[name].append(means)
+            fields[f"{name}_cov"].append(((v**2) @ part / total - means**2) / total)
+    first = written(mean.tolist(), 1.0, erm=[0, 1])
+    return replace(first, **{k: two(v) for k, v in fields.items()})
+
+
+@given(st.integers(0, 10**6), st.permutations([*range(7)]), st.permutations([*range(3)]))
+@settings(deadline=None, max_examples=40)
+def test_the_order_of_candidates_and_environments_does_not_matter(seed, order, environments):
+    records = random_records(seed, 3)
+    names = ("rows", "risk", "risk_cov", "slope", "slope_cov")
+    moved = {k: getattr(records, k)[:, order][:, :, environments] for k in names}
+    other = replace(records, **moved, reference=records.reference[order])
+    a, b = invariance(records), invariance(other)
+    assert (order[b.index], b.outcome) == (a.index, a.outcome)
+    for name in ("p", "p_erm", "p_confirmed", "risk", "price", "pays_at"):
+        if a.figures[name] is None:
+            assert b.figures[name] is None
+            continue
+        assert b.figures[name] == pytest.approx(a.figures[name], rel=1e-6)
+
+
+# Which test
+
+
+def test_noise_that_differs_makes_risks_unequal_but_not_slopes():
+    noisy = [[0.3, 0.6], [0.35, 0.62]]
+    records = written(noisy, SE, slope=[[-0.1, 0.1], [0.0, 0.0]], slope_se=SE)
+    assert invariance(records, test="slopes").index == 1
+    assert invariance(records, test="slopes").outcome == "invariant-found"
+    for test in ("risks", "both"):
+        assert invariance(records, test=test).outcome == "none-found"
+
+
+def test_equal_risks_do_not_make_slopes_equal():
+    records = written([ERM, [0.45, 0.45]], SE, slope=[[-0.1, 0.1], [-0.1, 0.1]], slope_se=SE)
+    assert invariance(records, test="risks").outcome == "invariant-found"
+    for test in ("slopes", "both", "zero-slopes"):
+        assert invariance(records, test=test).outcome == "none-found"
+
+
+def test_slopes_may_be_equal_without_being_zero():
+    """A model that overfits has the same wrong scale everywhere."""
+    records = written([ERM, [0.45, 0.45]], SE, slope=[[-0.1, 0.1], [0.2, 0.2]], slope_se=SE)
+    for test in ("slopes", "both"):
+        assert invariance(records, test=test).outcome == "invariant-found"
+    assert invariance(records, test="zero-slopes").outcome == "none-found"
+
+
+def test_p_values_by_name():
+    pooled = written([ERM, [0.45, 0.47]], SE, slope=[[0.1, 0.1], [0.0, 0.05]], slope_se=SE).pooled()
+    both = torch.minimum(p_values(pooled, "risks"), p_values(pooled, "slopes"))
+    assert torch.equal(p_values(pooled, "both"), both)
+    z = np.array([0.2, 0.02]) / (SE * np.sqrt(2))
+    np.testing.assert_allclose(p_values(pooled, "risks"), 2 * stats.norm.sf(z))
+    np.testing.assert_allclose(p_values(pooled, "zero-slopes"), stats.chi2.sf([2 * 25, 6.25], 2))
+
+
+# Confirmed on folds that did not choose
+
+
+def test_confirmation_by_hand():
+    """Even folds choose candidate 1, odd folds candidate 2; each is tested on the other's folds."""
+    se = SE / np.sqrt(2)
+    even = [ERM, [0.440, 0.440], [0.45, 0.48]]
+    odd = [ERM, [0.440, 0.472], [0.43, 0.43]]
+    folds = [written(risk, se) for risk in (even, odd)]
+    names = ("rows", "risk", "risk_cov", "slope", "slope_cov")
+    records = replace(folds[0], **{k: torch.cat([getattr(f, k) for f in folds]) for k in names})
+    verdict = invariance(records, test="risks")
+    assert verdict.outcome == "invariant-found"
+    on_odd, on_even = 2 * stats.norm.sf(0.032 / SE), 2 * stats.norm.sf(0.03 / SE)
+    assert verdict.figures["p_confirmed"] == pytest.approx(2 * min(on_odd, on_even))
+    apart = replace(records, risk=records.risk.clone())
+    apart.risk[1, 1] = torch.tensor([0.33, 0.56])  # chosen by the even folds, refuted by the odd ones
+    apart.risk[0, 2] = torch.tensor([0.44, 0.45])
+    refuted = invariance(apart, test="risks")
+    assert refuted.figures["p_confirmed"] < 1e-9
+    assert "it is not confirmed" in refuted.message and "it is not confirmed" not in verdict.message
+
+
+def test_nothing_confirms_on_one_fold_or_on_folds_that_lack_environments():
+    risk = [ERM, [0.45, 0.45]]
+    assert invariance(written(risk, SE)).figures["p_confirmed"] is None
+    names = ("rows", "risk", "risk_cov", "slope", "slope_cov")
+    for lacking in (0, 1):
+        folds = [written(risk, SE), written(risk, SE)]
+        records = replace(folds[0], **{k: torch.cat([getattr(f, k) for f in folds]) for k in names})
+        records.rows[lacking, 1, 0] = 0  # candidate 1 was measured in one environment of this fold
+        records.risk[lacking, 1, 0] = torch.nan
+        verdict = invariance(records)
+        assert verdict.outcome == "invariant-found" and verdict.figures["p_confirmed"] is None
+
+
+def test_confirmation_is_calibrated_where_candidates_are_truly_invariant():
+    """At most a share a of the p-values lies below a, however many candidates there are to choose from."""
+    rng = np.random.default_rng(6)
+    names = ("rows", "risk", "risk_cov", "slope", "slope_cov")
+    confirmed = []
+    for _ in range(150):
+        folds = []
+        for _ in range(4):
+            risk = np.r_[[[0.2, 0.6]], np.full((20, 2), 0.45)] + 0.02 * rng.normal(size=(21, 2))
+            folds.append(written(risk.tolist(), 0.02, slope=(0.02 * rng.normal(size=(21, 2))).tolist(), slope_se=0.02))
+        records = replace(folds[0], **{k: torch.cat([getattr(f, k) for f in folds]) for k in names})
+        confirmed.append(invariance(records).figures["p_confirmed"])
+    p = np.array(confirmed)
+    for share in (0.05, 0.2):
+        # "both" takes the smaller of two p-values, so up to twice the share
+        assert (p < share).mean() < 2 * share + 0.06
+    assert np.median(p) > 0.3
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"test": "slope"},
+            "test must be one of ['both', 'risks', 'slopes', 'zero-slopes']. Got 'slope'. Did you mean",
+        ),
+        ({"test": None}, "test must be one of"),
+        ({"level": -0.1}, "level must be a number from 0 to 1. Got -0.1"),
+        ({"level": "1%"}, "level must be a number from 0 to 1. Got '1%'"),
+        ({"level": True}, "level must be a number from 0 to 1. Got True"),
+        ({"level": float("nan")}, "level must be a number from 0 to 1. Got nan"),
+        ({"near": 1.5}, "near must be a number from 0 to 1. Got 1.5"),
+        ({"min_gain": 2}, "min_gain must be a number from 0 to 1. Got 2"),
+        ({"level": 0.5}, "near must be at least level=0.5"),
+        ({"level": 0.2, "near": 0.1}, "near must be at least level=0.2: it narrows what passes. Got near=0.1"),
+    ],
+)
+def test_options_that_make_no_sense(options, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        invariance(written([ERM], SE), **options)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        check_options(**options)
+
+
+def test_options_by_wrong_name():
+    with pytest.raises(ValueError, match=r"options of 'invariance' are .* Got 'levle'. Did you mean 'level'"):
+        check_options(levle=0.1)
+    check_options()
+    check_options(test="slopes", level=0, near=1, min_gain=0.5)
+
+
+def test_defaults_are_the_same_in_both_places():
+    defaults = invariance.__kwdefaults__
+    for name, value in defaults.items():
+        check_options(**{name: value})
+    records = random_records(0, 3)
+    assert invariance(records) == invariance(records, **defaults)
+
+
+def test_without_plain_risk_minimisation():
+    for records in (
+        written([ERM, [0.45, 0.45]], SE, erm=[]),
+        written([[np.nan, np.nan], [0.45, 0.45]], SE),
+        written([[0.3, np.nan], [0.45, np.nan]], SE, rows=[100.0, 0.0]),
+    ):
+        with pytest.raises(ValueError, match=r"needs a candidate of plain risk minimisation .* train 'erm'"):
+            invariance(records)
+
+
+def test_one_environment_is_nothing_to_compare():
+    with pytest.raises(ValueError, match=r"needs at least 2. Got 1; use 'iid'"):
+        invariance(written([[0.3]], SE))
+
+
+def test_soft_and_vector_records_from_single_rows():
+    """The whole way: rows with soft environments and two slopes each, four folds."""
+    rng = np.random.default_rng(7)
+    n = 200
+    q = rng.dirichlet([0.3, 0.3], size=n)
+    fold = rng.permutation(np.arange(n) % 4)
+    noise = 0.3 * rng.normal(size=n)
+    loss = np.stack([0.4 + 0.4 * (q[:, 0] - 0.5) + noise, 0.5 + noise])
+    slope = 0.3 * rng.normal(size=(2, n, 2))
+    records = counted(loss, slope, q, fold, 4, soft=True)
+    verdict = invariance(records)
+    assert (verdict.index, verdict.outcome) == (1, "invariant-found")
+    wrong = slope.copy()
+    wrong[1, :, 1] += 0.5 * (q[:, 0] - 0.5)  # one component is not equal
+    assert invariance(counted(loss, wrong, q, fold, 4, soft=True)).outcome == "none-found"
