@@ -125,7 +125,7 @@ def reproduce(
         import tomllib
 
         for known, path in paper_specs().items():
-            description = tomllib.loads(path.read_text())["description"]
+            description = tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
             Console(highlight=False).print(f"[bold]{known:12s}[/bold] {escape(' '.join(description.split()))}")
         return
     if out is None:
@@ -149,19 +149,28 @@ def _run(
     spec = load_spec(path)
     if settings is not None:
         labels = list(spec.data.settings)
-        settings = [labels[int(s) - 1] if s.isdigit() and 1 <= int(s) <= len(labels) else s for s in settings]
+        numbers = {str(i + 1): label for i, label in enumerate(labels) if str(i + 1) not in labels}
+        settings = [numbers.get(s, s) for s in settings]
     spec = spec.with_(repetitions=repetitions, settings=settings, methods=methods, device=device)
     console, notes = Console(highlight=False), Console(stderr=True, highlight=False)
+
+    def say(text: str) -> None:
+        notes.print(text, markup=False, soft_wrap=True)  # a path or a label is shown as it is, and can be copied
+
     try:
-        with ProgressBar(spec.name, console=notes) as bar:
-            report = run_experiment(spec, out, progress=bar, stage=bar.rename, wait=wait, on_wait=notes.print)
-    except ExperimentInterrupted as stopped:
-        notes.print(f"irmtv: {stopped}")
+        with ProgressBar(escape(spec.name), console=notes) as bar:
+            report = run_experiment(
+                spec, out, progress=bar, stage=lambda label: bar.rename(escape(label)), wait=wait, on_wait=say
+            )
+    except KeyboardInterrupt as stopped:
+        before = "stopped before anything was trained; the same command continues."
+        say(f"irmtv: {stopped if isinstance(stopped, ExperimentInterrupted) else before}")
         raise typer.Exit(130) from None
-    notes.print(_told(report, out))
+    say(_told(report))
     results = read_results(spec, out)
     if results.empty:
-        raise ValueError(f"{out} has no finished run to make a table of; see the failures above.")
+        say(f"irmtv: {out} has no finished run to make a table of.")
+        raise typer.Exit(1)
     published = spec.published and {"metric": spec.published.metric, "results": spec.published.results}
     summary = summarise(results, published or None)
     tests = paired_tests(results, reference=spec.compare_with)
@@ -169,12 +178,12 @@ def _run(
     written = write_all(out, spec.name, summary, tests)
     choices = out / f"{spec.name}-choices.csv"
     results.to_csv(choices, index=False)
-    notes.print("written: " + ", ".join(str(p) for p in [*written, choices]))
+    say("written: " + ", ".join(str(p) for p in [*written, choices]))
     if report.failed:
         raise typer.Exit(1)
 
 
-def _told(report: Report, out: Path) -> str:
+def _told(report: Report) -> str:
     """What was done, in a line or two."""
     lines = [f"{report.runs} runs: {report.found} were there, {report.trained} trained in {report.seconds:.0f} s."]
     if report.diverged:

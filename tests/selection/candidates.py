@@ -17,7 +17,7 @@ def written(risk, se, *, slope=None, slope_se=None, rows=100.0, erm=0, stated=0,
     rows = torch.as_tensor(rows, dtype=torch.float64).expand_as(risk)
     which = torch.arange(len(risk))
     return Records(
-        rows=rows[None],
+        rows=rows.clone()[None],
         risk=risk[None],
         risk_cov=se.square()[None],
         slope=slope[None],

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from irmtv.core.types import Task
 from irmtv.datasets.control import make_control
-from irmtv.datasets.simulation import make_simulation, population_accuracy
+from irmtv.datasets.simulation import make_simulation, population_accuracy, simulation_limit
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,6 +26,8 @@ class DataSet:
     # exact accuracy of linear models in every test environment, where the distribution is known:
     # (coefficients (..., D), intercepts (...), arguments of `make`) -> (..., environments)
     population: Callable[[Tensor, Tensor, Mapping[str, Any]], Floats] | None = None
+    # the best worst-environment value of `population` that a model without spurious features can have
+    limit: Callable[[Mapping[str, Any]], float] | None = None
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments of `make`, defaults included, `random_state` aside."""
@@ -41,7 +43,12 @@ def _simulation_population(coef: Tensor, intercept: Tensor, arguments: Mapping[s
     )
 
 
+def _simulation_limit(arguments: Mapping[str, Any]) -> float:
+    given = DATASETS["simulation"].arguments(arguments)
+    return simulation_limit(given["p_v"], given["n_invariant"], given["generator"])
+
+
 DATASETS: Mapping[str, DataSet] = {
-    "simulation": DataSet(make_simulation, _simulation_population),
+    "simulation": DataSet(make_simulation, _simulation_population, _simulation_limit),
     "control": DataSet(make_control),
 }

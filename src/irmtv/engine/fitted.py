@@ -77,7 +77,8 @@ class FittedRuns:
     def at(self, step: int) -> FittedRuns:
         """These runs as they were at a snapshot; needs `train(..., keep_states=True)`.
 
-        A run that had ended by then (fewer steps, or diverged) is as it was at its end.
+        A run without a snapshot of its own at that step is as it was at its last one before: at its end, where it had
+        ended by then (fewer steps, or diverged). `steps` says which.
         """
         steps = sorted({s for c in self.chunks for s in c.kept})
         if step not in steps:
@@ -85,7 +86,8 @@ class FittedRuns:
             raise ValueError(f"step must be a snapshot whose states were kept, {hint}. Got {step!r}.")
 
         def then(chunk: FittedChunk) -> State:
-            return chunk.kept.get(step, chunk.last)
+            before = [s for s in chunk.kept if s <= step]
+            return chunk.kept[max(before)] if before else chunk.last
 
         return replace(self, chunks=tuple(replace(c, last=then(c), best=None) for c in self.chunks))
 

@@ -129,7 +129,7 @@ class Watcher:
             assert self.rho is not None and rho is not None and self.z is not None
             membership = self.rho.from_logits(self.rho.logits(rho, self.z), self.n_sets)
         rows = membership.rows.to(f.dtype)
-        present = membership.mass > 0  # (R or 1, E)
+        present = ~_absent(membership)
 
         def mean(v: Tensor) -> Tensor:
             means = divide(membership.sums(v), rows)
@@ -150,6 +150,11 @@ class Watcher:
         )
 
 
+def _absent(membership: Membership) -> Tensor:
+    """Environments without rows, or with a mass that is rounding alone (a saturated rho): (R, E) or (1, E)."""
+    return membership.mass <= torch.finfo(membership.mass.dtype).eps
+
+
 def covariance_of_means(membership: Membership, v: Tensor) -> Tensor:
     """How sure the environments' means of v, (T, K, N) or (T, K, N, J), are.
 
@@ -158,7 +163,7 @@ def covariance_of_means(membership: Membership, v: Tensor) -> Tensor:
     NaN where an environment has no rows.
     """
     v = v.double()
-    absent = (membership.mass <= 0).expand(v.shape[0] * v.shape[1], -1)  # (R, E)
+    absent = _absent(membership).expand(v.shape[0] * v.shape[1], -1)  # (R, E)
     rows = membership.rows.double()
     if not isinstance(membership, (Soft, SoftPair)):
         means = divide(membership.sums(v), rows)

@@ -71,8 +71,11 @@ def read_results(spec: Spec, folder: str | Path) -> pd.DataFrame:
     by_label = {m.label: m for m in spec.methods}
     pools |= {name: tuple(by_label[label] for label in labels) for name, labels in spec.selection.pools.items()}
     for setting in spec.data.settings:
+        environments = _left_out_names(spec, setting, stored)
         for repetition in range(spec.repetitions):
-            known = {m.label: list(_candidates(spec, setting, m, repetition, stored)) for m in spec.methods}
+            known = {
+                m.label: list(_candidates(spec, setting, m, repetition, environments, stored)) for m in spec.methods
+            }
             for name, methods in pools.items():
                 own = [c for m in methods for c in known[m.label]]
                 if own:
@@ -84,10 +87,14 @@ def read_results(spec: Spec, folder: str | Path) -> pd.DataFrame:
 
 
 def _candidates(
-    spec: Spec, setting: str, method: Method, repetition: int, stored: Mapping[str, RunRecord]
+    spec: Spec,
+    setting: str,
+    method: Method,
+    repetition: int,
+    environments: Sequence[str],
+    stored: Mapping[str, RunRecord],
 ) -> Iterator[Candidate]:
     """The method's combinations in one repetition, those with a missing run left out."""
-    environments = _left_out_names(spec, setting, stored)
     by_combination: dict[int, dict[str, list[Member]]] = {}
     for kind, parts in parts_of(spec, method, environments).items():
         for m in members(spec, setting, method, kind, parts, [repetition]):
@@ -111,10 +118,16 @@ def _candidates(
 
 
 def _left_out_names(spec: Spec, setting: str, stored: Mapping[str, RunRecord]) -> list[str]:
+    """Names of the environments that were left out in turn: the store knows them, without making the data again."""
     if "leave-one-env-out" not in spec.selection.rules:
         return []
-    parts = (r.part for r in stored.values() if r.setting == setting and r.part.startswith("without "))
-    return [part.removeprefix("without ") for part in dict.fromkeys(parts)]
+    # found by key: the label of a setting may have had other arguments, or these arguments another label
+    parts = tuple(dict.fromkeys(r.part for r in stored.values() if r.part.startswith("without ")))
+    asked = (
+        m for method in spec.methods for m in members(spec, setting, method, "left-out", parts, range(spec.repetitions))
+    )
+    found = dict.fromkeys(m.part for m in asked if m.key in stored)
+    return [part.removeprefix("without ") for part in found]
 
 
 def _references(spec: Spec, methods: Sequence[Method], known: Mapping[str, list[Candidate]]) -> list[Candidate]:
@@ -140,7 +153,12 @@ def _results(
     references: Sequence[Candidate],
 ) -> Iterator[dict[str, Any]]:
     """Rows of one method or pool in one repetition."""
-    metrics = [a for a in own[0].whole.arrays if a.startswith(("test/", "population/"))]
+    # the population accuracy of a network with hidden layers is not known: metrics are those that all have
+    metrics = [
+        a
+        for a in own[0].whole.arrays
+        if a.startswith(("test/", "population/")) and all(a in c.whole.arrays for c in (*own, *references))
+    ]
     for rule in spec.selection.rules:
         # ERM stands beside every method for the rule that keeps it where it is invariant, and for no other
         candidates = [*own, *references] if rule == "invariance" else list(own)
@@ -150,6 +168,7 @@ def _results(
         note = None
         for metric in metrics:
             if rule == "oracle" or metric == metrics[0]:  # the others do not look at the metric
+                choice, note = None, None
                 try:
                     choice = choose(rule, _records(candidates, rule, metric), **options)
                 except ValueError as error:
@@ -187,8 +206,10 @@ def _chosen(choice: Choice, candidate: Candidate, s: int) -> dict[str, Any]:
 def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records:
     """All candidates at all their steps."""
     steps = [len(c.steps) for c in candidates]
+    if not any(steps):  # all diverged, each at a step of its own
+        raise ValueError(f"rule {rule!r} has nothing to choose from: no step was measured in all runs of a candidate.")
     last = torch.zeros(sum(steps), dtype=torch.bool)
-    last[torch.tensor(steps).cumsum(0) - 1] = True
+    last[torch.tensor([n for n in steps if n]).cumsum(0) - 1] = True
 
     def each(flags: Sequence[bool]) -> Tensor:
         return torch.tensor(flags).repeat_interleave(torch.tensor(steps))
@@ -199,11 +220,13 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
     if n_folds and rule not in ("fixed", "oracle", "leave-one-env-out"):
         for name in _STATISTICS:
             parts = [[c.at(c.folds[k], f"held-out/{name}") for c in candidates] for k in range(n_folds)]
-            held[name] = torch.stack([torch.cat(part) for part in parts])
+            held[name] = torch.stack([torch.cat(part) for part in _alike(parts, 0.0 if name == "rows" else torch.nan)])
         sizes = np.array([r.arrays["held-out/constant"] for r in candidates[0].folds])  # (F, 2): risk, rows
         constant = float((sizes[:, 0] * sizes[:, 1]).sum() / sizes[:, 1].sum())
     else:
-        held = {name: torch.full((1, sum(steps), 2), torch.nan, dtype=torch.float64) for name in _STATISTICS}
+        n_environments = max(c.whole.arrays["train/rows"].shape[1] for c in candidates)
+        nothing = torch.full((1, sum(steps), n_environments), torch.nan, dtype=torch.float64)
+        held = {name: nothing.clone() for name in _STATISTICS}
     left_out = None
     if rule == "leave-one-env-out" and all(c.left_out for c in candidates):
         left_out = torch.cat([torch.stack([c.at(r, "left-out/risk") for r in c.left_out], 1) for c in candidates])
@@ -211,6 +234,11 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
     if rule == "oracle":
         sign = 1 if _greater_is_better(metric) else -1
         test = sign * torch.cat([torch.as_tensor(_worst(c.at(c.whole, metric).numpy(), metric)) for c in candidates])
+    diverged = each([_diverged(c, rule) for c in candidates])
+    held["risk"][:, diverged] = torch.nan
+    for scores in (left_out, test):
+        if scores is not None:
+            scores[diverged] = torch.nan
     return Records(
         **held,
         constant=constant,
@@ -219,6 +247,27 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
         left_out=left_out,
         test=test,
     )
+
+
+def _diverged(candidate: Candidate, rule: str) -> bool:
+    """Whether one of the runs that the rule looks at diverged."""
+    parts = {"oracle": (), "leave-one-env-out": candidate.left_out}.get(rule, candidate.folds)
+    return any(r.status == "diverged" for r in (candidate.whole, *parts))
+
+
+def _alike(folds: Sequence[Sequence[Tensor]], nothing: float) -> list[list[Tensor]]:
+    """Arrays (S, E, ...) of equal shape but for S, filled up where a candidate has fewer environments or slopes."""
+    every = [a for fold in folds for a in fold]
+    n_axes = max(a.ndim for a in every)
+    largest = [max(a.shape[i] for a in every if a.ndim > i) for i in range(1, n_axes)]
+
+    def filled(a: Tensor) -> Tensor:
+        a = a if a.ndim == n_axes else a.unsqueeze(-1)  # the one slope of a scalar classifier beside those of a vector
+        whole = a.new_full((len(a), *largest), nothing)
+        whole[tuple(slice(n) for n in a.shape)] = a
+        return whole
+
+    return [[filled(a) for a in fold] for fold in folds]
 
 
 def _greater_is_better(array: str) -> bool:

@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -78,14 +78,15 @@ def run_experiment(
         work, total, found = plan(
             spec, store.finished(), device.type, lambda setting: tasks.whole(setting, spec.seeds[0])
         )
-        store.add_spec(spec.hash, spec.text)
-        to_do, done, diverged = total - found, 0, 0
+        if spec.hash not in dict(store.specs()):  # with other comments, say, it is the same spec
+            store.add_spec(spec.hash, spec.text)
+        to_do, done, tried, diverged = total - found, 0, 0, 0
         failed = []
 
         def tell(p: Progress) -> None:
             if progress is not None:
                 seconds = time.perf_counter() - started
-                progress(Progress(p.step, p.steps, done + p.runs_done, p.runs_now, to_do, seconds))
+                progress(Progress(p.step, p.steps, tried + p.runs_done, p.runs_now, to_do, seconds))
 
         for group in work:
             if stage is not None:
@@ -94,28 +95,30 @@ def run_experiment(
             key = group_key(m.key for m in group.members)
             try:
                 records = _train_group(group, spec, tasks, str(device), tell)
+                store.add_group(
+                    Group(
+                        key=key,
+                        label=group.label,
+                        spec_hash=spec.hash,
+                        device=_device_name(device),
+                        host=socket.gethostname(),
+                        pid=os.getpid(),
+                        started=begun,
+                        seconds=time.perf_counter() - clock,
+                        versions=_versions(),
+                        runs=tuple(records),
+                    )
+                )
             except KeyboardInterrupt:
                 raise ExperimentInterrupted(found + done, total, Path(folder)) from None
             except ValueError:
-                raise  # the spec asks for what cannot be: the user should know now
+                raise  # the spec asks for what cannot be, or the store cannot be written to: the user should know now
             except Exception as error:
                 store.add_failure(key, group.label, traceback.format_exc())
                 failed.append(f"{group.label}: {type(error).__name__}: {error}")
                 continue
-            store.add_group(
-                Group(
-                    key=key,
-                    label=group.label,
-                    spec_hash=spec.hash,
-                    device=_device_name(device),
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    started=begun,
-                    seconds=time.perf_counter() - clock,
-                    versions=_versions(),
-                    runs=tuple(records),
-                )
-            )
+            finally:
+                tried += len(group.members)
             done += len(records)
             diverged += sum(r.status == "diverged" for r in records)
     return Report(total, found, done, diverged, tuple(failed), time.perf_counter() - started)
@@ -174,6 +177,8 @@ def _train_group(
     order = _order_of_environments(fitted, work, data) if method.infers and work.kind == "folds" else None
     history = fitted.history
     assert history is not None
+    if order is None and method.infers:  # runs with fewer environments than others of the group
+        order = [torch.arange(m.settings["n_environments"]) for m in work.members]
     arrays = [_statistics(history, r, work.kind, None if order is None else order[r]) for r in range(len(runs))]
     metrics: list[tuple[Metric, ...]] = [()] * len(runs)
     if work.kind == "folds":
@@ -204,21 +209,25 @@ def _aux(task: Task) -> Tensor:
 def _order_of_environments(fitted: FittedRuns, work: Work, data: _Tasks) -> list[Tensor]:
     """For every run of the folds, its inferred environments in the order of the first fold's run."""
     setting = work.members[0].setting
-    aux = [_aux(data.whole(setting, m.seed)) for m in work.members]
-    by_run = [fitted.membership(aux[0])] if len({m.seed for m in work.members}) == 1 else None
     first: dict[tuple[int, int], Tensor] = {}
     order = []
-    memberships: dict[int, Tensor] = {}
+    memberships: dict[int, dict[int, Tensor]] = {}
     for r, m in enumerate(work.members):
-        if by_run is not None:
-            q = by_run[0][r]
-        else:
-            if m.seed not in memberships:
-                memberships = {m.seed: fitted.membership(aux[r])}  # members come repetition by repetition
-            q = memberships[m.seed][r]
+        if m.seed not in memberships:  # members come repetition by repetition
+            memberships = {m.seed: _memberships(fitted, _aux(data.whole(setting, m.seed)))}
+        q = memberships[m.seed][r]
         reference = first.setdefault((m.seed, m.combination), q)
         order.append(align(reference, q))
     return order
+
+
+def _memberships(fitted: FittedRuns, aux: Tensor) -> dict[int, Tensor]:
+    """Of every run (N, E): chunk by chunk, since runs may differ in the number of environments."""
+    found: dict[int, Tensor] = {}
+    for chunk in fitted.chunks:
+        alone = replace(fitted, chunks=(chunk,))
+        found |= zip(sorted(chunk.chunk.runs), alone.membership(aux), strict=True)
+    return found
 
 
 def _statistics(history: History, run: int, kind: str, order: Tensor | None) -> dict[str, np.ndarray]:
@@ -248,7 +257,8 @@ def _test_results(
     if fitted.tasks[0].test is None:
         return last
     found: dict[str, list[np.ndarray]] = {}
-    linear = all(isinstance(c.net, MLP) and len(c.net.widths) == 2 for c in fitted.chunks)
+    linear = tuple(i for i, c in enumerate(fitted.chunks) if isinstance(c.net, MLP) and len(c.net.widths) == 2)
+    known = sorted(r for i in linear for r in fitted.chunks[i].chunk.runs)  # runs whose population accuracy is exact
     assert fitted.history is not None
     names: tuple[Any, ...] = ()
     for step in fitted.history.steps:
@@ -257,15 +267,18 @@ def _test_results(
         names = table.names
         found.setdefault(f"test/{table.metric}", []).append(table.by_environment)
         if data_set.population is not None and linear:
-            exact = data_set.population(*then.coefficients(), arguments)
+            some = replace(then, chunks=tuple(then.chunks[i] for i in linear))
+            exact = np.full_like(table.by_environment, np.nan, dtype=np.float64)
+            exact[known] = data_set.population(*some.coefficients(), arguments)
             found.setdefault("population/accuracy", []).append(exact)
     for r in range(len(fitted)):
         own = np.isin(fitted.history.steps, arrays[r]["steps"])  # those that this run was measured at
-        for name, values in found.items():
+        of_run = {name: values for name, values in found.items() if not name.startswith("population/") or r in known}
+        for name, values in of_run.items():
             arrays[r][name] = np.stack(values)[own, r]
         last[r] = tuple(
             Metric(str(names[e]), metric_name(name), float(values[-1][r, e]))
-            for name, values in found.items()
+            for name, values in of_run.items()
             for e in range(len(names))
         )
     return last

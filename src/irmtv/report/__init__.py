@@ -1,7 +1,8 @@
 """From the results of an experiment to tables: summaries, published numbers, paired tests, four formats.
 
 Nothing here trains or reads data sets. To read it: `compare` (numbers), `published` (the reader of published
-results), `layout` (a summary as tables of text) and `tables` (these as terminal output, Markdown, LaTeX, CSV).
+results), `layout` and `overview` (a summary as tables of text, per setting and over them) and `tables` (these as
+terminal output, Markdown, LaTeX, CSV).
 
 >>> import pandas as pd
 >>> results = pd.DataFrame(
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from irmtv.report.compare import holm, paired_tests, summarise
 from irmtv.report.layout import Cell, Column, Row, Table
+from irmtv.report.overview import overview
 from irmtv.report.tables import tables, to_csv, to_latex, to_markdown, to_terminal, write_all
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Row",
     "Table",
     "holm",
+    "overview",
     "paired_tests",
     "summarise",
     "tables",

@@ -22,9 +22,12 @@ from irmtv.report.published import PublishedValue, Where, read_published
 Floats = npt.NDArray[np.float64]
 
 CELL = ("setting", "method", "rule", "metric", "summary")
+WORST = "worst"  # the summary over test environments that limits are about
 NOT_RUN = "not run"  # the rule of a method that is published but not among the results
 _NEEDED = (*CELL, "repetition", "value")
 _OPTIONAL = ("outcome", "published_key", "note")
+_COLUMNS = [*CELL, "n", "missing", "mean", "sd", "low", "high", "published_mean", "published_sd"]
+_COLUMNS += ["difference_in_sd", "limit", "outcomes", "note", "published_key"]
 _TAILS = (0.025, 0.975)
 _FEW = 6  # with fewer pairs no two-sided signed-rank test reaches 5 %
 _EXACT = 50  # pairs up to which p is exact
@@ -36,20 +39,27 @@ def summarise(
     published: Mapping[str, Any] | None = None,
     n_bootstrap: int = 2000,
     random_state: int | np.random.Generator | None = 0,
+    limits: Mapping[str, float] | None = None,
+    limits_metric: str | None = None,
 ) -> pd.DataFrame:
     """One row per setting, method, rule, metric and summary, over the repetitions.
 
     Columns: `n` repetitions with a value and `missing` without one (of those that the setting has); `mean`,
     `sd` (ddof=1; NaN for one repetition); `low` and `high`, a 95 % bootstrap interval of the mean (NaN for one
     repetition); `published_mean`, `published_sd` and `difference_in_sd` = (mean - published_mean) /
-    published_sd; `outcomes` of the invariance rule, as "invariant-found=7; erm-invariant=3"; `note`, why values
-    are missing; `published_key`. Text is "" and a number NaN where there is none.
+    published_sd; `limit`; `outcomes` of the invariance rule, as "invariant-found=7; erm-invariant=3"; `note`, why
+    values are missing; `published_key`. Text is "" and a number NaN where there is none.
 
     `published` is one table of published results or its results alone. Methods that are published but not
     run follow with rule "not run" and n = 0.
+
+    `limits` gives for settings the best value of `limits_metric` that can be reached in the worst test
+    environment. It becomes the column `limit`, NaN for other metrics and summaries: one number bounds the worst
+    environment, and a mean over environments may lie above it.
     """
     check_positive(n_bootstrap, "n_bootstrap")
     frame = _checked(results)
+    _check_limits(limits, limits_metric, frame)
     known = read_published(published, list(frame["setting"].unique()), list(frame["metric"].unique()))
     draws = _Draws(n_bootstrap, random_state)
     repetitions = frame.groupby("setting")["repetition"].nunique()
@@ -69,7 +79,10 @@ def summarise(
         )
     rows += _not_run(frame, known)
     rows.sort(key=_position(frame, "setting"))
-    return pd.DataFrame(rows)
+    for row in rows:
+        limited = row["metric"] == limits_metric and row["summary"] == WORST
+        row["limit"] = float((limits or {}).get(row["setting"], np.nan)) if limited else np.nan
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def paired_tests(
@@ -297,3 +310,19 @@ def _check_known(name: str | None, labels: pd.Series[str], parameter: str, what:
         raise ValueError(
             f"{parameter} must be {what}: {shown(known, limit=12)}. Got {name!r}.{did_you_mean(name, known)}"
         )
+
+
+def _check_limits(limits: Mapping[str, float] | None, metric: str | None, frame: pd.DataFrame) -> None:
+    if limits is None and metric is None:
+        return
+    if limits is None or metric is None:
+        raise ValueError(
+            f"limits and limits_metric belong together. Got only {'limits_metric' if limits is None else 'limits'}. "
+            "Give both or none."
+        )
+    worst = frame[frame["summary"] == WORST]
+    _check_known(metric, worst["metric"], "limits_metric", f"a metric of the results with summary {WORST!r}")
+    for setting, limit in limits.items():
+        _check_known(setting, frame["setting"], "every label of limits", "a setting of the results")
+        if not np.isfinite(limit):
+            raise ValueError(f"limits must be finite. Got {limit!r} for {setting!r}. Leave the setting out instead.")

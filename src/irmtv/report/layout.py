@@ -1,4 +1,4 @@
-"""A summary as tables of short texts: what stands where, in no particular format.
+"""A summary as tables of short texts, setting by setting: what stands where, in no particular format.
 
 One table per metric and setting: a row per method, the published values first, then a group of columns per
 selection rule. Nothing is set in bold: which differences count is what the paired tests say.
@@ -7,7 +7,7 @@ selection rule. Nothing is set in bold: which differences count is what the pair
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """Its group (published, or a rule) and its name in the group (mean, worst, outcome)."""
+    """Its group (published, or a rule) and its name in the group (mean, worst, outcome).
+
+    In an overview: no group, and the name is published, a rule or limit.
+    """
 
     group: str
     name: str
@@ -62,7 +65,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A method and one cell per column."""
+    """A method (in an overview also a setting) and one cell per column."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -70,14 +73,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One metric in one setting. The caption is that of all tables of the metric."""
+    """One metric in one setting, or over settings. The caption is that of all tables of the metric."""
 
     metric: str
-    setting: str
+    setting: str  # "" over settings
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    notes: tuple[str, ...]  # why values are missing
+    notes: tuple[str, ...]  # why values are missing; distances from the limit
     caption: tuple[str, ...]  # one sentence each
+    title: str
+    stub: str = "method"  # what the rows are
+    detail: bool = False  # for the long format only, which is Markdown
 
 
 def tables(summary: pd.DataFrame) -> list[Table]:
@@ -88,7 +94,7 @@ def tables(summary: pd.DataFrame) -> list[Table]:
     made = []
     for metric in summary["metric"].unique():
         block = summary[summary["metric"] == metric]
-        caption = tuple(_caption(metric, block))
+        caption = tuple(caption_of(metric, block))
         settings = [block[block["setting"] == setting] for setting in block["setting"].unique()]
         made += [_table(metric, one, caption) for one in settings]
     return made
@@ -105,13 +111,24 @@ def is_number(column: Column) -> bool:
 
 
 def findings(tests: pd.DataFrame, table: Table) -> list[tuple[str, str]]:
-    """(what was compared, what differs) for each rule in the setting and metric of a table."""
+    """(what was compared, what differs) for each rule in the setting and metric of a table.
+
+    Rules under which nothing can be significant, for want of repetitions, share one line: the last.
+    """
     here = tests[(tests["setting"] == table.setting) & (tests["metric"] == table.metric)]
     found = []
-    for (rule, summary), family in here.groupby(["rule", "summary"], sort=False):
-        significant = family[family["p_holm"] < _LEVEL]
-        lines = [_finding(test, table.metric) for test in significant.to_dict("records")]
-        found.append((f"{rule_name(str(rule))}, {summary}", "; ".join(lines) or _nothing(family)))
+    for summary, of_summary in here.groupby("summary", sort=False):
+        hopeless = []  # rules
+        for rule, family in of_summary.groupby("rule", sort=False):
+            significant = family[family["p_holm"] < _LEVEL]
+            lines = [_finding(test, table.metric) for test in significant.to_dict("records")]
+            if _smallest_p(family) >= _LEVEL:
+                hopeless.append(rule)
+            else:
+                found.append((f"{rule_name(str(rule))}, {summary}", "; ".join(lines) or _nothing([family])))
+        if hopeless:
+            families = [of_summary[of_summary["rule"] == rule] for rule in hopeless]
+            found.append((", ".join([*(rule_name(str(r)) for r in hopeless), str(summary)]), _nothing(families)))
     return found
 
 
@@ -131,21 +148,23 @@ def _table(metric: str, frame: pd.DataFrame, caption: tuple[str, ...]) -> Table:
     columns, by_column = [], []  # headings, and under each the cells of all methods
     for summary in summaries if published else []:
         columns.append(Column(PUBLISHED, summary))
-        by_column.append([_published_cell(published.get((m, summary)), metric) for m in methods])
+        by_column.append([published_cell(published.get((m, summary)), metric) for m in methods])
     for rule in run["rule"].unique():
         for summary in summaries:
             columns.append(Column(rule_name(rule), summary))
-            cells = [_cell(records.get((m, rule, summary)), metric, most) for m in methods]
+            cells = [value_cell(records.get((m, rule, summary)), metric, most) for m in methods]
             by_column.append([Cell(text=NOT_RUN) if m in not_run else c for m, c in zip(methods, cells, strict=True)])
         if rule == INVARIANCE:
             columns.append(Column(rule_name(rule), "outcome"))
             firsts = [next((r for s in summaries if (r := records.get((m, rule, s)))), None) for m in methods]
             by_column.append([Cell(text=_outcomes(r["outcomes"]) if r else "") for r in firsts])
     rows = [Row(m, cells) for m, cells in zip(methods, zip(*by_column, strict=True), strict=True)]
-    return Table(metric, frame["setting"].iloc[0], tuple(columns), tuple(rows), tuple(_notes(run)), caption)
+    setting = frame["setting"].iloc[0]
+    return Table(metric, setting, tuple(columns), tuple(rows), tuple(_notes(run)), caption, title=setting)
 
 
-def _cell(record: Record | None, metric: str, most: int) -> Cell:
+def value_cell(record: Record | None, metric: str, most: int) -> Cell:
+    """Ours, with all remarks; `most` repetitions need no remark."""
     if record is None or record["n"] == 0:
         return Cell(text=NO_VALUE)
     difference = float(record["difference_in_sd"])
@@ -158,10 +177,16 @@ def _cell(record: Record | None, metric: str, most: int) -> Cell:
     )
 
 
-def _published_cell(record: Record | None, metric: str) -> Cell:
+def published_cell(record: Record | None, metric: str) -> Cell:
+    """As published, for the method and summary of the record."""
     if record is None:
         return Cell(text=NO_VALUE)
     return Cell(*_number_and_sd(float(record["published_mean"]), float(record["published_sd"]), metric))
+
+
+def plain_cell(value: float, metric: str) -> Cell:
+    """A number alone: of an average or a limit."""
+    return Cell(text=NO_VALUE) if math.isnan(value) else Cell(_number_and_sd(value, math.nan, metric)[0])
 
 
 def _number_and_sd(mean: float, sd: float, metric: str) -> tuple[str, str]:
@@ -201,7 +226,8 @@ def _notes(run: pd.DataFrame) -> list[str]:
 # --- words ------------------------------------------------------------------------------------------------
 
 
-def _caption(metric: str, block: pd.DataFrame) -> Iterable[str]:
+def caption_of(metric: str, block: pd.DataFrame) -> Iterable[str]:
+    """What the tables of a metric need explained, for all of them at once."""
     unit = "in %, higher is better" if is_accuracy(metric) else "lower is better"
     run = block[block["rule"] != NOT_RUN]
     counts = run.loc[run["n"] > 0, "n"]
@@ -217,7 +243,11 @@ def _caption(metric: str, block: pd.DataFrame) -> Iterable[str]:
             yield f"{rule_name(rule)}: {_RULES[rule]}."
     if (block["rule"] == NOT_RUN).any():
         yield f"{NOT_RUN}: published, but no method of this experiment is declared to be it."
-    yield f"{NO_VALUE}: no value. A cell with n=... has fewer repetitions than the others of its table."
+    if run["setting"].nunique() > 1:
+        yield "average: unweighted mean over the settings that have a value under every rule that has one at all."
+        if block["limit"].notna().any():
+            yield "limit: best value that can be reached in the worst test environment."
+    yield f"{NO_VALUE}: no value. A cell with n=... has fewer repetitions than others."
 
 
 def _range(counts: pd.Series[int]) -> str:
@@ -242,13 +272,20 @@ def _finding(test: Record, metric: str) -> str:
     return f"{first} {sign} {second} by {size} ({shown_p})"
 
 
-def _nothing(family: pd.DataFrame) -> str:
-    """That nothing is significant; and where nothing could be, that too."""
+def _smallest_p(family: pd.DataFrame) -> float:
+    """The smallest p_holm that the comparisons of a rule can have; 0 where there are none."""
     compared = family[family["p"].notna()]
-    if compared.empty:
+    return 0.0 if compared.empty else min(1.0, len(compared) * 2.0 ** (1 - int(compared["n"].max())))
+
+
+def _nothing(families: Sequence[pd.DataFrame]) -> str:
+    """That nothing is significant under some rules; and where nothing could be, that too."""
+    compared = [family[family["p"].notna()] for family in families]
+    counts = pd.Series([len(family) for family in compared])
+    if counts.max() == 0:
         return "nothing to compare"
-    m, n = len(compared), int(compared["n"].max())
-    comparisons = "1 comparison" if m == 1 else f"{m} comparisons"
-    text = f"no difference significant at 5 % (Holm, {comparisons} of {_range(compared['n'])} pairs"
-    smallest = m * 2 / 2**n
-    return text + (f"; none can be: the smallest possible p is {min(smallest, 1):.2g})" if smallest >= _LEVEL else ")")
+    comparisons = f"{_range(counts)} comparison{'' if counts.max() == 1 else 's'}"
+    text = f"no difference significant at 5 % (Holm, {comparisons} of {_range(pd.concat(compared)['n'])} pairs"
+    smallest = min(_smallest_p(family) for family in families)
+    few = f"; with so few repetitions none can be: the smallest possible p is {smallest:.2g}"
+    return text + (f"{few})" if smallest >= _LEVEL else ")")

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from rich import box
@@ -18,22 +19,34 @@ from rich.text import Text
 
 from irmtv.report.compare import NOT_RUN
 from irmtv.report.layout import PUBLISHED, Cell, Column, Table, findings, is_number, tables
+from irmtv.report.overview import overview
 
 __all__ = ["tables", "to_csv", "to_latex", "to_markdown", "to_terminal", "write_all"]
 
 _TESTS = "Paired differences (Wilcoxon signed-rank over repetitions, p corrected by Holm):"
+_OVER = "all settings"
 _GAP = 3  # columns of the terminal between two cells: the padding and the place of a (blank) divider
 
 
-def _blocks(made: Sequence[Table]) -> Iterator[tuple[str, list[Table]]]:
-    """The tables of each metric."""
-    for metric, block in itertools.groupby(made, key=lambda table: table.metric):
-        yield metric, list(block)
+class _Block(NamedTuple):
+    """The tables of a metric: over settings, where there are several, and for each."""
+
+    metric: str
+    over: list[Table]
+    each: list[Table]
+
+
+def _blocks(summary: pd.DataFrame, detail: bool = False) -> Iterator[_Block]:
+    over = [table for table in overview(summary) if detail or not table.detail]
+    for metric, each in itertools.groupby(tables(summary), key=lambda table: table.metric):
+        yield _Block(metric, [table for table in over if table.metric == metric], list(each))
 
 
 def _grouped(columns: Sequence[Column]) -> Iterator[tuple[str, list[int]]]:
-    """The positions of the columns of each group, side by side."""
-    for group, members in itertools.groupby(range(len(columns)), key=lambda i: columns[i].group):
+    """The positions of the columns of each group, side by side; a column without one stands alone."""
+    for (group, _), members in itertools.groupby(
+        range(len(columns)), key=lambda i: (columns[i].group, "" if columns[i].group else columns[i].name)
+    ):
         yield group, list(members)
 
 
@@ -42,18 +55,20 @@ def _grouped(columns: Sequence[Column]) -> Iterator[tuple[str, list[int]]]:
 
 def to_terminal(summary: pd.DataFrame, console: Console, tests: pd.DataFrame | None = None) -> None:
     """Print the tables. What is too wide is continued in further tables, a group of columns never divided."""
-    for metric, block in _blocks(tables(summary)):
-        for table in block:
-            console.print(Text(f"{table.setting}: {metric}", style="bold"))
+    for block in _blocks(summary):
+        for table in [*block.over, *block.each]:
+            console.print(Text(f"{table.title}: {block.metric}", style="bold"))
             for part in _parts(table, console.width):
                 console.print(part)
                 console.print()
             _print_lines(console, table.notes)
-            if tests is not None and (found := findings(tests, table)):
+            found = findings(tests, table) if tests is not None else []
+            if found:
                 console.print(Text(_TESTS))
                 _print_lines(console, [f"{what}: {differs}" for what, differs in found])
-            console.print()
-        _print_lines(console, block[0].caption, indent=0)
+            if found or table.notes:
+                console.print()
+        _print_lines(console, block.each[0].caption, indent=0)
         console.print()
 
 
@@ -65,7 +80,7 @@ def _print_lines(console: Console, lines: Sequence[str], indent: int = 2) -> Non
 def _parts(table: Table, width: int) -> Iterator[RichTable]:
     """The table in as many printed ones as it takes, with as many groups side by side as the width holds."""
     widths = [max(map(cell_len, _column_lines(table, i))) + _GAP for i in range(len(table.columns))]
-    room = width - max(cell_len(text) for text in ["method", *(row.label for row in table.rows)])
+    room = width - max(cell_len(text) for text in [table.stub, *(row.label for row in table.rows)])
     parts: list[list[int]] = []
     for _, members in _grouped(table.columns):
         if parts and sum(widths[i] for i in [*parts[-1], *members]) <= room:
@@ -83,17 +98,21 @@ def _column_lines(table: Table, i: int) -> list[str]:
 
 
 def _heading(table: Table, i: int) -> str:
-    """The group stands over its first column only."""
+    """The group stands over its first column only; without groups, a long name takes both lines."""
     column = table.columns[i]
+    if not column.group:
+        return column.name.replace(" (", "\n(") if " (" in column.name else f"\n{column.name}"
     starts = i == 0 or table.columns[i - 1].group != column.group
     return f"{column.group if starts else ''}\n{column.name}"
 
 
 def _rich(table: Table, positions: Sequence[int], tight: bool, skip_not_run: bool) -> RichTable:
     made = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    made.add_column(Text("\nmethod"), overflow="fold")
-    for i in positions:
-        made.add_column(Text(_heading(table, i)), overflow="fold")
+    headings = [f"\n{table.stub}", *(_heading(table, i) for i in positions)]
+    if all(heading.startswith("\n") for heading in headings):
+        headings = [heading[1:] for heading in headings]
+    for heading in headings:
+        made.add_column(Text(heading), overflow="fold")
     for row in table.rows:
         if skip_not_run and any(row.cells[i].text == NOT_RUN for i in positions):
             continue
@@ -106,20 +125,21 @@ def _rich(table: Table, positions: Sequence[int], tight: bool, skip_not_run: boo
 
 
 def to_markdown(summary: pd.DataFrame, tests: pd.DataFrame | None = None) -> str:
-    """Tables as GitHub reads them: a section per metric, with its caption, and in it one per setting."""
+    """Tables as GitHub reads them: a section per metric, with its caption; in it all settings, then each."""
     lines: list[str] = []
-    for metric, block in _blocks(tables(summary)):
-        lines += [f"## {_md(metric)}", "", *_bullets(block[0].caption)]
-        for table in block:
-            lines += [f"### {_md(table.setting)}", "", *_markdown_table(table), ""]
-            lines += _bullets(table.notes)
+    for block in _blocks(summary, detail=True):
+        lines += [f"## {_md(block.metric)}", "", *_bullets(block.each[0].caption)]
+        lines += [f"### {_OVER}", ""] if block.over else []
+        for table in [*block.over, *block.each]:
+            level = "###" if table.setting else "####"
+            lines += [f"{level} {_md(table.title)}", "", *_markdown_table(table), "", *_bullets(table.notes)]
             if tests is not None and (found := findings(tests, table)):
                 lines += [_TESTS, "", *_bullets([f"{what}: {differs}" for what, differs in found])]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _markdown_table(table: Table) -> Iterator[str]:
-    heads = ["method", *(f"{_md(c.group)}: {c.name}" for c in table.columns)]
+    heads = [table.stub, *(f"{_md(c.group)}: {c.name}" if c.group else _md(c.name) for c in table.columns)]
     yield f"| {' | '.join(heads)} |"
     yield f"| {' | '.join(['---', *('---:' if is_number(c) else '---' for c in table.columns)])} |"
     for row in table.rows:
@@ -143,24 +163,41 @@ _TEX |= {sign: rf"\{sign}" for sign in "&%$#_{}"}
 _TEX |= {sign: f"{{{sign}}}" for sign in "[]*"}  # after a line break, [ and * would be arguments of it
 
 
-def to_latex(summary: pd.DataFrame) -> str:
-    """One table environment per metric and setting, for the package booktabs."""
+def to_latex(summary: pd.DataFrame, name: str = "results") -> str:
+    """One table environment per metric and setting, for the package booktabs; before these, over the settings.
+
+    Labels are tab:NAME-METRIC-1 and so on. The first table of a metric explains; the others refer to it.
+    """
     parts = ["% needs \\usepackage{booktabs}"]
-    parts += ["\n".join(_latex_table(table)) for table in tables(summary)]
+    number = itertools.count(1)
+    for block in _blocks(summary):
+        labels = [f"tab:{_slug(name)}-{_slug(block.metric)}-{next(number)}" for _ in [*block.over, *block.each]]
+        for table, label in zip([*block.over, *block.each], labels, strict=True):
+            parts.append("\n".join(_latex_table(table, label, explained_in=labels[0])))
     return "\n\n".join(parts) + "\n"
 
 
-def _latex_table(table: Table) -> Iterator[str]:
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
+
+
+def _latex_table(table: Table, label: str, explained_in: str) -> Iterator[str]:
     groups = list(_grouped(table.columns))
-    caption = " ".join(_tex(line) for line in (f"{table.setting}.", *table.caption, *table.notes))
+    if label == explained_in:
+        explained = [_tex(line) for line in (f"{table.title}.", *table.caption)]
+    else:
+        explained = [_tex(f"{table.title}: {table.metric}."), rf"As table \ref{{{explained_in}}}."]
+    caption = " ".join([*explained, *map(_tex, table.notes)])
     yield r"\begin{table}"
     yield r"\centering"
     yield rf"\caption{{{caption}}}"
+    yield rf"\label{{{label}}}"
     yield rf"\begin{{tabular}}{{l{''.join('r' if is_number(c) else 'l' for c in table.columns)}}}"
     yield r"\toprule"
-    yield " & ".join(["", *(rf"\multicolumn{{{len(m)}}}{{c}}{{{_tex(g)}}}" for g, m in groups)]).lstrip() + r" \\"
-    yield " ".join(rf"\cmidrule(lr){{{m[0] + 2}-{m[-1] + 2}}}" for _, m in groups)  # column 1 is the method
-    yield " & ".join(["method", *(_tex(c.name) for c in table.columns)]) + r" \\"
+    if any(group for group, _ in groups):
+        yield " & ".join(["", *(rf"\multicolumn{{{len(m)}}}{{c}}{{{_tex(g)}}}" for g, m in groups)]).lstrip() + r" \\"
+        yield " ".join(rf"\cmidrule(lr){{{m[0] + 2}-{m[-1] + 2}}}" for _, m in groups)  # column 1 is the method
+    yield " & ".join([table.stub, *(_tex(c.name) for c in table.columns)]) + r" \\"
     yield r"\midrule"
     for row in table.rows:
         yield " & ".join([_tex(row.label), *(_latex_cell(cell) for cell in row.cells)]) + r" \\"
@@ -204,7 +241,7 @@ def write_all(folder: str | os.PathLike[str], name: str, summary: pd.DataFrame, 
     texts = {
         f"{name}.md": to_markdown(summary, tests),
         f"{name}.csv": to_csv(summary),
-        f"{name}.tex": to_latex(summary),
+        f"{name}.tex": to_latex(summary, name),
         f"{name}-tests.csv": to_csv(tests),
     }
     target = Path(folder)
