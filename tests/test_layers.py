@@ -29,7 +29,7 @@ LAYERS = (
 )
 # inside a layer, what stands lower may not import what stands higher either
 INSIDE = {
-    "selection": ("scores", "records", "invariant", "choose"),
+    "selection": ("scores", "records", "equality", "invariant", "choose"),
     "experiments": ("schema", "store_files", "store", "spec_checks", "spec", "plan", "run", "results", "papers"),
     "core": ("messages", "losses", "types", "membership", "risk"),
     "engine": (

@@ -142,6 +142,7 @@ def _run(
     device: str | None,
     wait: bool,
 ) -> None:
+    from irmtv.datasets import DATASETS
     from irmtv.experiments import ExperimentInterrupted, load_spec, read_results, run_experiment
     from irmtv.progress import ProgressBar
     from irmtv.report import paired_tests, summarise, to_terminal, write_all
@@ -172,8 +173,17 @@ def _run(
         say(f"irmtv: {out} has no finished run to make a table of.")
         raise typer.Exit(1)
     published = spec.published and {"metric": spec.published.metric, "results": spec.published.results}
-    summary = summarise(results, published or None)
-    tests = paired_tests(results, reference=spec.compare_with)
+    limit = DATASETS[spec.data.name].limit
+    limits = {label: limit(spec.data.arguments_of(label)) for label in spec.data.settings} if limit else None
+    known = limits is not None and "population accuracy" in set(results["metric"])
+    summary = summarise(
+        results,
+        published or None,
+        limits=limits if known else None,
+        limits_metric="population accuracy" if known else None,
+    )
+    there = spec.compare_with in set(results["method"])  # not where all of its runs failed
+    tests = paired_tests(results, reference=spec.compare_with if there else None)
     to_terminal(summary, console, tests)
     written = write_all(out, spec.name, summary, tests)
     choices = out / f"{spec.name}-choices.csv"

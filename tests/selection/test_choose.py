@@ -49,7 +49,7 @@ def test_the_candidate_that_was_stated():
 
 
 def test_invariance_with_and_without_options():
-    for options in ({}, {"test": "slopes"}, {"near": 0.01}, {"test": "risks", "level": 0.9, "near": 0.95}):
+    for options in ({}, {"test": "slopes"}, {"reach": 0}, {"test": "risks", "level": 0.9}):
         choice, verdict = choose("invariance", records(), **options), invariance(records(), **options)
         assert (choice.rule, choice.index, choice.outcome) == ("invariance", verdict.index, verdict.outcome)
         assert choice.figures == verdict.figures and choice.message == verdict.message

@@ -15,8 +15,8 @@ from scipy import stats
 
 from irmtv.core.membership import Soft, SoftPair
 from irmtv.engine.snapshots import covariance_of_means
-from irmtv.selection import check_options, equal_means, invariance, p_values, zero_means
-from irmtv.selection.invariant import ONE_STANDARD_ERROR
+from irmtv.selection import check_options, equal_means, extrapolated_risk, invariance, p_values, spread, zero_means
+from irmtv.selection.invariant import DEFAULTS
 from selection.candidates import counted, written
 
 
@@ -180,6 +180,73 @@ def test_a_vector_of_slopes_is_bonferroni_over_its_components(soft, test):
     assert p[1].isnan() and p[2:].isfinite().all()
 
 
+# How far apart, beyond noise
+
+
+@pytest.mark.parametrize("environments", [2, 3, 5])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("slack", [0.0, 0.5, 2.0])
+def test_the_spread_is_that_of_the_average_pair(environments, soft, slack):
+    rng = np.random.default_rng(8)
+    mean, cov = rng.normal(size=(20, environments)), random_covariance(rng, 20, environments)
+    cov = cov if soft else np.stack([np.diag(np.diag(c)) for c in cov])
+    expected, from_zero = [], []
+    for m, v in zip(mean, cov, strict=True):
+        pairs = [(i, j) for i in range(environments) for j in range(i)]
+        square = np.mean([(m[i] - m[j]) ** 2 for i, j in pairs])
+        noise = np.mean([v[i, i] + v[j, j] - 2 * v[i, j] for i, j in pairs])
+        expected.append(np.sqrt(max(0, square - slack**2 * noise)))
+        from_zero.append(np.sqrt(max(0, np.mean(m**2) - slack**2 * np.mean(np.diag(v)))))
+    given_ = two(cov if soft else cov.diagonal(axis1=1, axis2=2).copy())
+    np.testing.assert_allclose(spread(two(mean), given_, slack), expected, atol=1e-12)
+    np.testing.assert_allclose(spread(two(mean), given_, slack, around_zero=True), from_zero, atol=1e-12)
+    assert (np.array(expected) > 0).any()
+    with_absent = np.c_[mean, np.full(20, np.nan)]
+    wider = np.full((20, *(environments + 1,) * (1 + soft)), np.nan)
+    wider[(slice(None), *(slice(environments),) * (1 + soft))] = given_
+    for zero in (False, True):
+        there = spread(two(mean), given_, slack, around_zero=zero)
+        np.testing.assert_allclose(spread(two(with_absent), two(wider), slack, around_zero=zero), there, atol=1e-12)
+        np.testing.assert_allclose(
+            spread(1e4 * two(mean), 1e8 * given_, slack, around_zero=zero), 1e4 * there, atol=1e-8
+        )
+
+
+def test_noise_alone_is_no_spread():
+    assert spread(two([[0.5, 0.51]]), two([[0.01**2, 0.01**2]]), 1.0) == 0
+    assert spread(two([[0.5, 0.52]]), two([[0.0, 0.0]]), 1.0) == pytest.approx(0.02)
+    assert spread(two([[0.5, np.nan]]), two([[0.1, 0.1]]), 1.0).isnan().all()
+    rng = np.random.default_rng(9)
+    noisy = two(0.1 * rng.normal(size=(4000, 4)))
+    var = torch.full((4000, 4), 0.01)
+    assert spread(noisy, var, 0.0).square().mean() == pytest.approx(0.02, rel=0.05)  # of a pair: twice the variance
+    apart = spread(noisy + two([0, 0.5, 1, 1.5]), var, 1.0).square().mean()
+    assert apart == pytest.approx(2 * np.var([0, 0.5, 1, 1.5], ddof=1), rel=0.02)
+
+
+def test_components_of_a_vector_add_up():
+    rng = np.random.default_rng(10)
+    mean, var = two(rng.normal(size=(5, 3, 2))), two(0.01 * rng.gamma(2.0, size=(5, 3, 2)))
+    parts = [spread(mean[..., j], var[..., j], 0.5) for j in range(2)]
+    np.testing.assert_allclose(spread(mean, var, 0.5), torch.hypot(*parts))
+    mean[0, :, 1] = torch.nan  # a narrower network
+    np.testing.assert_allclose(spread(mean, var, 0.5)[0], parts[0][0])
+
+
+def test_extrapolated_risks():
+    records = written([[0.3, 0.5], [0.4, 0.4]], 0.0, slope=[[0.1, 0.1], [0.0, 0.3]], slope_se=0.0, rows=[300.0, 100.0])
+    pooled = records.pooled()
+    for test, apart in {
+        "risks": [0.2, 0.0],
+        "both": [0.2, 0.0],
+        "slopes": [0.0, 0.3],
+        "zero-slopes": [0.1, 0.3 / np.sqrt(2)],
+    }.items():
+        for reach in (0.0, 3.0):
+            by_hand = np.array([0.35, 0.4]) + reach * np.array(apart)
+            np.testing.assert_allclose(extrapolated_risk(pooled, test, reach, 0.5), by_hand)
+
+
 # Calibration: under the null p-values are uniform
 
 
@@ -242,12 +309,10 @@ def test_an_invariant_model_is_found_with_its_price():
     assert (verdict.index, verdict.outcome) == (2, "invariant-found")
     f = verdict.figures
     p = 2 * stats.norm.sf(np.array([0.02, 0.0, 0.1, 0.0]) / (SE * np.sqrt(2)))
-    near = p >= ONE_STANDARD_ERROR
-    risk = np.array([0.455, 0.45, 0.425, 0.50])
-    assert verdict.index == 1 + np.where(near, risk, np.inf).argmin()
     assert f["risk_erm"] == pytest.approx(0.45) and f["risk"] == pytest.approx(0.45)
     assert f["price"] == pytest.approx(f["risk"] - f["risk_erm"])
-    assert (f["candidates"], f["passing"], f["near"]) == (4, int((p >= 0.01).sum()), int(near.sum()))
+    assert (f["candidates"], f["passing"]) == (4, int((p >= 0.01).sum()))
+    assert f["risk_extrapolated"] == pytest.approx(0.45)
     assert f["p_erm"] == pytest.approx(2 * stats.norm.sf(0.2 / (SE * np.sqrt(2))))
     assert "an invariant model was found" in verdict.message and "0.45" in verdict.message
 
@@ -256,7 +321,7 @@ def test_none_is_found():
     verdict = invariance(written([ERM, [0.35, 0.50], [0.40, 0.52]], SE))
     assert (verdict.index, verdict.outcome) == (0, "none-found")
     f = verdict.figures
-    assert (f["passing"], f["near"], f["price"]) == (0, 0, 0)
+    assert (f["passing"], f["price"]) == (0, 0)
     assert f["p_nearest"] == pytest.approx(2 * stats.norm.sf(0.12 / (SE * np.sqrt(2))))
     assert "not invariant" in verdict.message and "0.3, 0.5" in verdict.message
 
@@ -273,34 +338,38 @@ def test_erm_is_the_best_of_its_own_candidates():
     assert alone.figures["p_nearest"] == pytest.approx(2 * stats.norm.sf(0.15 / (SE * np.sqrt(2))))
 
 
-def test_the_lowest_risk_among_those_that_are_near():
+def test_the_lowest_extrapolated_risk_of_those_that_pass():
     se = SE / np.sqrt(2)  # of each, so that a difference has SE
-    apart = {"far": 2.5, "within": 0.9, "nearest": 0.0, "beyond": 1.1}
-    middle = {"far": 0.40, "within": 0.43, "nearest": 0.44, "beyond": 0.42}
-    risks = [[middle[k] - SE * apart[k] / 2, middle[k] + SE * apart[k] / 2] for k in apart]
-    names = ["erm", *apart]
+    apart = {"far": 2.5, "within": 0.4, "equal": 0.0, "beyond": 1.5}
+    middle = {"far": 0.38, "within": 0.43, "equal": 0.44, "beyond": 0.42}
 
-    def chosen(some, **options):
-        records = written([ERM, *(risks[names.index(k) - 1] for k in some)], se)
-        verdict = invariance(records, **options)
-        return ["erm", *some][verdict.index], verdict.figures
+    def chosen(*names, **options):
+        risks = [[middle[k] - SE * apart[k] / 2, middle[k] + SE * apart[k] / 2] for k in names]
+        verdict = invariance(written([ERM, *risks], se), **options)
+        return ["erm", *names][verdict.index], verdict.figures
 
-    name, f = chosen(["far", "within", "nearest", "beyond"])
-    assert name == "within" and (f["passing"], f["near"]) == (4, 2)
-    name, f = chosen(["far", "beyond"])  # none is near: the nearest
-    assert name == "beyond" and (f["passing"], f["near"]) == (2, 1)
-    assert chosen(["far", "within", "nearest", "beyond"], near=0.01)[0] == "far"
-    assert chosen(["far", "within", "nearest", "beyond"], near=1.0)[0] == "nearest"
-    assert chosen(["far", "within", "nearest", "beyond"], near=1.0)[1]["near"] == 1
-    assert chosen(["far", "beyond"], level=0.02)[1]["passing"] == 1
-    assert chosen(["far"], level=0.02)[0] == "erm"
+    def score(name, reach=10.0, slack=0.5):
+        return middle[name] + reach * SE * np.sqrt(max(0, apart[name] ** 2 - slack**2))
+
+    everything = tuple(apart)
+    name, f = chosen(*everything)
+    assert name == "within" == min(everything, key=score) and f["passing"] == 4
+    assert f["risk_extrapolated"] == pytest.approx(score("within"))
+    assert chosen("far", "beyond")[0] == "beyond"
+    assert chosen(*everything, reach=0)[0] == "far"  # the lowest risk that is not rejected
+    assert chosen(*everything, slack=0.0)[0] == "equal"
+    assert chosen(*everything, slack=3.0)[0] == "far"
+    for reach in (0.3, 1.0, 30.0):
+        assert chosen(*everything, reach=reach)[0] == min(everything, key=lambda k: score(k, reach)), reach
+    assert chosen("far", "beyond", level=0.02)[1]["passing"] == 1
+    assert chosen("far", level=0.02)[0] == "erm"
 
 
 def test_a_model_that_predicts_next_to_nothing_is_not_taken():
     records = written([ERM, [0.90, 0.90], [0.99, 0.99]], SE, constant=1.0)
     found = invariance(records)
     assert (found.index, found.outcome) == (0, "none-found")
-    assert found.figures["p_nearest"] == found.figures["p_erm"]  # of those that predict anything
+    assert found.figures["p_nearest"] is None and "nearest" not in found.message  # of those that predict anything
     assert invariance(records, min_gain=0.1).index == 1
     assert invariance(records, min_gain=0.1).figures["gain_kept"] == pytest.approx(0.1 / 0.6)
     assert invariance(records, min_gain=0.0).figures["passing"] == 2
@@ -344,19 +413,21 @@ def test_figures_agree_with_each_other(seed, environments, test):
     assert f["gain_kept"] == pytest.approx((f["risk_constant"] - f["risk"]) / gain)
     spread = max(f["risks_erm"]) - min(f["risks_erm"])
     assert f["pays_at"] == pytest.approx((max(f["risks"]) - max(f["risks_erm"])) / spread)
-    assert f["near"] <= f["passing"] <= f["candidates"] == len(records) - 2
+    assert f["passing"] <= f["candidates"] == len(records) - 2
     useful = records.constant - risk >= 0.2 * gain
     useful[:2] = False  # plain risk minimisation
-    assert f["passing"] == (0 if verdict.outcome == "none-found" else int((useful & (p >= 0.01)).sum()))
+    passing = useful & (p >= 0.01)
+    assert f["passing"] == int(passing.sum())
     assert f["p_nearest"] == pytest.approx(p[useful].max())
+    score = extrapolated_risk(records.pooled(), test, DEFAULTS["reach"], DEFAULTS["slack"]).numpy()
+    assert f["risk_extrapolated"] == pytest.approx(score[verdict.index])
     if verdict.outcome == "erm-invariant":
-        assert f["p_erm"] >= 0.01 and f["price"] == 0 and f["near"] == 0
+        assert f["p_erm"] >= 0.01 and f["price"] == 0
     else:
         assert f["p_erm"] < 0.01
     assert (f["p_confirmed"] is not None) == (verdict.outcome == "invariant-found")
     if verdict.outcome == "invariant-found":
-        assert f["near"] >= 1 and p[verdict.index] >= min(ONE_STANDARD_ERROR, p[useful].max()) - 1e-12
-        assert verdict.index > 1
+        assert verdict.index == np.where(passing, score, np.inf).argmin() > 1
     assert verdict.message.endswith(".") and "nan" not in verdict.message
 
 
@@ -510,10 +581,11 @@ def test_confirmation_is_calibrated_where_candidates_are_truly_invariant():
         ({"level": "1%"}, "level must be a number from 0 to 1. Got '1%'"),
         ({"level": True}, "level must be a number from 0 to 1. Got True"),
         ({"level": float("nan")}, "level must be a number from 0 to 1. Got nan"),
-        ({"near": 1.5}, "near must be a number from 0 to 1. Got 1.5"),
+        ({"reach": -1}, "reach must be a finite number of at least 0. Got -1"),
+        ({"reach": float("inf")}, "reach must be a finite number of at least 0. Got inf"),
+        ({"slack": "much"}, "slack must be a finite number of at least 0. Got 'much'"),
+        ({"slack": float("nan")}, "slack must be a finite number of at least 0. Got nan"),
         ({"min_gain": 2}, "min_gain must be a number from 0 to 1. Got 2"),
-        ({"level": 0.5}, "near must be at least level=0.5"),
-        ({"level": 0.2, "near": 0.1}, "near must be at least level=0.2: it narrows what passes. Got near=0.1"),
     ],
 )
 def test_options_that_make_no_sense(options, says):
@@ -527,15 +599,17 @@ def test_options_by_wrong_name():
     with pytest.raises(ValueError, match=r"options of 'invariance' are .* Got 'levle'. Did you mean 'level'"):
         check_options(levle=0.1)
     check_options()
-    check_options(test="slopes", level=0, near=1, min_gain=0.5)
+    check_options(test="slopes", level=0, reach=0, slack=3.5, min_gain=1)
 
 
-def test_defaults_are_the_same_in_both_places():
-    defaults = invariance.__kwdefaults__
-    for name, value in defaults.items():
-        check_options(**{name: value})
+def test_defaults_are_what_the_docstring_says():
+    check_options(**DEFAULTS)
     records = random_records(0, 3)
-    assert invariance(records) == invariance(records, **defaults)
+    assert invariance(records) == invariance(records, **DEFAULTS)
+    text = invariance.__doc__
+    assert all(f"{name}" in text for name in DEFAULTS)
+    assert f"Default {DEFAULTS['level']}" in text and f"Default {DEFAULTS['min_gain']}" in text
+    assert f"Defaults {DEFAULTS['reach']:g} and {DEFAULTS['slack']:g}" in text
 
 
 def test_without_plain_risk_minimisation():

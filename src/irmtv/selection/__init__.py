@@ -1,7 +1,8 @@
 """Which candidate to keep, from records alone: no rule sees a row, and only `oracle` sees test results."""
 
 from irmtv.selection.choose import RULES, Choice, choose
-from irmtv.selection.invariant import Verdict, check_options, equal_means, invariance, p_values, zero_means
+from irmtv.selection.equality import equal_means, spread, zero_means
+from irmtv.selection.invariant import Verdict, check_options, extrapolated_risk, invariance, p_values
 from irmtv.selection.records import Pooled, Records
 from irmtv.selection.scores import Rule, as_rule, iid, worst_environment
 
@@ -16,9 +17,11 @@ __all__ = [
     "check_options",
     "choose",
     "equal_means",
+    "extrapolated_risk",
     "iid",
     "invariance",
     "p_values",
+    "spread",
     "worst_environment",
     "zero_means",
 ]

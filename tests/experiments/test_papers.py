@@ -1,0 +1,57 @@
+"""The specs of published tables that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from irmtv.datasets import DATASETS
+from irmtv.experiments import load_spec, papers
+from irmtv.experiments.papers import paper_spec, paper_specs, papers_folder
+from irmtv.experiments.plan import plan
+
+NAMES = sorted(paper_specs())
+
+
+def test_the_tables_of_this_checkout_are_found():
+    assert papers_folder() == Path(__file__).parents[2] / "papers" / "irm_tv"
+    assert set(NAMES) == {p.stem for p in papers_folder().glob("*.toml")}
+    assert {"control", "control-regression", "selection", "simulation"} <= set(NAMES)
+    assert paper_spec("simulation") == papers_folder() / "simulation.toml"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_loads_and_can_be_planned(name):
+    spec = load_spec(paper_spec(name))
+    assert spec.name == name  # its files are called so
+    assert spec.description.strip().endswith(".")
+    assert spec.first_seed == 0  # settings were found with other seeds
+    asked = spec.with_(repetitions=1)
+    tasks = {s: DATASETS[spec.data.name].make(**spec.data.arguments_of(s), random_state=0) for s in spec.data.settings}
+    work, total, found = plan(asked, frozenset(), "cpu", tasks.__getitem__)
+    assert found == 0 and total == sum(len(w.members) for w in work) > 0
+    assert {w.members[0].method.label for w in work} == {m.label for m in spec.methods}
+
+
+def test_settings_of_the_paper_are_those_of_its_table():
+    spec = load_spec(paper_spec("simulation"))
+    assert spec.published is not None
+    for method in spec.methods:
+        if method.published is not None:
+            assert set(spec.data.settings) <= set(spec.published.results[method.published])
+
+
+def test_an_unknown_table_is_answered_with_a_near_one():
+    with pytest.raises(ValueError, match=r"NAME must be one of .*Got 'simulatoin'. Did you mean 'simulation'\?"):
+        paper_spec("simulatoin")
+
+
+def test_a_package_without_its_tables_says_so(tmp_path, monkeypatch):
+    inside = tmp_path / "a" / "b" / "irmtv" / "experiments" / "papers.py"
+    monkeypatch.setattr(papers, "__file__", str(inside))
+    with pytest.raises(ValueError, match=r"are neither in .*irmtv nor in .*a\. Reinstall irmtv"):
+        papers_folder()
+    for place in (tmp_path / "a" / "papers", tmp_path / "a" / "b" / "irmtv" / "papers"):
+        (place / "irm_tv").mkdir(parents=True)
+        assert papers_folder() == place / "irm_tv"  # inside the package goes first
