@@ -181,6 +181,25 @@ def test_membership(n_environments, scaling, n_aux):
         assert torch.equal(fitted.membership(z[:, 0]), q)
 
 
+@pytest.mark.parametrize("n_environments", [2, 3])
+def test_membership_of_a_list_with_as_many_rows_as_data_sets(n_environments):
+    """Rows of plain numbers are rows of all data sets; only arrays are one per data set."""
+    aux = np.random.default_rng(0).normal(size=(100, 1))
+    tasks = [task_of(aux=aux), task_of(aux=aux + 1)]
+    settings = {"n_environments": n_environments, "environment_learning_rate": 0.1, **S}
+    fitted = train(tasks, "minimax-tv-l1", Runs([0, 1, 2], data=[0, 1, 0]), **settings)
+    rows = fitted.membership(np.array([[0.3], [-1.0]]))
+    assert rows.shape == (3, 2, n_environments)
+    for listed in ([0.3, -1.0], (0.3, -1.0), [[0.3], [-1.0]], ((0.3,), (-1.0,)), [[0.3], (-1.0,)]):
+        assert torch.equal(fitted.membership(listed), rows)
+    z = [aux[:7], aux[20:27]]
+    each = [fitted.membership(a) for a in z]
+    expected = torch.stack([each[0][0], each[1][1], each[0][2]])
+    assert not close(expected, each[0], 1e-3)
+    for listed in (z, tuple(z), [torch.as_tensor(a) for a in z], [a[:, 0] for a in z]):
+        assert close(fitted.membership(listed), expected)
+
+
 def test_membership_is_for_inferred_environments():
     with refuse("membership() is for objectives that infer environments", "'irm-tv-l1' does not"):
         train(task_of(), "irm-tv-l1", **S).membership(np.zeros(4))

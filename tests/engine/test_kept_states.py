@@ -65,7 +65,7 @@ def test_history_is_measured_on_the_kept_states():
                 here = rows.environment == e
                 assert fitted.history.risk[s, r, e] == pytest.approx(float(value[here].mean()))
                 assert fitted.history.risk_cov[s, r, e] == pytest.approx(
-                    float(value[here].var(correction=0) / here.sum())
+                    float(value[here].var(correction=1) / here.sum())
                 )
         table = fitted.at(step).evaluate(rows)
         np.testing.assert_allclose(table.by_environment, fitted.history.accuracy[s])

@@ -38,8 +38,10 @@ def covariance(q, v):
     total = q.sum(0)
     if ((q == 0) | (q == 1)).all():
         hard = [v[q[:, e] == 1] for e in range(q.shape[1])]
-        return torch.stack([rows.var(0, correction=0) / len(rows) for rows in hard])
-    off = q * (v.unsqueeze(1) - means(q, v)) / total  # (N, E)
+        return torch.stack([rows.var(0, correction=1) / len(rows) for rows in hard])
+    effective = total**2 / (q**2).sum(0)
+    assert (effective > 2).all()
+    off = q * (v.unsqueeze(1) - means(q, v)) / total * (effective / (effective - 1)).sqrt()  # (N, E)
     return off.T @ off
 
 

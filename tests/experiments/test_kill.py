@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from experiments.small import ERM, MINIMAX, TV, small_text
-from irmtv.experiments.store import Store, group_key, same_content
+from irmtv.experiments.store import Store, StoreError, group_key, same_content
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks and SIGKILL of POSIX")
 
@@ -115,11 +115,18 @@ def undisturbed(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tup
     return folder, took
 
 
-def check_whole_groups(folder: Path, reference: Store) -> int:
+def check_whole_groups(folder: Path, reference: Store) -> int | None:
     """What a killed worker left: sound, whole groups only, every number as it should be. How many runs it is."""
     if not (folder / "experiment.sqlite").exists():
         return 0  # killed before it was made
-    with Store.read(folder) as store:
+    try:
+        store = Store.read(folder)
+    except StoreError as error:
+        # killed while it opened or closed the store, outside WAL mode: only a writer may repair that, as the next does
+        if "was left in the middle of a write" not in str(error):
+            raise
+        return None
+    with store:
         assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert store._connection.execute("PRAGMA foreign_key_check").fetchall() == []
         groups: dict[str, list[str]] = {}
@@ -157,8 +164,9 @@ def killed_again_and_again(
             if how == "killed":
                 kills += 1
                 now = check_whole_groups(folders[-1], reference)
-                assert now >= stored  # what was there stays
-                stored = now
+                if now is not None:
+                    assert now >= stored  # what was there stays
+                    stored = now
             else:
                 assert how == "0"
                 folders.append(folder / str(len(folders)))

@@ -292,6 +292,20 @@ def test_ctrl_c_keeps_the_finished_groups(tmp_path, trained, group, at_step):
         assert same_content(a, b) == []
 
 
+def test_ctrl_c_twice_counts_what_was_there_before_too(tmp_path):
+    spec = small(ERM, TV)  # groups of 1, 2, 2, 4 runs
+    for stored_then, group in ((1, 2), (3, 2), (5, 2)):
+        begun: list[str] = []
+
+        def stop(p: Progress, begun: list[str] = begun, group: int = group) -> None:
+            if len(begun) == group:
+                raise KeyboardInterrupt
+
+        with pytest.raises(ExperimentInterrupted, match=rf"stopped: {stored_then} of 9 runs are stored"):
+            run_experiment(spec, tmp_path / "x", progress=stop, stage=begun.append)
+        assert len(stored(tmp_path / "x")) == stored_then
+
+
 def test_ctrl_c_while_a_group_is_stored(tmp_path, monkeypatch):
     """The group is lost as a whole, and the message is the usual one."""
     monkeypatch.setattr(Store, "_transaction", _interrupted(Store._transaction, 3))

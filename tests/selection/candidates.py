@@ -30,7 +30,10 @@ def written(risk, se, *, slope=None, slope_se=None, rows=100.0, erm=0, stated=0,
 
 
 def mean_and_cov(v, q):
-    """Weighted means (E,) of v (N,) over the columns of q (N, E), and their covariance (E, E): loops, no algebra."""
+    """Weighted means (E,) of v (N,) over the columns of q (N, E), and their covariance (E, E): loops, no algebra.
+
+    n - 1 instead of n, for the n = Q^2 / sum q^2 rows that an environment is worth: s^2 / n where q is 0 or 1.
+    """
     n, e = q.shape
     mean, cov = np.full(e, np.nan), np.full((e, e), np.nan)
     total = q.sum(0)
@@ -41,8 +44,14 @@ def mean_and_cov(v, q):
         for b in range(e):
             if total[a] > 0 and total[b] > 0:
                 terms = [q[i, a] * (v[i] - mean[a]) * q[i, b] * (v[i] - mean[b]) for i in range(n)]
-                cov[a, b] = sum(terms) / (total[a] * total[b])
+                cov[a, b] = np.sqrt(small(q[:, a]) * small(q[:, b])) * sum(terms) / (total[a] * total[b])
     return mean, cov
+
+
+def small(q):
+    """n / (n - 1) of effective rows; 2, as of two rows, where there are fewer than two."""
+    n = sum(q) ** 2 / sum(w * w for w in q)
+    return n / (n - 1) if n > 2 else 2.0
 
 
 def counted(loss, slope, q, fold, n_folds, *, soft=False, **more):

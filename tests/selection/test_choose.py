@@ -70,6 +70,16 @@ def test_only_the_oracle_sees_test_rows():
         assert choices == ([3, 0] if rule == "oracle" else choices[:1] * 2)
 
 
+@pytest.mark.parametrize("rule", ["iid", "worst-env"])
+def test_a_candidate_that_missed_a_fold_is_not_chosen(rule):
+    """Candidate 1 is best where it was measured, because the hard fold is not among it."""
+    loss = np.r_[[np.repeat([0.2, 0.8], 30)], [np.repeat([0.1, 0.9], 30)], [np.repeat([0.3, 0.8], 30)]]
+    made = counted(loss, loss, np.eye(3)[np.arange(60) % 3], np.repeat([0, 1], 30), 2)
+    for name in ("rows", "risk", "risk_cov", "slope", "slope_cov"):
+        getattr(made, name)[1, 1] = 0 if name == "rows" else nan
+    assert choose(rule, made).index == 0
+
+
 def test_rules_over_folds_see_all_rows():
     rng = np.random.default_rng(0)
     loss, q, fold = rng.gamma(2.0, size=(5, 60)), np.eye(3)[np.arange(60) % 3], rng.permutation(np.arange(60) % 4)

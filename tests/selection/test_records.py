@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from irmtv.core.membership import Codes, Soft
 from irmtv.engine.snapshots import covariance_of_means
 from irmtv.selection import iid
-from selection.candidates import counted, mean_and_cov, written
+from selection.candidates import counted, mean_and_cov, small, written
 
 
 def problem(seed=0, n=90, candidates=2, environments=3, folds=4, soft=False, components=None):
@@ -40,7 +41,7 @@ def test_the_mean_is_that_of_all_rows_at_once(soft, components, folds):
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("components", [None, 2])
 def test_the_covariance_is_that_of_rows_around_their_own_folds_mean(soft, components):
-    """Var of sum_i q_ie v_i / Q_e, the rows of a fold scattering around that fold's mean."""
+    """Var of sum_i q_ie v_i / Q_e, the rows of a fold scattering around that fold's mean (which costs each a row)."""
     loss, slope, q, fold = problem(seed=1, soft=soft, components=components)
     pooled = counted(loss, slope, q, fold, 4, soft=soft).pooled()
 
@@ -49,7 +50,7 @@ def test_the_covariance_is_that_of_rows_around_their_own_folds_mean(soft, compon
         for f in range(4):
             here = fold == f
             means = (v[here] @ q[here]) / q[here].sum(0)
-            off[here] = q[here] * (v[here, None] - means)
+            off[here] = q[here] * (v[here, None] - means) * np.sqrt([small(column) for column in q[here].T])
         cov = off.T @ off / np.outer(q.sum(0), q.sum(0))
         return cov if soft else np.diag(cov)
 
@@ -104,6 +105,21 @@ def test_a_candidate_that_diverged_or_was_not_measured_stays_unknown():
     assert iid(pooled).isnan().all()
 
 
+def test_a_candidate_without_rows_in_some_fold_is_not_judged_on_the_others():
+    """An easy fold would make it look good. One that lacks an environment in a fold has other rows there."""
+    loss, slope, q, fold = problem(folds=3, candidates=3)
+    records = counted(loss, slope, q, fold, 3)
+    whole = records.pooled()
+    records.rows[2, 0], records.risk[2, 0] = 0, torch.nan
+    records.rows[1, 1, 2], records.risk[1, 1, 2] = 0, torch.nan
+    pooled = records.pooled()
+    assert pooled.risk[0].isnan().all() and iid(pooled).isnan().tolist() == [True, False, False]
+    assert pooled.risk[1].isfinite().all()
+    assert torch.equal(pooled.risk[2], whole.risk[2]) and torch.equal(pooled.rows[2], whole.rows[2])
+    part = records.folds([0, 1]).pooled()  # there it has all its rows
+    assert part.risk[0].isfinite().all()
+
+
 def test_some_of_the_folds():
     loss, slope, q, fold = problem(seed=3)
     test = torch.tensor([1.0, 2.0])
@@ -147,3 +163,59 @@ def test_covariance_of_means_against_loops(dtype, components, environments, soft
         mine = cov[1] if components is None else cov[1, ..., j]
         tolerance = 1e-4 if dtype == torch.float32 else 1e-10
         np.testing.assert_allclose(mine, by_hand if soft else np.diag(by_hand), rtol=tolerance, atol=tolerance * 1e-3)
+
+
+def of_one_run(v, environment, n_environments):
+    codes = torch.as_tensor(environment)[None, None]
+    return covariance_of_means(Codes(codes, n_environments), torch.as_tensor(v)[None, None])[0]
+
+
+def test_squared_standard_errors_are_those_of_scipy():
+    v, environment = np.random.default_rng(0).normal(3, 2, size=50), np.repeat([0, 1, 2], [2, 8, 40])
+    expected = [stats.sem(v[environment == e]) ** 2 for e in range(3)]
+    np.testing.assert_allclose(of_one_run(v, environment, 3), expected, rtol=1e-9)
+
+
+def test_one_row_alone_has_no_scatter_and_none_is_unknown():
+    cov = of_one_run([1.0, 5.0, 7.0], [0, 1, 1], 3)
+    np.testing.assert_allclose(cov, [0.0, 1.0, np.nan])
+
+
+def test_squared_standard_errors_are_right_on_average_however_few_the_rows():
+    rng = np.random.default_rng(1)
+    repeats = 4000
+    v = torch.as_tensor(rng.exponential(size=(1, repeats, 8)))
+    membership = Codes(torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]).expand(1, repeats, -1), 2)
+    cov = covariance_of_means(membership, v)
+    np.testing.assert_allclose(cov.mean(0), [1 / 3, 1 / 5], rtol=0.08)
+
+
+@pytest.mark.parametrize("components", [None, 2])
+def test_soft_environments_of_zeros_and_ones_are_hard_ones(components):
+    rng = np.random.default_rng(2)
+    environment = np.repeat([0, 1, 2], [2, 5, 9])
+    v = torch.as_tensor(rng.normal(size=(16,) if components is None else (16, components)))[None, None]
+    q = torch.as_tensor(np.eye(3)[environment].T.copy())[None, None]
+    matrix = covariance_of_means(Soft(q), v)
+    hard = covariance_of_means(Codes(torch.as_tensor(environment)[None, None], 3), v)
+    torch.testing.assert_close(matrix.diagonal(dim1=1, dim2=2), hard if components is None else hard.transpose(1, 2))
+    off = ~torch.eye(3, dtype=torch.bool)
+    assert (matrix[:, off] == 0).all()
+
+
+def test_soft_environments_of_few_effective_rows():
+    """Weights w, w, 2 w count as 16 / 6 rows; nearly one row alone is taken for two, not divided by next to 0."""
+    v = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
+    for w in (0.01, 0.4):
+        q = torch.tensor([w, w, 2 * w], dtype=torch.float64)
+        cov = covariance_of_means(Soft(torch.stack([q, 1 - q])[None, None]), v[None, None])
+        mean = (1 + 2 + 8) / 4
+        plain = ((1 - mean) ** 2 + (2 - mean) ** 2 + 4 * (4 - mean) ** 2) / 16
+        assert float(cov[0, 0, 0]) == pytest.approx(plain * (16 / 6) / (16 / 6 - 1))
+    q = torch.tensor([1.0, 1e-3, 1e-3], dtype=torch.float64)
+    cov = covariance_of_means(Soft(torch.stack([q, 1 - q])[None, None]), v[None, None])
+    _, by_hand = mean_and_cov(v.numpy(), torch.stack([q, 1 - q], 1).numpy())
+    mean = (1 + 0.006) / 1.002
+    plain = ((1 - mean) ** 2 + 1e-6 * (2 - mean) ** 2 + 1e-6 * (4 - mean) ** 2) / 1.002**2
+    assert float(cov[0, 0, 0]) == pytest.approx(2 * plain)
+    np.testing.assert_allclose(cov[0], by_hand, rtol=1e-9)

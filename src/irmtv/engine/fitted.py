@@ -138,7 +138,8 @@ class FittedRuns:
             raise ValueError(
                 f"membership() is for objectives that infer environments from aux. {self.objective.name!r} does not."
             )
-        per_set = isinstance(aux, (list, tuple)) and len(self.tasks) > 1 and len(aux) == len(self.tasks)
+        arrays = isinstance(aux, (list, tuple)) and all(hasattr(a, "shape") for a in aux)  # not rows of numbers
+        per_set = arrays and len(self.tasks) > 1 and len(aux) == len(self.tasks)
         inputs = [_tensor(a) for a in (aux if per_set else [aux])]
         inputs = [z.unsqueeze(-1) if z.ndim == 1 else z for z in inputs]  # (N, A)
         for z in inputs:

@@ -158,9 +158,10 @@ def _absent(membership: Membership) -> Tensor:
 def covariance_of_means(membership: Membership, v: Tensor) -> Tensor:
     """How sure the environments' means of v, (T, K, N) or (T, K, N, J), are.
 
-    Environments that share no row: their squared standard errors, (R, E) or (R, E, J). Soft ones: the covariance
-    matrix sum_i q_ie q_if (v_i - mean_e)(v_i - mean_f) / (Q_e Q_f), (R, E, E) or (R, E, E, J), Q_e the rows of e.
-    NaN where an environment has no rows.
+    Environments that share no row: their squared standard errors s^2 / n, (R, E) or (R, E, J). Soft ones: the
+    covariance matrix sum_i q_ie q_if (v_i - mean_e)(v_i - mean_f) / (Q_e Q_f), (R, E, E) or (R, E, E, J), Q_e the rows
+    of e, each factor times sqrt(n / (n - 1)) with n = Q^2 / sum q^2 the effective rows, as for hard ones. NaN where an
+    environment has no rows.
     """
     v = v.double()
     absent = _absent(membership).expand(v.shape[0] * v.shape[1], -1)  # (R, E)
@@ -168,14 +169,16 @@ def covariance_of_means(membership: Membership, v: Tensor) -> Tensor:
     if not isinstance(membership, (Soft, SoftPair)):
         means = divide(membership.sums(v), rows)
         spread = divide(membership.sums(v.square()), rows) - means.square()
-        variance = divide(spread.clamp_min(0), rows)
+        variance = divide(spread.clamp_min(0), (rows - 1).clamp_min(1))  # one row alone: 0, nothing is known
         return variance.masked_fill(absent if means.ndim == 2 else absent.unsqueeze(-1), torch.nan)
     soft = Soft(membership.q.double())  # trained in float32 as a rule
     means = divide(soft.sums(v), rows)
     q = soft.q.flatten(0, 1).unsqueeze(-1)  # (R, E, N, 1)
     v = v.flatten(0, 1).unsqueeze(1)  # (R, 1, N) or (R, 1, N, J)
     v = v if v.ndim == 4 else v.unsqueeze(-1)
-    off = q * (v - means.view(*means.shape[:2], 1, -1)) / rows.view(*rows.shape, 1, 1)  # (R, E, N, J)
+    effective = (rows.square() / q.squeeze(-1).square().sum(-1)).clamp_min(1)  # (R, E)
+    small = (effective / (effective - 1).clamp_min(1e-3)).clamp_max(2).sqrt()
+    off = q * (v - means.view(*means.shape[:2], 1, -1)) * (small / rows).view(*rows.shape, 1, 1)  # (R, E, N, J)
     matrix = torch.einsum("renj,rfnj->refj", off, off)
     either = absent.unsqueeze(1) | absent.unsqueeze(2)
     matrix = matrix.masked_fill(either.unsqueeze(-1), torch.nan)

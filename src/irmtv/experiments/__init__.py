@@ -1,6 +1,6 @@
 """Experiments: a spec in TOML, a store that survives being killed, and results chosen by stated rules."""
 
-from irmtv.experiments.results import read_results
+from irmtv.experiments.results import read_records, read_results
 from irmtv.experiments.run import ExperimentInterrupted, Report, run_experiment
 from irmtv.experiments.spec import Spec, SpecError, load_spec, parse_spec
 from irmtv.experiments.store import Store, StoreBusy, StoreError, StoreFull
@@ -16,6 +16,7 @@ __all__ = [
     "StoreFull",
     "load_spec",
     "parse_spec",
+    "read_records",
     "read_results",
     "run_experiment",
 ]

@@ -77,6 +77,8 @@ def members(
     for r in repetitions:
         for c, (keywords, settings) in enumerate(zip(combinations, resolved, strict=True)):
             for part in parts:
+                # everything that decides the numbers; when the code itself gives others (a generator, the training),
+                # add an entry here, so that old runs are not taken for new ones
                 what = {
                     "data": spec.data.name,
                     "arguments": arguments,

@@ -64,26 +64,50 @@ def read_results(spec: Spec, folder: str | Path) -> pd.DataFrame:
     The value is that of the model trained on all rows, at the chosen combination and step, on test environments.
     Where a rule cannot choose, the value is NaN and `note` says why. Runs that are not stored are left out.
     """
+    rows: list[dict[str, Any]] = []
+    for setting, repetition, name, methods, own, references in _groups(spec, folder):
+        rows += _results(spec, setting, name, methods, repetition, own, references)
+    order = {"setting": list(spec.data.settings), "method": list(_pools(spec)), "rule": list(spec.selection.rules)}
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    keys = [frame[c].map({v: i for i, v in enumerate(values)}).to_numpy() for c, values in order.items()]
+    return frame.iloc[np.lexsort(list(reversed(keys)))].reset_index(drop=True)  # lexsort is stable
+
+
+def read_records(spec: Spec, folder: str | Path, metric: str) -> Iterator[tuple[str, str, int, Records, np.ndarray]]:
+    """For a rule of one's own: setting, method or pool, repetition, the records of all candidates, their worst values.
+
+    `metric` is that of the values, such as "test/accuracy" or "population/accuracy"; plain risk minimisation is
+    among the candidates, as for the rule "invariance".
+    """
+    for setting, repetition, name, _, own, references in _groups(spec, folder):
+        candidates = [*own, *references]
+        values = np.concatenate([_worst(c.at(c.whole, metric).numpy(), metric) for c in candidates])
+        yield setting, name, repetition, _records(candidates, "invariance", metric), values
+
+
+def _pools(spec: Spec) -> dict[str, tuple[Method, ...]]:
+    """What is chosen among together: each method alone, and the pools."""
+    by_label = {m.label: m for m in spec.methods}
+    alone: dict[str, tuple[Method, ...]] = {label: (m,) for label, m in by_label.items()}
+    return alone | {name: tuple(by_label[label] for label in labels) for name, labels in spec.selection.pools.items()}
+
+
+def _groups(
+    spec: Spec, folder: str | Path
+) -> Iterator[tuple[str, int, str, tuple[Method, ...], list[Candidate], list[Candidate]]]:
+    """Setting, repetition, and what is chosen among together: name, methods, candidates, references."""
     with Store.read(folder) as store:
         stored = {record.key: record for record in store.runs()}
-    rows: list[dict[str, Any]] = []
-    pools: dict[str, tuple[Method, ...]] = {m.label: (m,) for m in spec.methods}
-    by_label = {m.label: m for m in spec.methods}
-    pools |= {name: tuple(by_label[label] for label in labels) for name, labels in spec.selection.pools.items()}
     for setting in spec.data.settings:
         environments = _left_out_names(spec, setting, stored)
         for repetition in range(spec.repetitions):
             known = {
                 m.label: list(_candidates(spec, setting, m, repetition, environments, stored)) for m in spec.methods
             }
-            for name, methods in pools.items():
+            for name, methods in _pools(spec).items():
                 own = [c for m in methods for c in known[m.label]]
                 if own:
-                    rows += _results(spec, setting, name, methods, repetition, own, _references(spec, methods, known))
-    order = {"setting": list(spec.data.settings), "method": list(pools), "rule": list(spec.selection.rules)}
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    keys = [frame[c].map({v: i for i, v in enumerate(values)}).to_numpy() for c, values in order.items()]
-    return frame.iloc[np.lexsort(list(reversed(keys)))].reset_index(drop=True)  # lexsort is stable
+                    yield setting, repetition, name, methods, own, _references(spec, methods, known)
 
 
 def _candidates(

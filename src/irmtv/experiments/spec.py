@@ -202,7 +202,10 @@ class Published(_PublishedTable):
 
 
 class _Head(_Frozen):
-    name: str = Field(min_length=1, description="a text of at least one character")
+    name: str = Field(
+        pattern=r"^[^/\\\x00-\x1f]+$",
+        description="a text of at least one character, without slashes: files are named by it",
+    )
     description: str = Field(default="", description="a text")
     repetitions: int = Field(default=10, ge=1, description="a whole number of at least 1")
     first_seed: int = Field(default=0, ge=0, description="a whole number of at least 0")

@@ -29,7 +29,8 @@ from irmtv.selection.scores import iid
 
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 TESTS = ("both", "risks", "slopes", "zero-slopes")
-DEFAULTS: Mapping[str, Any] = {"test": "both", "level": 0.01, "reach": 10.0, "slack": 0.5, "min_gain": 0.2}
+MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
+DEFAULTS: Mapping[str, Any] = {"test": "both", "level": 0.01, "reach": 10.0, "slack": 0.5, "min_gain": 0.25}
 
 
 @dataclass(frozen=True)
@@ -42,24 +43,38 @@ class Verdict:
     message: str
 
 
+def _tested(pooled: Pooled) -> tuple[Tensor, Tensor]:
+    """Risks and slopes of the environments with rows enough for a normal approximation, NaN elsewhere."""
+    small = pooled.rows < MIN_ROWS
+
+    def without(v: Tensor) -> Tensor:
+        return v.masked_fill(small if v.ndim == 2 else small.unsqueeze(-1), torch.nan)
+
+    return without(pooled.risk), without(pooled.slope)
+
+
 def p_values(pooled: Pooled, test: str) -> Tensor:
     """How well each candidate's statistics agree with invariance: (C,)."""
+    risk, slope = _tested(pooled)
     if test == "risks":
-        return equal_means(pooled.risk, pooled.risk_cov)
+        return equal_means(risk, pooled.risk_cov)
     if test == "slopes":
-        return equal_means(pooled.slope, pooled.slope_cov)
-    if test == "zero-slopes":
-        return zero_means(pooled.slope, pooled.slope_cov)
-    # both must hold, so the smaller p counts
-    return torch.minimum(p_values(pooled, "risks"), p_values(pooled, "slopes"))
+        return equal_means(slope, pooled.slope_cov)
+    if test == "zero-slopes":  # one environment alone could be tested, but says nothing of others
+        p = zero_means(slope, pooled.slope_cov)
+        return p.masked_fill(risk.isfinite().sum(-1) < 2, torch.nan)
+    # both must hold: twice the smaller p (Bonferroni), so that a model with both is rejected as seldom as by one test
+    smaller = torch.minimum(equal_means(risk, pooled.risk_cov), equal_means(slope, pooled.slope_cov))
+    return (2 * smaller).clamp_max(1)
 
 
 def extrapolated_risk(pooled: Pooled, test: str, reach: float, slack: float) -> Tensor:
     """Held-out risk and, `reach` times, the spread of what is tested: (C,). Risks, where both are."""
+    risk, slope = _tested(pooled)
     if test in ("both", "risks"):
-        apart = spread(pooled.risk, pooled.risk_cov, slack)
+        apart = spread(risk, pooled.risk_cov, slack)
     else:
-        apart = spread(pooled.slope, pooled.slope_cov, slack, around_zero=test == "zero-slopes")
+        apart = spread(slope, pooled.slope_cov, slack, around_zero=test == "zero-slopes")
     return iid(pooled) + reach * apart
 
 
@@ -70,13 +85,13 @@ def invariance(records: Records, **options: Any) -> Verdict:
     -------
     test : "both" (equal slopes and equal risks; default), "risks", "slopes", or "zero-slopes" (the condition of IRM
         itself; a model that overfits fails it in every environment alike). Where environments differ in noise or base
-        rate no useful model has equal risks: use "slopes" there.
+        rate no useful model has equal risks: if nothing passes both, slopes decide alone; `figures["test"]` says so.
     level : a candidate with a p-value below it is not invariant. Default 0.01.
     reach, slack : of those that pass, the lowest risk + reach * spread is taken, where `spread` is how far risks (with
         test="slopes" or "zero-slopes": slopes) of environments lie apart beyond `slack` standard errors. This is what
         keeps a choice among many candidates from being the luckiest one. Defaults 10 and 0.5.
     min_gain : share of ERM's gain over a constant prediction that a candidate must keep. A model that predicts
-        nothing has equal risks everywhere. Default 0.2.
+        nothing has equal risks everywhere. Default 0.25.
     """
     check_options(**options)
     if records.risk.shape[-1] < 2:
@@ -84,17 +99,28 @@ def invariance(records: Records, **options: Any) -> Verdict:
             f"rule 'invariance' compares environments and needs at least 2. Got {records.risk.shape[-1]}; use 'iid'."
         )
     o = {**DEFAULTS, **options}
+    verdict = _judge(records, o)
+    if o["test"] == "both" and verdict.outcome == "none-found":
+        by_slopes = _judge(records, {**o, "test": "slopes"})
+        verdict = verdict if by_slopes.outcome == "none-found" else by_slopes
+    return verdict
+
+
+def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
+    """The rule with one test."""
     whole = _View.of(records.pooled(), records, o)
     erm = whole.erm
     if erm is None:
         raise ValueError(
             "rule 'invariance' needs a candidate of plain risk minimisation that was measured in two or more "
-            "environments. Got none: train 'erm' (or penalty_weight=0) too, on rows whose environments are known."
+            f"environments, at least {MIN_ROWS} rows of each. Got none: train 'erm' (or penalty_weight=0) too, on rows "
+            "whose environments are known, and merge environments that are too small."
         )
     choice, outcome = whole.decide()
     risk, p, pooled = whole.risk, whole.p, whole.pooled
     gain = records.constant - float(risk[erm])
     figures: dict[str, Any] = {
+        "test": o["test"],
         "candidates": int(whole.eligible.sum()),
         "passing": int(whole.passing.sum()),
         "p": float(p[choice]),
@@ -135,7 +161,8 @@ class _View:
         erm = _lowest(risk, known & records.reference)
         eligible = known & ~records.reference
         gain = records.constant - risk
-        useful = eligible & (gain >= o["min_gain"] * (gain[erm] if erm is not None else torch.inf))
+        least = o["min_gain"] * max(0.0, float(gain[erm])) if erm is not None else torch.inf
+        useful = eligible & (gain >= least)
         score = extrapolated_risk(pooled, o["test"], o["reach"], o["slack"])
         return cls(pooled, risk, score, p, erm, eligible, useful, useful & (p >= o["level"]), o["level"])
 
@@ -152,10 +179,9 @@ def _confirmed(records: Records, o: Mapping[str, Any]) -> float | None:
     if records.n_folds < 2:
         return None
     halves = [_View.of(records.folds(list(range(start, records.n_folds, 2))).pooled(), records, o) for start in (0, 1)]
-    if any(half.erm is None for half in halves):
-        return None
-    found = [float(other.p[own.decide()[0]]) for own, other in (halves, halves[::-1])]
-    return None if any(np.isnan(found)) else min(1.0, 2 * min(found))
+    choices = [_lowest(half.score, half.passing) for half in halves]
+    found = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
+    return None if len(found) < 2 or any(np.isnan(found)) else min(1.0, 2 * min(found))
 
 
 def _pays_at(risks: Tensor, erm: Tensor) -> float | None:
@@ -195,7 +221,7 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) ->
         return (
             f"plain risk minimisation is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by "
             f"environment {risks}): no candidate that predicts anything passes{nearest}. The environments may differ "
-            "in noise or base rate (then test='slopes'), or the penalties were too weak."
+            "in noise or base rate, or the penalties were too weak."
         )
     text = (
         f"an invariant model was found ({tested}; {f['passing']} pass; p = {f['p']:.2g}, plain risk minimisation "

@@ -65,9 +65,10 @@ class Records:
             return torch.where(weight > 0, weight * v, 0).sum(0)
 
         is_vector = self.slope.ndim == 4
+        everywhere = (self.rows.sum(-1) > 0).all(0)  # (C,) judged on the same rows as the others
         return Pooled(
             rows=total,
-            risk=mean(self.risk),
+            risk=mean(self.risk).masked_fill(~everywhere.unsqueeze(-1), torch.nan),
             risk_cov=covariance(self.risk_cov, False),
             slope=mean(self.slope),
             slope_cov=covariance(self.slope_cov, is_vector),
