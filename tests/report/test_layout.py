@@ -44,7 +44,7 @@ def test_the_caption_explains_what_occurs_and_nothing_else():
         "± is the standard deviation over 1 to 2 repetitions.",
         "published: as printed there; (-0.4 sd) is the difference from it, in published standard deviations.",
         "fixed: settings stated beforehand, last step.",
-        "invariance: lowest held-out risk among what passes a test of invariance on held-out rows (found); "
+        "invariance: lowest extrapolated risk among what passes a test of invariance on held-out rows (found); "
         "ERM where ERM itself passes (ERM kept) or nothing does (none).",
         "oracle (chosen on test): chosen by looking at the test rows: a bound, not a result to be had in practice.",
         "not run: published, but no method of this experiment is declared to be it.",

@@ -22,7 +22,7 @@ INVARIANCE, ORACLE, PUBLISHED = "invariance", "oracle", "published"
 NO_VALUE = "–"
 _RULES = {
     "fixed": "settings stated beforehand, last step",
-    INVARIANCE: "lowest held-out risk among what passes a test of invariance on held-out rows "
+    INVARIANCE: "lowest extrapolated risk among what passes a test of invariance on held-out rows "
     "(found); ERM where ERM itself passes (ERM kept) or nothing does (none)",
     "iid": "best on held-out rows of the training environments",
     "worst-env": "best in the worst training environment, on held-out rows",
