@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from irmtv.core.types import Runs, Task
@@ -25,6 +26,7 @@ INFERENCE: Mapping[str, Any] = {
     "steps": 1000,
     "learning_rate": 5e-3,
 }  # of environments that are inferred as labels
+STATE_BYTES = 1 << 31  # of the states that a group keeps until it is evaluated
 MEASURED = frozenset({"invariance", "iid", "worst-env"})  # rules that look at held-out folds
 
 
@@ -104,11 +106,12 @@ def plan(
     total = 0
     keys = set()
     for setting in spec.data.settings:
-        names = environment_names(spec, first_task(setting))
+        task = first_task(setting)
+        names = environment_names(spec, task)
         for method in spec.methods:
             for kind, parts in parts_of(spec, method, names).items():
                 per_repetition = len(method.combinations(spec.training)) * len(parts)
-                block = max(1, RUNS_PER_GROUP[device] // per_repetition)
+                block = max(1, _runs_per_group(spec, method, task, device) // per_repetition)
                 for start in range(0, spec.repetitions, block):
                     some = range(start, min(start + block, spec.repetitions))
                     asked = list(members(spec, setting, method, kind, parts, some))
@@ -119,6 +122,17 @@ def plan(
                     if missing:
                         work.append(Work(kind, missing))
     return work, total, total - sum(len(w.members) for w in work)
+
+
+def _runs_per_group(spec: Spec, method: Method, task: Task, device: str) -> int:
+    """As many as train well together, fewer where the states of all their snapshots would fill the memory."""
+    parameters, snapshots = 0, 0
+    for combination in method.combinations(spec.training):
+        widths = [task.train.x[0].numel(), *combination["hidden"], task.n_outputs]
+        parameters = max(parameters, sum((a + 1) * b for a, b in pairwise(widths)))
+        snapshots = max(snapshots, combination["steps"] // spec.training.snapshot_every + 2)
+    size = 8 if spec.training.dtype == "float64" else 4
+    return max(1, min(RUNS_PER_GROUP[device], STATE_BYTES // (parameters * snapshots * size)))
 
 
 def environment_names(spec: Spec, task: Task) -> list[str]:
