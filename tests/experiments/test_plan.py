@@ -207,3 +207,15 @@ def test_a_run_that_two_methods_share_is_trained_once():
         ("more", 1),
         ("more", 2),
     ]
+
+
+def test_wide_networks_train_in_smaller_groups(monkeypatch):
+    """The states of all snapshots are kept until a group is evaluated: (15 + 1) 100 + (100 + 1) 1 numbers each."""
+    spec = small({**TV_ONE, "hidden": [100]}, repetitions=6)
+    snapshots = spec.training.steps // spec.training.snapshot_every + 2
+    size = {"float32": 4, "float64": 8}[spec.training.dtype]
+    one_run = ((15 + 1) * 100 + 101) * snapshots * size
+    monkeypatch.setattr(plan_module, "STATE_BYTES", 2 * one_run)
+    assert [len(w.members) for w in planned(spec)[0] if w.kind == "all"] == [2, 2, 2]
+    monkeypatch.setattr(plan_module, "STATE_BYTES", one_run // 2)  # a run is trained all the same
+    assert [len(w.members) for w in planned(spec)[0] if w.kind == "all"] == [1] * 6
