@@ -118,7 +118,7 @@ def reproduce(
     device: Device = None,
     wait: Wait = False,
 ) -> None:
-    """A table of the paper, beside the published numbers."""
+    """A table that comes with the package: the paper's, beside the published numbers, or one of our own."""
     from irmtv.experiments.papers import paper_spec, paper_specs
 
     if name is None:
@@ -126,7 +126,7 @@ def reproduce(
 
         for known, path in paper_specs().items():
             description = tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
-            Console(highlight=False).print(f"[bold]{known:12s}[/bold] {escape(' '.join(description.split()))}")
+            Console(highlight=False).print(f"[bold]{known:20s}[/bold] {escape(' '.join(description.split()))}")
         return
     if out is None:
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
@@ -142,10 +142,9 @@ def _run(
     device: str | None,
     wait: bool,
 ) -> None:
-    from irmtv.datasets import DATASETS
-    from irmtv.experiments import ExperimentInterrupted, load_spec, read_results, run_experiment
+    from irmtv.experiments import ExperimentInterrupted, load_spec, run_experiment
     from irmtv.progress import ProgressBar
-    from irmtv.report import paired_tests, summarise, to_terminal, write_all
+    from irmtv.report import report_experiment, to_terminal
 
     spec = load_spec(path)
     if settings is not None:
@@ -168,27 +167,13 @@ def _run(
         say(f"irmtv: {stopped if isinstance(stopped, ExperimentInterrupted) else before}")
         raise typer.Exit(130) from None
     say(_told(report))
-    results = read_results(spec, out)
-    if results.empty:
-        say(f"irmtv: {out} has no finished run to make a table of.")
+    made = report_experiment(spec, out)
+    if made.results.empty:
+        say(f"irmtv: {out} has no result to make a table of.")
         raise typer.Exit(1)
-    published = spec.published and {"metric": spec.published.metric, "results": spec.published.results}
-    limit = DATASETS[spec.data.name].limit
-    limits = {label: limit(spec.data.arguments_of(label)) for label in spec.data.settings} if limit else None
-    known = limits is not None and "population accuracy" in set(results["metric"])
-    summary = summarise(
-        results,
-        published or None,
-        limits=limits if known else None,
-        limits_metric="population accuracy" if known else None,
-    )
-    there = spec.compare_with in set(results["method"])  # not where all of its runs failed
-    tests = paired_tests(results, reference=spec.compare_with if there else None)
-    to_terminal(summary, console, tests)
-    written = write_all(out, spec.name, summary, tests)
-    choices = out / f"{spec.name}-choices.csv"
-    results.to_csv(choices, index=False)
-    say("written: " + ", ".join(str(p) for p in [*written, choices]))
+    written = made.write(out)  # first: a pipe may be closed while the tables are printed
+    to_terminal(made.summary, console, made.tests)
+    say("written: " + ", ".join(map(str, written)))
     if report.failed:
         raise typer.Exit(1)
 
@@ -199,6 +184,8 @@ def _told(report: Report) -> str:
     if report.diverged:
         lines.append(f"{report.diverged} of them diverged and were frozen at their last finite state.")
     lines += [f"failed, and tried again next time: {text}" for text in report.failed]
+    if report.failed:
+        lines.append("The tracebacks are in the folder's store: irmtv.experiments.Store.read(FOLDER).failures().")
     return "\n".join(lines)
 
 

@@ -28,7 +28,7 @@ from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.plan import Chunk
 from irmtv.engine.snapshots import Snapshot, Watcher
 from irmtv.environments.aux_network import AuxNetwork, AuxRows, AuxScaler, GroupedRows, PlainRows, lay_out
-from irmtv.objectives.base import Objective, Weight
+from irmtv.objectives.base import Objective, Weight, warmup_steps
 from irmtv.selection import Rule
 
 
@@ -186,7 +186,7 @@ class Program:
         )  # (R, P)
         self.climb_weights = full / full.amax(1, keepdim=True).clamp_min(torch.finfo(self.dtype).tiny)
         self.climb_weights[full.amax(1) == 0] = 1  # lambda = 0: rho still shows what it finds
-        warm = torch.tensor([_warmup_steps(s["warmup"], self.steps) for s in mine], device=self.device)
+        warm = torch.tensor([warmup_steps(s["warmup"], self.steps) for s in mine], device=self.device)
         annealed = self.static.get("schedule") == "annealed"
         cuts = sorted({0, self.steps, *(int(w) for w in warm if w < self.steps)})
         phases = []
@@ -444,10 +444,6 @@ def _network(net: Net | Callable[[], nn.Module] | None, task: Task, hidden: Sequ
 
 def _codes(environment: Tensor | None, n_rows: int) -> Tensor:
     return torch.zeros(n_rows, dtype=torch.int64) if environment is None else environment
-
-
-def _warmup_steps(warmup: float, steps: int) -> int:
-    return warmup if isinstance(warmup, int) else round(warmup * steps)
 
 
 def _to_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
 """What a spec asks for: every run with its key, and the groups in which they are trained.
 
 A run's key is a hash of everything that decides its numbers. A group is trained in one tensor program and stored as
-a whole: members and their order follow from the spec, so that a group that is repeated gives the same numbers.
+a whole: members and their order follow from the spec and what the store has, so that a group that was killed and is
+repeated gives the same numbers. (In a group of other members a run's numbers differ by rounding.)
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 from irmtv.core.types import Runs, Task
 from irmtv.datasets import DATASETS
-from irmtv.engine.settings import resolve_settings
+from irmtv.engine.settings import check_tasks, resolve_settings
 from irmtv.experiments.spec import Method, Spec
 from irmtv.objectives import OBJECTIVES
 
+NUMBERS = 1  # raised when the same settings give other numbers: a generator or the training itself has changed
 ALL = "all"  # the part of a run that was trained on all training rows
 RUNS_PER_GROUP = {"cpu": 64, "cuda": 1024}  # a group is what a kill costs; a larger one is faster
 INFERENCE: Mapping[str, Any] = {
@@ -27,6 +29,7 @@ INFERENCE: Mapping[str, Any] = {
     "learning_rate": 5e-3,
 }  # of environments that are inferred as labels
 STATE_BYTES = 1 << 31  # of the states that a group keeps until it is evaluated
+STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")  # of snapshots, by environment
 MEASURED = frozenset({"invariance", "iid", "worst-env"})  # rules that look at held-out folds
 
 
@@ -79,9 +82,8 @@ def members(
     for r in repetitions:
         for c, (keywords, settings) in enumerate(zip(combinations, resolved, strict=True)):
             for part in parts:
-                # everything that decides the numbers; when the code itself gives others (a generator, the training),
-                # add an entry here, so that old runs are not taken for new ones
                 what = {
+                    "numbers": NUMBERS,
                     "data": spec.data.name,
                     "arguments": arguments,
                     "objective": method.objective,
@@ -100,28 +102,57 @@ def plan(
 ) -> tuple[list[Work], int, int]:
     """Groups that are still to be trained; how many runs the spec asks for; how many of them are there already.
 
-    `first_task` gives a setting's task, for the names of its environments.
+    `first_task` gives a setting's task: what a method cannot be trained on is found before anything is.
     """
     work: list[Work] = []
-    total = 0
-    keys = set()
+    asked: set[str] = set()
     for setting in spec.data.settings:
         task = first_task(setting)
+        for method in spec.methods:
+            _check_task(spec, setting, method, task)
         names = environment_names(spec, task)
         for method in spec.methods:
             for kind, parts in parts_of(spec, method, names).items():
-                per_repetition = len(method.combinations(spec.training)) * len(parts)
-                block = max(1, _runs_per_group(spec, method, task, device) // per_repetition)
-                for start in range(0, spec.repetitions, block):
-                    some = range(start, min(start + block, spec.repetitions))
-                    asked = list(members(spec, setting, method, kind, parts, some))
-                    total += len(asked)
+                every = members(spec, setting, method, kind, parts, range(spec.repetitions))
+                for group in _groups(spec, method, kind, parts, list(every), task, device):
                     # two methods may share a run, or a run may be there from a smaller spec
-                    missing = tuple(m for m in asked if m.key not in finished and m.key not in keys)
-                    keys |= {m.key for m in missing}
+                    missing = tuple(m for m in group if m.key not in finished and m.key not in asked)
+                    asked |= {m.key for m in group}
                     if missing:
                         work.append(Work(kind, missing))
-    return work, total, total - sum(len(w.members) for w in work)
+    return work, len(asked), len(asked & set(finished))
+
+
+def _groups(
+    spec: Spec, method: Method, kind: str, parts: Sequence[str], every: Sequence[Member], task: Task, device: str
+) -> Iterator[Sequence[Member]]:
+    """Cut into groups: whole repetitions where they fit, else some combinations of one, all its parts together."""
+    limit = _runs_per_group(spec, method, task, device) if kind == "all" else RUNS_PER_GROUP[device]
+    per_repetition = len(every) // spec.repetitions
+    whole = limit // per_repetition * per_repetition
+    size = whole or max(1, limit // len(parts)) * len(parts)
+    step = size if whole else per_repetition
+    for start in range(0, len(every), step):
+        stop = min(start + step, len(every))
+        yield from (every[i : min(i + size, stop)] for i in range(start, stop, size))
+
+
+def _check_task(spec: Spec, setting: str, method: Method, task: Task) -> None:
+    """Whether the setting's data have what the method needs."""
+    if method.environments == "inferred":
+        if task.train.aux is None:
+            raise ValueError(
+                f'method {method.label!r}: environments = "inferred" needs auxiliary variables. Setting {setting!r} '
+                "has none."
+            )
+        return
+    combinations = method.combinations(spec.training)
+    objective = OBJECTIVES[method.objective]
+    settings = [resolve_settings(objective, Runs(), keywords, {}, n_tasks=1)[0] for keywords in combinations]
+    try:
+        check_tasks([task], objective, settings)
+    except ValueError as error:
+        raise ValueError(f"method {method.label!r}, setting {setting!r}: {error}") from None
 
 
 def _runs_per_group(spec: Spec, method: Method, task: Task, device: str) -> int:
@@ -147,8 +178,17 @@ def metric_name(array: str) -> str:
 
 
 def key_of(content: Mapping[str, Any]) -> str:
-    """One key for one content, whatever the order of its parts."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=_jsonable).encode()).hexdigest()
+    """One key for one content, whatever the order of its parts and however a number is written."""
+    return hashlib.sha256(json.dumps(_canonical(content), sort_keys=True, default=_jsonable).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """1000.0 as 1000; but a warm-up of 1 is one step, of 1.0 the whole."""
+    if isinstance(value, Mapping):
+        return {k: repr(v) if k == "warmup" else _canonical(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _resolved(method: Method, keywords: Mapping[str, Any]) -> dict[str, Any]:

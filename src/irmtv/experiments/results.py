@@ -13,18 +13,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from irmtv.experiments.plan import ALL, Member, members, metric_name, parts_of
+from irmtv.experiments.plan import ALL, STATISTICS, Member, members, metric_name, parts_of
 from irmtv.experiments.spec import Method, Spec
 from irmtv.experiments.spec_checks import is_zero
 from irmtv.experiments.store import RunRecord, Store
 from irmtv.metrics import METRICS
+from irmtv.objectives import OBJECTIVES
 from irmtv.selection import Choice, Records, choose
 
 COLUMNS = (
     "setting", "method", "rule", "repetition", "metric", "summary", "value", "outcome", "published_key", "note",
     "chosen_method", "hyperparameters", "step", "message", "figures",
 )  # fmt: skip
-_STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,14 @@ class Candidate:
     folds: tuple[RunRecord, ...]
     left_out: tuple[RunRecord, ...]
     stated: bool  # the combination that was stated beforehand
-    reference: bool  # plain risk minimisation
+
+    @property
+    def reference(self) -> Tensor:
+        """(S,) bool: plain risk minimisation: without a penalty, or before it acts."""
+        objective, settings = OBJECTIVES[self.member.method.objective], self.member.settings
+        if not objective.penalties or is_zero(settings["penalty_weight"]):
+            return torch.ones(len(self.steps), dtype=torch.bool)
+        return torch.as_tensor(self.steps <= objective.plain_until(settings))
 
     @cached_property
     def steps(self) -> np.ndarray:
@@ -45,11 +52,12 @@ class Candidate:
         steps = steps[steps > 0]  # the random start is no model
         for part in (*self.folds, *self.left_out):
             steps = np.intersect1d(steps, part.arrays["steps"])
-        if self.member.method.infers and self.member.settings.get("schedule") == "annealed":
-            # before the warm-up ends the environments are still being looked for: nothing can be tested on them
-            warmup, total = self.member.settings["warmup"], self.member.settings["steps"]
-            begin = warmup if isinstance(warmup, int) else round(warmup * total)
-            steps = steps[steps >= min(begin, steps.max(initial=0))]
+        if self.member.method.infers and len(steps):
+            # environments that are still being looked for are others at every step: nothing can be tested on them
+            settings = self.member.settings
+            annealed = settings["schedule"] == "annealed"
+            begin = OBJECTIVES[self.member.method.objective].plain_until(settings) if annealed else settings["steps"]
+            steps = steps[steps >= min(begin, steps.max())]
         return steps
 
     def at(self, record: RunRecord, name: str) -> Tensor:
@@ -81,6 +89,9 @@ def read_records(spec: Spec, folder: str | Path, metric: str) -> Iterator[tuple[
     """
     for setting, repetition, name, _, own, references in _groups(spec, folder):
         candidates = [*own, *references]
+        known = [a for a in candidates[0].whole.arrays if a.startswith(("test/", "population/"))]
+        if not all(metric in c.whole.arrays for c in candidates):
+            raise ValueError(f"metric must be one that all candidates have, such as {known}. Got {metric!r}.")
         values = np.concatenate([_worst(c.at(c.whole, metric).numpy(), metric) for c in candidates])
         yield setting, name, repetition, _records(candidates, "invariance", metric), values
 
@@ -96,6 +107,8 @@ def _groups(
     spec: Spec, folder: str | Path
 ) -> Iterator[tuple[str, int, str, tuple[Method, ...], list[Candidate], list[Candidate]]]:
     """Setting, repetition, and what is chosen among together: name, methods, candidates, references."""
+    if not isinstance(spec, Spec):
+        raise ValueError(f"spec must be a Spec: load_spec(path). Got {type(spec).__name__}.")
     with Store.read(folder) as store:
         stored = {record.key: record for record in store.runs()}
     for setting in spec.data.settings:
@@ -137,7 +150,6 @@ def _candidates(
             found.get("folds", ()),
             found.get("left-out", ()),
             stated=c == fixed,
-            reference=method.objective == "erm" or is_zero(member.settings.get("penalty_weight", 1)),
         )
 
 
@@ -184,8 +196,8 @@ def _results(
         if a.startswith(("test/", "population/")) and all(a in c.whole.arrays for c in (*own, *references))
     ]
     for rule in spec.selection.rules:
-        # ERM stands beside every method for the rule that keeps it where it is invariant, and for no other
-        candidates = [*own, *references] if rule == "invariance" else list(own)
+        # ERM stands beside every method, so that all rules choose among the same; what was stated is the method's own
+        candidates = list(own) if rule == "fixed" else [*own, *references]
         options = spec.selection.invariance if rule == "invariance" else {}
         places = [(c, s) for c in candidates for s in range(len(c.steps))]
         choice: Choice | None = None
@@ -194,6 +206,8 @@ def _results(
             if rule == "oracle" or metric == metrics[0]:  # the others do not look at the metric
                 choice, note = None, None
                 try:
+                    if rule == "leave-one-env-out" and methods[0].measured_on != "given":
+                        raise ValueError("rule 'leave-one-env-out' is for given environments; these are inferred.")
                     choice = choose(rule, _records(candidates, rule, metric), **options)
                 except ValueError as error:
                     note = str(error)
@@ -206,6 +220,9 @@ def _results(
                 "published_key": methods[0].published if len(methods) == 1 else None,
                 "note": note,
             }
+            if rule == "fixed" and choice is not None and places[choice.index][0].whole.status == "diverged":
+                shared["note"] = f"the stated run diverged at step {places[choice.index][0].whole.diverged_at}."
+                choice = None
             if choice is None:
                 for summary in ("mean", "worst"):
                     yield {**shared, "summary": summary, "value": np.nan}
@@ -242,7 +259,7 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
     held: dict[str, Tensor] = {}
     constant = float("nan")
     if n_folds and rule not in ("fixed", "oracle", "leave-one-env-out"):
-        for name in _STATISTICS:
+        for name in STATISTICS:
             parts = [[c.at(c.folds[k], f"held-out/{name}") for c in candidates] for k in range(n_folds)]
             held[name] = torch.stack([torch.cat(part) for part in _alike(parts, 0.0 if name == "rows" else torch.nan)])
         sizes = np.array([r.arrays["held-out/constant"] for r in candidates[0].folds])  # (F, 2): risk, rows
@@ -250,7 +267,7 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
     else:
         n_environments = max(c.whole.arrays["train/rows"].shape[1] for c in candidates)
         nothing = torch.full((1, sum(steps), n_environments), torch.nan, dtype=torch.float64)
-        held = {name: nothing.clone() for name in _STATISTICS}
+        held = {name: nothing.clone() for name in STATISTICS}
     left_out = None
     if rule == "leave-one-env-out" and all(c.left_out for c in candidates):
         left_out = torch.cat([torch.stack([c.at(r, "left-out/risk") for r in c.left_out], 1) for c in candidates])
@@ -266,7 +283,7 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
     return Records(
         **held,
         constant=constant,
-        reference=each([c.reference for c in candidates]),
+        reference=torch.cat([c.reference for c in candidates]),
         stated=each([c.stated for c in candidates]) & last,
         left_out=left_out,
         test=test,

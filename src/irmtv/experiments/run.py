@@ -26,13 +26,11 @@ from irmtv.engine import FittedRuns, Progress, train
 from irmtv.engine.nets import MLP
 from irmtv.engine.settings import pick_device
 from irmtv.engine.snapshots import History
-from irmtv.experiments.plan import INFERENCE, Member, Work, metric_name, plan
+from irmtv.experiments.plan import ALL, INFERENCE, STATISTICS, Member, Work, metric_name, plan
 from irmtv.experiments.spec import Spec
 from irmtv.experiments.store import Group, Metric, RunRecord, Store, group_key
 from irmtv.experiments.store_files import now
 from irmtv.inference import infer_environments
-
-STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,11 @@ def run_experiment(
     stage : called with the label of each group that begins.
     wait, on_wait : whether to wait where another process writes to the folder, and what to tell then.
     """
+    if not isinstance(spec, Spec):
+        raise ValueError(f"spec must be a Spec: load_spec(path). Got {type(spec).__name__}.")
     device = pick_device(spec.device)
     started = time.perf_counter()
-    tasks = _Tasks(spec)
+    tasks = _Tasks(spec, str(device))
     with Store.create_or_open(folder, wait=wait, on_wait=on_wait) as store:
         work, total, found = plan(
             spec, store.finished(), device.type, lambda setting: tasks.whole(setting, spec.seeds[0])
@@ -127,17 +127,34 @@ def run_experiment(
 class _Tasks:
     """The data of an experiment; the last few tasks are kept, since groups that follow each other share them."""
 
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
+    def __init__(self, spec: Spec, device: str) -> None:
+        self.spec, self.device = spec, device
+        self.dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
         self.whole = lru_cache(maxsize=32)(self._whole)
-        self.folds = lru_cache(maxsize=32)(self._folds)
+        self.parts = lru_cache(maxsize=32)(self._parts)
 
     def _whole(self, setting: str, seed: int) -> Task:
         make = DATASETS[self.spec.data.name].make
         return make(**self.spec.data.arguments_of(setting), random_state=seed)
 
-    def _folds(self, setting: str, seed: int) -> list[Task]:
-        return fold_tasks(self.whole(setting, seed), self.spec.selection.folds, seed)
+    def _parts(self, setting: str, seed: int, kind: str, environments: str) -> dict[str, Task]:
+        """By the name of the part. Inferred environments are the same for every method, ERM among them."""
+        whole, n_folds = self.whole(setting, seed), self.spec.selection.folds
+        if kind == "all":
+            parts = {ALL: whole}
+        elif kind == "folds":
+            tasks = fold_tasks(whole, n_folds, seed)
+            parts = {f"fold {k + 1}/{n_folds}": task for k, task in enumerate(tasks)}
+        else:
+            parts = {f"without {name}": t for name, t in zip(whole.train.names, left_out_tasks(whole), strict=True)}
+        if environments == "given":
+            return parts
+        n = len(parts)
+        labelled = infer_environments(
+            list(parts.values()), [seed] * n, [_aux(whole)] * n, [0] * n,
+            device=self.device, dtype=self.dtype, **INFERENCE,
+        )  # fmt: skip
+        return dict(zip(parts, labelled, strict=True))
 
 
 def _train_group(
@@ -149,14 +166,7 @@ def _train_group(
     for m in work.members:
         if (m.seed, m.part) not in places:
             places[m.seed, m.part] = len(tasks)
-            tasks.append(_task_of(m, work.kind, data))
-    dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
-    seeds = [seed for seed, _ in places]
-    first = {seed: i for i, seed in reversed(list(enumerate(seeds)))}  # the first task of each repetition
-    if method.environments == "inferred" and work.kind != "left-out":
-        aux = [_aux(data.whole(setting, seed)) for seed in seeds]
-        alike = [first[seed] for seed in seeds]
-        tasks = infer_environments(tasks, seeds, aux, alike, device=device, dtype=dtype, **INFERENCE)
+            tasks.append(data.parts(setting, m.seed, work.kind, method.environments)[m.part])
     runs = Runs(
         seed=[m.seed for m in work.members],
         data=[places[m.seed, m.part] for m in work.members],
@@ -169,10 +179,10 @@ def _train_group(
             method.objective,
             runs,
             snapshot_every=spec.training.snapshot_every,
-            keep_states=True,
+            keep_states=work.kind == "all",  # test results of every snapshot
             progress=tell,
             device=device,
-            dtype=dtype,
+            dtype=data.dtype,
         )
     order = _order_of_environments(fitted, work, data) if method.infers and work.kind == "folds" else None
     history = fitted.history
@@ -188,16 +198,6 @@ def _train_group(
     if work.kind == "all":
         metrics = _test_results(fitted, spec, setting, arrays)
     return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
-
-
-def _task_of(member: Member, kind: str, data: _Tasks) -> Task:
-    whole = data.whole(member.setting, member.seed)
-    if kind == "all":
-        return whole
-    if kind == "folds":
-        return data.folds(member.setting, member.seed)[int(member.part.split()[1].split("/")[0]) - 1]
-    names = [f"without {name}" for name in whole.train.names]
-    return left_out_tasks(whole)[names.index(member.part)]
 
 
 def _aux(task: Task) -> Tensor:

@@ -280,7 +280,13 @@ class Spec(_Head):
             changed = changed.model_copy(update={"compare_with": None})
         if problems or changed is None:
             raise SpecError(self.name, problems)
-        return self.model_copy(update={**changed.model_dump(), "data": data, "methods": kept, "selection": selection})
+        as_run = (
+            f"\n# as run: repetitions = {changed.repetitions}, settings = {list(data.settings)}, methods = {labels}\n"
+        )
+        text = self.text + as_run
+        return self.model_copy(
+            update={**changed.model_dump(), "data": data, "methods": kept, "selection": selection, "text": text}
+        )
 
     def _is_reference(self, method: Method, of: Iterable[Method]) -> bool:
         """Whether the rule 'invariance' compares one of these methods with it."""

@@ -195,9 +195,14 @@ def _combination_problems(
     """Whether values that are good alone go together: the first combination that the engine refuses."""
     for combination in combinations(axes):
         try:
-            resolve_settings(objective, Runs(), engine, combination, n_tasks=1)
+            (settings,) = resolve_settings(objective, Runs(), engine, combination, n_tasks=1)
         except ValueError as error:
             return [f"{place}: {error}"]
+        if objective.plain_until(settings) >= settings["steps"] and not is_zero(settings["penalty_weight"]):
+            return [
+                f"{place}: warmup must be shorter than steps={settings['steps']}, or the penalty never acts. "
+                f"Got warmup={settings['warmup']!r}."
+            ]
     return []
 
 
@@ -288,6 +293,12 @@ def reference_problems(rules: Sequence[str], methods: Mapping[str, Any]) -> list
     problems = []
     erm = {m.environments for m in methods.values() if m.objective == "erm"}
     for place, method in methods.items():
+        several = [name for name, values in method.axes.items() if len(values) > 1 and name != "penalty_weight"]
+        if method.infers and several:
+            problems.append(
+                f"{place}: the rule 'invariance' tests all candidates of a method on the same inferred environments; a "
+                f"grid over {several[0]} would give them different ones. Use one method for each value."
+            )
         if method.objective == "erm" or any(is_zero(v) for v in method.axes.get("penalty_weight", ())):
             continue
         if method.infers:

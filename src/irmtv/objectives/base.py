@@ -77,6 +77,11 @@ def _weight_after_warmup(weight: Tensor) -> Tensor:
     return 1 + weight
 
 
+def warmup_steps(warmup: float, steps: int) -> int:
+    """How many of the steps are warm-up: a whole number is steps, another a share of them."""
+    return warmup if isinstance(warmup, int) else round(warmup * steps)
+
+
 def _no_weight_in_warmup(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight)
 
@@ -98,6 +103,13 @@ class Objective:
     divisor: Callable[[Tensor], Tensor] = field(default=_weight_after_warmup, repr=False)  # if `normalise`
     warmup_weight: Callable[[Tensor], Tensor] = field(default=_no_weight_in_warmup, repr=False)
     not_applicable: Mapping[str, str] = field(default_factory=dict)  # contract -> why it does not apply
+
+    def plain_until(self, settings: Mapping[str, Any]) -> int:
+        """Up to this step training is plain risk minimisation: the warm-up, where no penalty acts in it."""
+        if self.warmup_weight is not _no_weight_in_warmup or "warmup" not in settings:
+            return 0
+        steps = int(settings["steps"])
+        return min(warmup_steps(settings["warmup"], steps), steps)
 
     def uses(self, settings: Mapping[str, Any]) -> frozenset[Uses]:
         """Which statistics a step must compute."""

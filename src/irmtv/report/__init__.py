@@ -17,6 +17,7 @@ terminal output, Markdown, LaTeX, CSV).
 from __future__ import annotations
 
 from irmtv.report.compare import holm, paired_tests, summarise
+from irmtv.report.experiment import ExperimentReport, report_experiment
 from irmtv.report.layout import Cell, Column, Row, Table
 from irmtv.report.overview import overview
 from irmtv.report.tables import tables, to_csv, to_latex, to_markdown, to_terminal, write_all
@@ -24,11 +25,13 @@ from irmtv.report.tables import tables, to_csv, to_latex, to_markdown, to_termin
 __all__ = [
     "Cell",
     "Column",
+    "ExperimentReport",
     "Row",
     "Table",
     "holm",
     "overview",
     "paired_tests",
+    "report_experiment",
     "summarise",
     "tables",
     "to_csv",

@@ -27,7 +27,8 @@ _RULES = {
     "iid": "best on held-out rows of the training environments",
     "worst-env": "best in the worst training environment, on held-out rows",
     "leave-one-env-out": "best on training environments that are left out of training in turn",
-    ORACLE: "chosen by looking at the test rows: a bound, not a result to be had in practice",
+    ORACLE: "best in the worst test environment, chosen by looking at the test rows: a bound on `worst`, not a result "
+    "to be had in practice",
 }
 _OUTCOMES = {"erm-invariant": "ERM kept", "invariant-found": "found", "none-found": "none"}
 _LEVEL = 0.05
@@ -242,7 +243,7 @@ def caption_of(metric: str, block: pd.DataFrame) -> Iterable[str]:
         if rule in _RULES:
             yield f"{rule_name(rule)}: {_RULES[rule]}."
     if (block["rule"] == NOT_RUN).any():
-        yield f"{NOT_RUN}: published, but no method of this experiment is declared to be it."
+        yield f"{NOT_RUN}: published, but no method that was run here is declared to be it."
     if run["setting"].nunique() > 1:
         yield "average: unweighted mean over the settings that have a value under every rule that has one at all."
         if block["limit"].notna().any():

@@ -246,10 +246,11 @@ def write_all(folder: str | os.PathLike[str], name: str, summary: pd.DataFrame, 
     }
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    return [_write(target / file, text) for file, text in texts.items()]
+    return [write_text(target / file, text) for file, text in texts.items()]
 
 
-def _write(path: Path, text: str) -> Path:
+def write_text(path: Path, text: str) -> Path:
+    """Write a file as a whole: it is the old one or the new one, whatever happens meanwhile."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same file system, so that replacing is one step
     try:
         beside.write_text(text, encoding="utf-8", newline="\n")

@@ -12,7 +12,7 @@ from torch import Tensor
 from irmtv.core.messages import did_you_mean
 from irmtv.selection.invariant import check_options, invariance
 from irmtv.selection.records import Records
-from irmtv.selection.scores import iid, worst_environment
+from irmtv.selection.scores import worst_environment
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _fixed(records: Records) -> Choice:
 
 
 def _iid(records: Records) -> Choice:
-    return _best(iid(records.pooled()), "iid", "held-out risks")
+    return _best(records.pooled().overall, "iid", "held-out risks")
 
 
 def _worst(records: Records) -> Choice:

@@ -15,7 +15,8 @@ def equal_means(mean: Tensor, cov: Tensor) -> Tensor:
 
     mean is (C, E), cov the squared standard errors (C, E) or covariances (C, E, E). The generalised least-squares
     test, (m - m0)' cov^-1 (m - m0) at the best common value m0: chi-square with one degree of freedom less than
-    environments. Environments without rows (NaN) drop out; with fewer than two left p is NaN.
+    environments. Environments without rows (NaN) drop out; with fewer than two left, or where soft ones coincide, so
+    that nothing was told apart, p is NaN.
     """
     return _each(mean, cov, common=True)
 
@@ -31,26 +32,26 @@ def _each(mean: Tensor, cov: Tensor, common: bool) -> Tensor:
         known = parts.isfinite()  # a narrower network has fewer components
         p = (torch.where(known, parts, 1.0).amin(0) * known.sum(0)).clamp_max(1)
         return torch.where(known.any(0), p, torch.nan)
-    m = mean.double()
-    there = m.isfinite()
+    m, v = mean.double(), cov.double()
+    there = m.isfinite() & (v if v.ndim == 2 else v.diagonal(dim1=-2, dim2=-1)).isfinite()
     one, value = there.double(), torch.where(there, m, 0.0)
-    weighted = _weights(value, cov.double(), there)
+    weighted, rank = _weights(value, v, there)
     if common:
         best = (one * weighted(value)).sum(-1) / (one * weighted(one)).sum(-1).clamp_min(1e-300)
         value = torch.where(there, m - best.unsqueeze(-1), 0.0)
     statistic = (value * weighted(value)).sum(-1)
-    freedom = there.sum(-1) - int(common)
+    freedom = rank - int(common)
     p = torch.as_tensor(stats.chi2.sf(statistic.clamp_min(0).numpy(), np.maximum(freedom.numpy(), 1)))
     return torch.where(freedom > 0, p, torch.nan)
 
 
-def _weights(value: Tensor, cov: Tensor, there: Tensor) -> Callable[[Tensor], Tensor]:
-    """v -> cov^-1 v for (C, E), absent environments left out."""
+def _weights(value: Tensor, cov: Tensor, there: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """v -> cov^-1 v for (C, E), absent environments left out; and how many independent ones there are: (C,)."""
     # a variance of 0 (a constant model) must not divide, and means in float32 are not sure beyond 1e-6 of their size
     floor = 1e-12 * value.square().amax(-1, keepdim=True) + 1e-300
     if cov.ndim == 2:
         inverse = torch.where(there, 1 / (cov + floor), 0.0)
-        return lambda v: inverse * v
+        return lambda v: inverse * v, there.sum(-1)
     eye = torch.eye(value.shape[-1], dtype=torch.float64)
     both = there.unsqueeze(-1) & there.unsqueeze(-2)
     matrix = torch.where(both, cov, eye) + floor.unsqueeze(-1) * eye
@@ -61,7 +62,8 @@ def _weights(value: Tensor, cov: Tensor, there: Tensor) -> Callable[[Tensor], Te
     # soft environments may coincide: their difference, which rounding alone makes, counts for nothing
     pseudo = torch.linalg.pinv(matrix / sizes, rtol=1e-6, hermitian=True) / sizes * both
     pseudo = torch.where(unknown[:, None, None], torch.nan, pseudo)
-    return lambda v: torch.einsum("cef,cf->ce", pseudo, v)
+    rank = torch.linalg.matrix_rank(matrix / sizes, rtol=1e-6, hermitian=True) - (~there).sum(-1)
+    return lambda v: torch.einsum("cef,cf->ce", pseudo, v), rank
 
 
 def spread(mean: Tensor, cov: Tensor, slack: float, around_zero: bool = False) -> Tensor:

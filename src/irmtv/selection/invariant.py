@@ -15,7 +15,7 @@ sits at the edge of rejection, and of many candidates it takes the one whose noi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +25,6 @@ from torch import Tensor
 from irmtv.core.messages import did_you_mean
 from irmtv.selection.equality import equal_means, spread, zero_means
 from irmtv.selection.records import Pooled, Records
-from irmtv.selection.scores import iid
 
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 TESTS = ("both", "risks", "slopes", "zero-slopes")
@@ -75,7 +74,7 @@ def extrapolated_risk(pooled: Pooled, test: str, reach: float, slack: float) -> 
         apart = spread(risk, pooled.risk_cov, slack)
     else:
         apart = spread(slope, pooled.slope_cov, slack, around_zero=test == "zero-slopes")
-    return iid(pooled) + reach * apart
+    return pooled.overall + reach * apart
 
 
 def invariance(records: Records, **options: Any) -> Verdict:
@@ -100,9 +99,11 @@ def invariance(records: Records, **options: Any) -> Verdict:
         )
     o = {**DEFAULTS, **options}
     verdict = _judge(records, o)
-    if o["test"] == "both" and verdict.outcome == "none-found":
+    if o["test"] == "both" and verdict.outcome == "none-found" and verdict.figures["candidates"]:
         by_slopes = _judge(records, {**o, "test": "slopes"})
-        verdict = verdict if by_slopes.outcome == "none-found" else by_slopes
+        if by_slopes.outcome != "none-found":
+            why = "No candidate that predicts anything has equal slopes and equal risks, so slopes decide alone: "
+            verdict = replace(by_slopes, message=why + by_slopes.message)
     return verdict
 
 
@@ -156,7 +157,7 @@ class _View:
 
     @classmethod
     def of(cls, pooled: Pooled, records: Records, o: Mapping[str, Any]) -> _View:
-        risk, p = iid(pooled), p_values(pooled, o["test"])
+        risk, p = pooled.overall, p_values(pooled, o["test"])
         known = risk.isfinite() & p.isfinite()
         erm = _lowest(risk, known & records.reference)
         eligible = known & ~records.reference
@@ -175,13 +176,19 @@ class _View:
 
 
 def _confirmed(records: Records, o: Mapping[str, Any]) -> float | None:
-    """p-value that no choice has touched: chosen on one half of the folds, tested on the other, both ways round."""
+    """p-value of a choice that has not seen what tests it: chosen on one half of the folds, tested on the other.
+
+    Both ways round, twice the smaller one; 0 where nothing passes in a half. (The models themselves were trained on
+    rows of both halves, as cross-fitted ones are.)
+    """
     if records.n_folds < 2:
         return None
     halves = [_View.of(records.folds(list(range(start, records.n_folds, 2))).pooled(), records, o) for start in (0, 1)]
     choices = [_lowest(half.score, half.passing) for half in halves]
     found = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
-    return None if len(found) < 2 or any(np.isnan(found)) else min(1.0, 2 * min(found))
+    if len(found) < 2:
+        return 0.0
+    return None if any(np.isnan(found)) else min(1.0, 2 * min(found))
 
 
 def _pays_at(risks: Tensor, erm: Tensor) -> float | None:
@@ -217,6 +224,11 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) ->
         return f"plain risk minimisation is kept: it passes the test ({tested}; p = {f['p_erm']:.2g})."
     if outcome == "none-found":
         risks = ", ".join("no rows" if r is None else f"{r:.3g}" for r in f["risks_erm"])
+        if not f["candidates"]:
+            return (
+                f"plain risk minimisation is not invariant ({_WHAT[test]}, level {level:g}; p = {f['p_erm']:.1g}, "
+                f"risks by environment {risks}), and there is nothing else to choose from."
+            )
         nearest = "" if f["p_nearest"] is None else f" (nearest p = {f['p_nearest']:.1g})"
         return (
             f"plain risk minimisation is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by "
@@ -226,8 +238,13 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) ->
     text = (
         f"an invariant model was found ({tested}; {f['passing']} pass; p = {f['p']:.2g}, plain risk minimisation "
         f"{f['p_erm']:.1g}). Its held-out risk is {f['risk']:.3g}; plain risk minimisation has {f['risk_erm']:.3g}: "
-        f"that is the price in the training environments."
+        "that is the price in the training environments."
     )
+    if f["pays_at"] is not None and f["pays_at"] > 0:
+        text += (
+            " It is worse than plain risk minimisation in the worst of them too: it pays where the next environment "
+            f"lies further out by more than {f['pays_at']:.2g} times their spread."
+        )
     if f["p_confirmed"] is not None and f["p_confirmed"] < level:
         text += (
             f" Chosen on half of the folds and tested on the other it is not confirmed (p = {f['p_confirmed']:.1g})."

@@ -17,6 +17,7 @@ class Pooled:
     risk_cov: Tensor  # (C, E) squared standard errors, or (C, E, E) covariances where environments share rows
     slope: Tensor  # (C, E) or (C, E, J)
     slope_cov: Tensor  # like risk_cov; a last axis J where slope has one
+    overall: Tensor  # (C,) mean risk over all rows
 
 
 @dataclass(frozen=True)
@@ -46,33 +47,48 @@ class Records:
         return self.risk.shape[0]
 
     def pooled(self) -> Pooled:
-        """Over the folds: means weighted by rows, and how sure they are.
+        """Over the folds: means of the environments, and how sure they are.
 
-        Every fold has a model of its own; the covariance is that of the rows given the models.
+        Every fold has a model of its own. So each environment's mean over the folds gives a fold the same weight as
+        every other environment's does (its share of all rows): a fold whose model is worse then raises all of them
+        alike, also where inferred environments are of other sizes in it. The covariance is that of the rows given
+        the models.
         """
+        there = self.rows > 0  # (F, C, E)
+        of_fold = self.rows.sum(-1, keepdim=True)  # (F, C, 1)
+        weight = torch.where(there, of_fold, 0.0)
+        share = weight / weight.sum(0).clamp_min(torch.finfo(weight.dtype).tiny)  # (F, C, E), sums to 1 over F
         total = self.rows.sum(0)
-        share = (self.rows / total.clamp_min(torch.finfo(total.dtype).tiny)).nan_to_num(0)  # (F, C, E)
 
         def mean(v: Tensor) -> Tensor:
-            weight = share if v.ndim == share.ndim else share.unsqueeze(-1)
-            return _known(torch.where(weight > 0, weight * v, 0).sum(0), total)
-
-        def covariance(v: Tensor, is_vector: bool) -> Tensor:
-            weight = share.square()
-            if v.ndim - is_vector == share.ndim + 1:
-                weight = share.unsqueeze(-1) * share.unsqueeze(-2)
-            weight = weight.unsqueeze(-1) if is_vector else weight
-            return torch.where(weight > 0, weight * v, 0).sum(0)
+            w = share if v.ndim == share.ndim else share.unsqueeze(-1)
+            return _known(torch.where(w > 0, w * v, 0).sum(0), total)
 
         is_vector = self.slope.ndim == 4
-        everywhere = (self.rows.sum(-1) > 0).all(0)  # (C,) judged on the same rows as the others
+        everywhere = (of_fold.squeeze(-1) > 0).all(0)  # (C,) judged on the same rows as the others
         return Pooled(
             rows=total,
             risk=mean(self.risk).masked_fill(~everywhere.unsqueeze(-1), torch.nan),
-            risk_cov=covariance(self.risk_cov, False),
+            risk_cov=self._covariance(self.risk_cov, share, False),
             slope=mean(self.slope),
-            slope_cov=covariance(self.slope_cov, is_vector),
+            slope_cov=self._covariance(self.slope_cov, share, is_vector),
+            overall=torch.where(
+                everywhere, torch.where(there, self.rows * self.risk, 0).sum((0, 2)) / total.sum(-1), torch.nan
+            ),
         )
+
+    def _covariance(self, cov: Tensor, share: Tensor, is_vector: bool) -> Tensor:
+        """Of the pooled means: (C, E[, J]) or (C, E, E[, J])."""
+        rows = self.rows.unsqueeze(-1) if is_vector else self.rows
+        weight = share.unsqueeze(-1) if is_vector else share
+        if cov.ndim - is_vector == share.ndim + 1:  # shared rows: fold by fold
+            both = share.unsqueeze(-1) * share.unsqueeze(-2)
+            both = both.unsqueeze(-1) if is_vector else both
+            return torch.where(both > 0, both * cov, 0).sum(0)
+        # one variance of single rows for all folds: a fold with one row of an environment does not know any
+        freedom = (rows - 1).clamp_min(0)
+        single = torch.where(freedom > 0, freedom * rows * cov, 0).sum(0) / freedom.sum(0)  # NaN where none knows
+        return single * torch.where(rows > 0, weight.square() / rows, 0).sum(0)
 
     def folds(self, index: list[int]) -> Records:
         """The same candidates, measured on some of the folds only."""

@@ -43,6 +43,9 @@ def worst_environment(record: Record) -> Tensor:
 STREAMING: Mapping[str, Rule | None] = {"fixed": None, "iid": iid, "worst-env": worst_environment}
 
 
+AFTERWARDS = ("invariance", "leave-one-env-out", "oracle")
+
+
 def as_rule(select: str | Rule) -> Rule | None:
     """What `train(select=...)` keeps each run's best state by: a name, or a function of a snapshot.
 
@@ -51,6 +54,11 @@ def as_rule(select: str | Rule) -> Rule | None:
     """
     if callable(select):
         return select
+    if isinstance(select, str) and select in AFTERWARDS:
+        raise ValueError(
+            f"select={select!r} compares all candidates, so it chooses after training: irmtv.selection.choose, or an "
+            f"experiment with this rule (irmtv run). While training, select is one of {sorted(STREAMING)}."
+        )
     if not isinstance(select, str) or select not in STREAMING:
         raise ValueError(
             f"select must be one of {sorted(STREAMING)} or a function of a snapshot. Got {select!r}."
