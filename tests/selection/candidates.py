@@ -48,6 +48,22 @@ def mean_and_cov(v, q):
     return mean, cov
 
 
+def weights_of_rows(q, fold):
+    """(N, E): what every row counts in the pooled mean of an environment.
+
+    A fold counts by all its rows, whatever environments they are in, among the folds that have the environment.
+    """
+    q, fold = np.asarray(q), np.asarray(fold)
+    weights = np.zeros(q.shape)
+    for e in range(q.shape[1]):
+        having = [f for f in np.unique(fold) if q[fold == f, e].sum() > 0]
+        everything = sum(q[fold == f].sum() for f in having)
+        for f in having:
+            here = fold == f
+            weights[here, e] = q[here].sum() / everything * q[here, e] / q[here, e].sum()
+    return weights
+
+
 def small(q):
     """n / (n - 1) of effective rows; 2, as of two rows, where there are fewer than two."""
     n = sum(q) ** 2 / sum(w * w for w in q)

@@ -21,7 +21,6 @@ from irmtv.selection import (
     check_options,
     equal_means,
     extrapolated_risk,
-    iid,
     invariance,
     p_values,
     spread,
@@ -145,7 +144,7 @@ def test_a_constant_model_is_equal_everywhere(soft):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("nearly", [0.0, 1e-7, 1e-5])
 @pytest.mark.parametrize("environments", [2, 3])
-def test_soft_environments_that_coincide_do_not_differ(dtype, nearly, environments):
+def test_soft_environments_that_coincide_tell_nothing(dtype, nearly, environments):
     """Their matrix is singular, and all that tells them apart is rounding."""
     generator = torch.Generator().manual_seed(0)
     v = torch.rand(1, 20, 300, generator=generator).to(dtype)
@@ -153,7 +152,7 @@ def test_soft_environments_that_coincide_do_not_differ(dtype, nearly, environmen
     membership = SoftPair(q[:, :, 0]) if environments == 2 else Soft(q)
     cov = covariance_of_means(membership, v).to(dtype)
     p = equal_means(membership.sums(v) / membership.rows, cov)
-    assert (p > 0.9).all()
+    assert p.isnan().all()  # nothing was told apart, so nothing was tested
     assert (zero_means(membership.sums(v) / membership.rows, cov) < 1e-9).all()
 
 
@@ -162,7 +161,30 @@ def test_a_copy_of_an_environment_adds_no_evidence():
     twice = [0, 0, 1]
     p = equal_means(two([mean[twice]]), two([cov[np.ix_(twice, twice)]]))
     z2 = (0.2**2) / (0.01 + 0.02 - 0.004)
-    np.testing.assert_allclose(p, stats.chi2.sf(z2, 2), rtol=1e-4)
+    np.testing.assert_allclose(p, stats.chi2.sf(z2, 1), rtol=1e-4)  # as of the two alone: nor does it cost any
+    np.testing.assert_allclose(p, equal_means(two([mean]), two([cov])), rtol=1e-4)
+    of_zero = zero_means(two([mean[twice]]), two([cov[np.ix_(twice, twice)]]))
+    np.testing.assert_allclose(of_zero, stats.chi2.sf(mean @ np.linalg.solve(cov, mean), 2), rtol=1e-4)
+    three = [0, 0, 1, 1, 1]
+    p = equal_means(two([mean[three]]), two([cov[np.ix_(three, three)]]))
+    np.testing.assert_allclose(p, stats.chi2.sf(z2, 1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_an_environment_of_unknown_variance_drops_out(soft):
+    rng = np.random.default_rng(16)
+    mean, cov = rng.normal(size=(3, 4)), random_covariance(rng, 3, 4)
+    rest = [0, 1, 3]
+    cut = cov[:, rest][:, :, rest]
+    cov[:, 2], cov[:, :, 2] = np.nan, np.nan
+    if not soft:
+        cov, cut = cov.diagonal(axis1=1, axis2=2).copy(), cut.diagonal(axis1=1, axis2=2).copy()
+    for test in (equal_means, zero_means):
+        np.testing.assert_allclose(test(two(mean), two(cov)), test(two(mean[:, rest]), two(cut)), rtol=1e-6)
+    for zero in (False, True):
+        apart = [spread(two(m), two(v), 0.1, around_zero=zero) for m, v in ((mean, cov), (mean[:, rest], cut))]
+        np.testing.assert_allclose(*apart)
+        assert (apart[0] > 0).any()
 
 
 def test_power_grows_with_the_difference_and_the_rows():
@@ -487,8 +509,7 @@ def test_figures_agree_with_each_other(seed, environments, test):
     records = random_records(seed, environments)
     verdict = invariance(records, test=test)
     f = json.loads(json.dumps(verdict.figures, allow_nan=False))
-    rows = records.rows.sum(0).numpy()
-    risk = (rows * records.pooled().risk.numpy()).sum(1) / rows.sum(1)
+    risk = ((records.rows * records.risk).sum((0, 2)) / records.rows.sum((0, 2))).numpy()
     if f["test"] != test:
         assert (test, f["test"]) == ("both", "slopes") and verdict.outcome != "none-found"
         least = DEFAULTS["min_gain"] * max(0, 1 - risk[:2].min())
@@ -526,20 +547,26 @@ def test_figures_agree_with_each_other(seed, environments, test):
 
 
 def confirmed_by_hand(records, test):
-    """Hard environments. None where nothing passes in a half."""
+    """Hard environments, each in every fold. 0 where nothing passes in a half, None where a half cannot be tested."""
     rows, risk, slope, risk_var, slope_var = (
         getattr(records, k).numpy() for k in ("rows", "risk", "slope", "risk_cov", "slope_cov")
     )
     erm = records.reference.numpy()
     halves = []
     for start in (0, 1):
-        n = rows[start::2]
+        n = rows[start::2]  # (F, C, E)
         total = n.sum(0)
         few = total < 20
-        m, var, z, z_var = (
-            two(np.where(few, np.nan, (n**power * v[start::2]).sum(0) / total**power))
-            for v, power in ((risk, 1), (risk_var, 2), (slope, 1), (slope_var, 2))
-        )
+        share = n.sum(-1, keepdims=True) / n.sum((0, -1), keepdims=True).reshape(1, -1, 1)
+
+        def mean(v, start=start, few=few, share=share):
+            return two(np.where(few, np.nan, (share * v[start::2]).sum(0)))
+
+        def variance(v, start=start, n=n, share=share):
+            of_rows = ((n - 1) * n * v[start::2]).sum(0) / (n - 1).sum(0)
+            return two(of_rows * (share**2 / n).sum(0))
+
+        m, var, z, z_var = mean(risk), variance(risk_var), mean(slope), variance(slope_var)
         mean_risk = (n * risk[start::2]).sum((0, 2)) / total.sum(1)  # of all environments
         of_risks, of_slopes = equal_means(m, var), equal_means(z, z_var)
         p = {
@@ -552,13 +579,13 @@ def confirmed_by_hand(records, test):
         score = mean_risk + 10 * spread(*what, 0.5, around_zero=test == "zero-slopes").numpy()
         gain = records.constant - mean_risk
         known = np.isfinite(p)
-        if not (known & erm).any():
+        if not (known & erm).any() or not (known & ~erm).any():
             return None
         passing = known & ~erm & (gain >= DEFAULTS["min_gain"] * max(0, gain[known & erm].max())) & (p >= 0.01)
         halves.append((p, np.where(passing, score, np.inf).argmin() if passing.any() else None))
     (p_even, from_even), (p_odd, from_odd) = halves
     if from_even is None or from_odd is None:
-        return None
+        return 0.0
     p = 2 * min(p_odd[from_even], p_even[from_odd])
     return None if np.isnan(p) else min(1, p)
 
@@ -615,16 +642,21 @@ def test_noise_that_differs_makes_risks_unequal_but_not_slopes():
     assert invariance(records, test="risks").outcome == "none-found"
 
 
+SO_SLOPES = "No candidate that predicts anything has equal slopes and equal risks, so slopes decide alone: "
+
+
 def test_slopes_decide_alone_where_nothing_passes_both():
     """Noise that differs: no risks are equal. Where something passes both, or nothing passes at all, `both` counts."""
     noisy = [[0.3, 0.6], [0.35, 0.62]]
     by_slopes = written(noisy, SE, slope=[[-0.1, 0.1], [0.0, 0.0]], slope_se=SE)
-    verdict = invariance(by_slopes)
-    assert verdict == invariance(by_slopes, test="slopes")
+    verdict, slopes = invariance(by_slopes), invariance(by_slopes, test="slopes")
+    assert verdict == replace(slopes, message=verdict.message)
+    assert verdict.message == SO_SLOPES + slopes.message and slopes.message.startswith("an invariant model was found (")
     assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (1, "invariant-found", "slopes")
     assert verdict.figures["p"] == 1 and "(slopes equal over environments" in verdict.message
     erm = invariance(written(noisy, SE, slope=[[0.0, 0.0], [0.0, 0.0]], slope_se=SE))
     assert (erm.index, erm.outcome, erm.figures["test"]) == (0, "erm-invariant", "slopes")
+    assert erm.message.startswith(f"{SO_SLOPES}plain risk minimisation is kept: it passes the test (slopes equal")
     none = invariance(written(noisy, SE, slope=[ASKEW, ASKEW], slope_se=SE))
     assert (none.outcome, none.figures["test"]) == ("none-found", "both")
     # candidate 1 passes by slopes with a lower risk; 2 passes both
@@ -632,6 +664,35 @@ def test_slopes_decide_alone_where_nothing_passes_both():
     both = invariance(written([ERM, [0.25, 0.45], [0.45, 0.45]], SE, slope=slope, slope_se=SE))
     assert (both.index, both.figures["test"]) == (2, "both")
     assert invariance(by_slopes, test="zero-slopes").figures["test"] == "zero-slopes"
+
+
+@pytest.mark.parametrize("candidate", [None, [np.nan, np.nan]])
+def test_with_nothing_but_erm_slopes_do_not_decide_alone(candidate):
+    """Equal slopes would make ERM "invariant" though its risks differ, and there was nothing to fail both tests."""
+    risks = [ERM] if candidate is None else [ERM, candidate]
+    verdict = invariance(written(risks, SE))
+    assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (0, "none-found", "both")
+    assert (verdict.figures["candidates"], verdict.figures["p_nearest"]) == (0, None)
+    assert verdict.message == (
+        "plain risk minimisation is not invariant (slopes and risks equal over environments, level 0.01; "
+        f"p = {p_of_both(0.2 / (SE * np.sqrt(2))):.1g}, risks by environment 0.3, 0.5), and there is nothing else to "
+        "choose from."
+    )
+    assert invariance(written(risks, SE), test="slopes").outcome == "erm-invariant"
+
+
+def test_where_the_choice_pays():
+    """ERM's risks 0.3 and 0.5: 0.2 apart. The candidate's worst is 0.05 above 0.5, or below it."""
+    found = invariance(written([ERM, [0.55, 0.55]], SE))
+    assert found.figures["pays_at"] == pytest.approx(0.25)
+    assert (
+        "It is worse than plain risk minimisation in the worst of them too: it pays where the next environment lies "
+        "further out by more than 0.25 times their spread."
+    ) in found.message
+    for risk in (0.45, 0.5):
+        found = invariance(written([ERM, [risk, risk]], SE))
+        assert found.outcome == "invariant-found" and found.figures["pays_at"] <= 0
+        assert "pays" not in found.message
 
 
 def test_equal_risks_do_not_make_slopes_equal():
@@ -683,7 +744,8 @@ def test_both_rejects_as_seldom_as_one_test():
 def cut(pooled, keep, soft):
     """The same without the environments that are not kept."""
     covs = [c[:, keep][:, :, keep] if soft else c[:, keep] for c in (pooled.risk_cov, pooled.slope_cov)]
-    return Pooled(pooled.rows[:, keep], pooled.risk[:, keep], covs[0], pooled.slope[:, keep], covs[1])
+    fields = pooled.rows[:, keep], pooled.risk[:, keep], covs[0], pooled.slope[:, keep], covs[1]
+    return Pooled(*fields, overall=pooled.overall)
 
 
 @pytest.mark.parametrize("test", TESTS)
@@ -704,15 +766,15 @@ def test_environments_with_few_rows_are_not_tested(test, soft, components):
         risk_cov=two(risk_cov.copy()),
         slope=two(0.8 * rng.normal(size=shape)),
         slope_cov=two(slope_cov.copy()),
+        overall=two([0.1, 0.2, 0.3, 0.4]),
     )
     rest = cut(pooled, [0, 2, 3], soft)
     np.testing.assert_allclose(p_values(pooled, test), p_values(rest, test), rtol=1e-6)
     # their rows count in the mean risk, not in the spread
-    apart = [extrapolated_risk(some, test, 10.0, 0.1) - iid(some) for some in (pooled, rest)]
+    apart = [extrapolated_risk(some, test, 10.0, 0.1) - some.overall for some in (pooled, rest)]
     np.testing.assert_allclose(*apart, rtol=1e-6, atol=1e-12)
     assert (apart[0] > 0).any()
-    all_risks = (pooled.risk * pooled.rows).sum(1) / pooled.rows.sum(1)
-    np.testing.assert_allclose(extrapolated_risk(pooled, test, 0.0, 0.5), all_risks)
+    np.testing.assert_allclose(extrapolated_risk(pooled, test, 0.0, 0.5), pooled.overall)
     enough = replace(pooled, rows=torch.full((4, 4), 20.0))
     assert (p_values(enough, test) / p_values(rest, test)).log().abs().max() > 0.5
 
@@ -845,10 +907,10 @@ def test_nothing_is_confirmed_where_nothing_passes_in_a_half():
     records = of_folds([written([ERM, risk], se) for risk in aside])
     verdict = invariance(records)
     assert verdict.outcome == "invariant-found" and verdict.figures["p"] == pytest.approx(1)
-    assert verdict.figures["p_confirmed"] is None
+    assert verdict.figures["p_confirmed"] == 0
     one_half = of_folds([written([ERM, risk], se) for risk in ([0.45, 0.45], [0.50, 0.40])])
-    assert invariance(one_half).figures["p_confirmed"] is None
-    assert "confirmed" not in verdict.message
+    assert invariance(one_half).figures["p_confirmed"] == 0
+    assert "Chosen on half of the folds and tested on the other it is not confirmed (p = 0)" in verdict.message
 
 
 def test_a_half_that_would_keep_erm_still_tests_a_candidate():
@@ -863,7 +925,8 @@ def test_halves_with_few_rows_confirm_nothing():
     for rows, known in ((20.0, True), (19.0, False)):
         verdict = invariance(of_folds([written([ERM, [0.45, 0.45]], SE, rows=rows) for _ in range(2)]))
         assert verdict.outcome == "invariant-found"
-        assert (verdict.figures["p_confirmed"] is not None) == known
+        assert (verdict.figures["p_confirmed"] is not None) == known  # what cannot be tested is not refuted
+        assert "confirmed" not in verdict.message
 
 
 # What it refuses

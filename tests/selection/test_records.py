@@ -9,8 +9,8 @@ from scipy import stats
 
 from irmtv.core.membership import Codes, Soft
 from irmtv.engine.snapshots import covariance_of_means
-from irmtv.selection import iid
-from selection.candidates import counted, mean_and_cov, small, written
+from irmtv.selection import equal_means, invariance, spread
+from selection.candidates import counted, mean_and_cov, small, weights_of_rows, written
 
 
 def problem(seed=0, n=90, candidates=2, environments=3, folds=4, soft=False, components=None):
@@ -25,41 +25,120 @@ def problem(seed=0, n=90, candidates=2, environments=3, folds=4, soft=False, com
     return loss, slope, q, fold
 
 
+def weighted_means(v, q, fold):
+    """(C, E[, J]) from single rows v (C, N[, J]); NaN where an environment has none."""
+    means = np.einsum("cn...,ne->ce...", v, weights_of_rows(q, fold))
+    means[:, np.asarray(q).sum(0) == 0] = np.nan
+    return means
+
+
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("components", [None, 2])
 @pytest.mark.parametrize("folds", [1, 2, 5])
-def test_the_mean_is_that_of_all_rows_at_once(soft, components, folds):
+def test_every_fold_counts_alike_in_all_environments(soft, components, folds):
     loss, slope, q, fold = problem(soft=soft, components=components, folds=folds)
+    fold[:9] = 0  # folds of other sizes
     pooled = counted(loss, slope, q, fold, folds, soft=soft).pooled()
     np.testing.assert_allclose(pooled.rows, np.stack([q.sum(0)] * 2))
-    np.testing.assert_allclose(pooled.risk, (loss @ q) / q.sum(0))
-    by_hand = np.einsum("cn...,ne->ce...", slope, q)
-    np.testing.assert_allclose(pooled.slope, by_hand / q.sum(0).reshape(1, -1, *(1,) * (components is not None)))
-    np.testing.assert_allclose(iid(pooled), loss.mean(1))
+    np.testing.assert_allclose(pooled.risk, weighted_means(loss, q, fold))
+    np.testing.assert_allclose(pooled.slope, weighted_means(slope, q, fold))
+    np.testing.assert_allclose(pooled.overall, loss.mean(1))  # every row once
+    if folds == 1:
+        np.testing.assert_allclose(pooled.risk, (loss @ q) / q.sum(0))
 
 
-@pytest.mark.parametrize("soft", [False, True])
+def test_a_fold_with_a_worse_model_tells_no_environments_apart():
+    """Inferred environments are of other sizes in every fold; the mean of all rows of each would differ by that."""
+    environment = np.repeat([0, 1, 0, 1], [30, 10, 10, 30])
+    fold = np.repeat([0, 1], 40)
+    loss = 1.0 * fold[None]  # the model of the second fold is worse by 1, for everybody
+    q = np.eye(2)[environment]
+    pooled = counted(loss, loss, q, fold, 2).pooled()
+    np.testing.assert_allclose(pooled.risk, [[0.5, 0.5]])
+    assert [loss[0, environment == e].mean() for e in (0, 1)] == [0.25, 0.75]
+    assert equal_means(pooled.risk, pooled.risk_cov) == 1
+
+
 @pytest.mark.parametrize("components", [None, 2])
-def test_the_covariance_is_that_of_rows_around_their_own_folds_mean(soft, components):
-    """Var of sum_i q_ie v_i / Q_e, the rows of a fold scattering around that fold's mean (which costs each a row)."""
-    loss, slope, q, fold = problem(seed=1, soft=soft, components=components)
-    pooled = counted(loss, slope, q, fold, 4, soft=soft).pooled()
+def test_soft_environments_have_the_covariance_of_rows_around_their_own_folds_mean(components):
+    """Var of sum_i w_ie v_i, the rows of a fold scattering around that fold's mean (which costs each a row)."""
+    loss, slope, q, fold = problem(seed=1, soft=True, components=components)
+    pooled = counted(loss, slope, q, fold, 4, soft=True).pooled()
+    weights = weights_of_rows(q, fold)
 
     def by_hand(v):
         off = np.zeros_like(q)
         for f in range(4):
             here = fold == f
             means = (v[here] @ q[here]) / q[here].sum(0)
-            off[here] = q[here] * (v[here, None] - means) * np.sqrt([small(column) for column in q[here].T])
-        cov = off.T @ off / np.outer(q.sum(0), q.sum(0))
-        return cov if soft else np.diag(cov)
+            off[here] = weights[here] * (v[here, None] - means) * np.sqrt([small(column) for column in q[here].T])
+        return off.T @ off
 
     for c in range(2):
         np.testing.assert_allclose(pooled.risk_cov[c], by_hand(loss[c]))
         for j in range(components or 1):
             mine = pooled.slope_cov[c] if components is None else pooled.slope_cov[c, ..., j]
             np.testing.assert_allclose(mine, by_hand(slope[c] if components is None else slope[c, :, j]))
-    assert pooled.slope_cov.shape == (2, 3, *(3,) * soft, *(2,) * (components is not None))
+    assert pooled.slope_cov.shape == (2, 3, 3, *(2,) * (components is not None))
+
+
+def pooled_variance(v, q, fold):
+    """(E,) of hard environments: s^2 of rows around their fold's mean, times the sum of squared weights."""
+    weights = weights_of_rows(q, fold)
+    found = np.full(q.shape[1], np.nan)
+    for e in range(q.shape[1]):
+        parts = [v[(fold == f) & (q[:, e] == 1)] for f in np.unique(fold)]
+        freedom = sum(len(part) - 1 for part in parts if len(part))
+        if freedom > 0:
+            s2 = sum(((part - part.mean()) ** 2).sum() for part in parts if len(part)) / freedom
+            found[e] = s2 * (weights[:, e] ** 2).sum()
+    return found
+
+
+@pytest.mark.parametrize("components", [None, 2])
+@pytest.mark.parametrize("folds", [1, 4, 30])
+def test_hard_environments_have_one_variance_of_single_rows_for_all_folds(components, folds):
+    """With 30 folds many have one row of an environment, or none."""
+    loss, slope, q, fold = problem(seed=1, components=components, folds=folds)
+    pooled = counted(loss, slope, q, fold, folds).pooled()
+    for c in range(2):
+        np.testing.assert_allclose(pooled.risk_cov[c], pooled_variance(loss[c], q, fold))
+        for j in range(components or 1):
+            mine = pooled.slope_cov[c] if components is None else pooled.slope_cov[c, ..., j]
+            of_rows = slope[c] if components is None else slope[c, :, j]
+            np.testing.assert_allclose(mine, pooled_variance(of_rows, q, fold))
+    assert pooled.slope_cov.shape == (2, 3, *(2,) * (components is not None))
+
+
+def test_the_pooled_variance_is_right_on_average_where_a_fold_has_one_row_of_an_environment():
+    """Rows 5, 1, 1 and 3 of an environment, of 10 each in the folds."""
+    rng = np.random.default_rng(5)
+    environment = np.concatenate([np.repeat([0, 1], [n, 10 - n]) for n in (5, 1, 1, 3)])
+    q, fold = np.eye(2)[environment], np.repeat(np.arange(4), 10)
+    v = rng.normal(size=(4000, 40))
+    means = weighted_means(v, q, fold)
+    some = counted(v[:400], v[:400], q, fold, 4).pooled()
+    np.testing.assert_allclose(some.risk, means[:400])
+    np.testing.assert_allclose(some.risk_cov.mean(0), means.var(0), rtol=0.1)
+
+
+def test_an_environment_with_one_row_in_each_fold_is_unknown_and_drops_out():
+    rng = np.random.default_rng(6)
+    folds = 25
+    environment = np.tile(np.repeat([0, 1, 2], [1, 4, 4]), folds)  # 25 rows of the first: enough to be tested
+    fold = np.repeat(np.arange(folds), 9)
+    loss = np.stack([0.5 + 1.0 * (environment == 2), np.full(len(fold), 0.9)])
+    loss = loss + 0.1 * rng.normal(size=loss.shape)
+    slope = 0.1 * rng.normal(size=loss.shape)
+    records = counted(loss, slope, np.eye(3)[environment], fold, folds, constant=2.0)
+    pooled = records.pooled()
+    assert pooled.risk.isfinite().all()
+    assert pooled.risk_cov.isnan().tolist() == [[True, False, False]] * 2
+    for f in (equal_means, lambda m, v: spread(m, v, 0.5), lambda m, v: spread(m, v, 0.5, around_zero=True)):
+        np.testing.assert_allclose(f(pooled.risk, pooled.risk_cov), f(pooled.risk[:, 1:], pooled.risk_cov[:, 1:]))
+    verdict = invariance(records)
+    assert (verdict.index, verdict.outcome) == (1, "invariant-found")
+    assert np.isfinite(verdict.figures["risk_extrapolated"])
 
 
 def test_fewer_scatter_where_the_models_of_the_folds_differ():
@@ -82,11 +161,12 @@ def test_an_environment_that_some_folds_lack(soft, components):
     records = counted(loss, slope, q, fold, 4, soft=soft)
     assert records.risk[1, :, 0].isnan().all() and records.risk_cov[1].isnan().any()
     pooled = records.pooled()
-    np.testing.assert_allclose(pooled.risk[:, :2], (loss @ q[:, :2]) / q[:, :2].sum(0))
+    np.testing.assert_allclose(pooled.risk, weighted_means(loss, q, fold))
+    np.testing.assert_allclose(pooled.slope, weighted_means(slope, q, fold))
     assert pooled.risk[:, 2].isnan().all() and pooled.slope[:, 2].isnan().all()
     assert pooled.rows[:, 2].tolist() == [0, 0]
     assert pooled.risk_cov[:, :2].isfinite().all() and (pooled.risk_cov[:, 0] >= 0).any()
-    np.testing.assert_allclose(iid(pooled), (loss * q.sum(1)).sum(1) / q.sum())
+    np.testing.assert_allclose(pooled.overall, (loss * q.sum(1)).sum(1) / q.sum())
     without = [i for i in range(4) if i != 1]  # environment 0 is measured on the other folds alone
     same = records.folds(without).pooled()
     np.testing.assert_allclose(pooled.risk[:, 0], same.risk[:, 0])
@@ -102,7 +182,7 @@ def test_a_candidate_that_diverged_or_was_not_measured_stays_unknown():
     records.rows[:, 1], records.risk[:, 1] = 0, torch.nan
     pooled = records.pooled()
     assert pooled.risk[0].isnan().all() and pooled.risk[1].isnan().all()
-    assert iid(pooled).isnan().all()
+    assert pooled.overall.isnan().all()
 
 
 def test_a_candidate_without_rows_in_some_fold_is_not_judged_on_the_others():
@@ -113,7 +193,7 @@ def test_a_candidate_without_rows_in_some_fold_is_not_judged_on_the_others():
     records.rows[2, 0], records.risk[2, 0] = 0, torch.nan
     records.rows[1, 1, 2], records.risk[1, 1, 2] = 0, torch.nan
     pooled = records.pooled()
-    assert pooled.risk[0].isnan().all() and iid(pooled).isnan().tolist() == [True, False, False]
+    assert pooled.risk[0].isnan().all() and pooled.overall.isnan().tolist() == [True, False, False]
     assert pooled.risk[1].isfinite().all()
     assert torch.equal(pooled.risk[2], whole.risk[2]) and torch.equal(pooled.rows[2], whole.rows[2])
     part = records.folds([0, 1]).pooled()  # there it has all its rows
@@ -127,14 +207,16 @@ def test_some_of_the_folds():
     part = records.folds([3, 1])
     here = np.isin(fold, [1, 3])
     assert (part.n_folds, len(part), records.n_folds, len(records)) == (2, 2, 4, 2)
-    np.testing.assert_allclose(part.pooled().risk, (loss[:, here] @ q[here]) / q[here].sum(0))
+    np.testing.assert_allclose(part.pooled().risk, weighted_means(loss[:, here], q[here], fold[here]))
+    np.testing.assert_allclose(part.pooled().overall, loss[:, here].mean(1))
     assert part.test is test and part.stated.tolist() == [False, True] and part.constant == records.constant
 
 
 def test_one_fold_is_a_plain_hold_out():
     records = written([[1.0, 2.0], [3.0, 4.0]], 0.5)
     pooled = records.pooled()
-    assert torch.equal(pooled.risk, records.risk[0]) and torch.equal(pooled.risk_cov, records.risk_cov[0])
+    torch.testing.assert_close(pooled.risk, records.risk[0])
+    torch.testing.assert_close(pooled.risk_cov, records.risk_cov[0])
 
 
 # What the engine measures of one fold

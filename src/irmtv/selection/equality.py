@@ -77,9 +77,9 @@ def spread(mean: Tensor, cov: Tensor, slack: float, around_zero: bool = False) -
         parts = [spread(mean[..., j], cov[..., j], slack, around_zero).square() for j in range(mean.shape[-1])]
         return torch.stack(parts).nan_to_num(0).sum(0).sqrt()
     m, v = mean.double(), cov.double()
-    there = m.isfinite()
-    n = there.sum(-1).double()
     variance = v if v.ndim == 2 else torch.diagonal(v, dim1=-2, dim2=-1)
+    there = m.isfinite() & variance.isfinite()
+    n = there.sum(-1).double()
     own = torch.where(there, variance, 0.0).sum(-1)
     value = torch.where(there, m, 0.0)
     if around_zero:

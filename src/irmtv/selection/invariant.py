@@ -178,12 +178,14 @@ class _View:
 def _confirmed(records: Records, o: Mapping[str, Any]) -> float | None:
     """p-value of a choice that has not seen what tests it: chosen on one half of the folds, tested on the other.
 
-    Both ways round, twice the smaller one; 0 where nothing passes in a half. (The models themselves were trained on
-    rows of both halves, as cross-fitted ones are.)
+    Both ways round, twice the smaller one; 0 where nothing passes in a half, None where a half cannot be tested. (The
+    models themselves were trained on rows of both halves, as cross-fitted ones are.)
     """
     if records.n_folds < 2:
         return None
     halves = [_View.of(records.folds(list(range(start, records.n_folds, 2))).pooled(), records, o) for start in (0, 1)]
+    if any(half.erm is None or not bool(half.eligible.any()) for half in halves):  # too few rows of an environment
+        return None
     choices = [_lowest(half.score, half.passing) for half in halves]
     found = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
     if len(found) < 2:
