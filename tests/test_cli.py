@@ -19,6 +19,7 @@ import pytest
 
 from experiments.small import ERM, THREE, TV, small_text
 from irmtv import OBJECTIVES, __version__, cli
+from irmtv import report as report_module
 from irmtv.experiments import Store, papers, store_files
 from irmtv.experiments import run as run_module
 from irmtv.experiments import store as store_module
@@ -123,6 +124,9 @@ def test_run_trains_prints_and_writes_every_table(command, spec, tmp_path):
     assert set(tests["rule"]) <= {"iid", "oracle"}
     # 2 methods, 2 rules, 2 metrics, mean and worst
     assert len(choices) == 16 and choices["value"].between(0, 1).all() and set(choices["step"]) <= set(range(5, 31, 5))
+    for row in choices.itertuples():
+        assert json.loads(row.hyperparameters)["steps"] == 30
+        assert json.loads(row.figures)["candidates"] == (6 if row.method == "erm" else 12)
 
     written = {name: (out / name).read_bytes() for name in OUTPUTS}
     second = command("run", spec, "--out", out)
@@ -130,6 +134,18 @@ def test_run_trains_prints_and_writes_every_table(command, spec, tmp_path):
     assert "9 runs: 9 were there, 0 trained in 0 s." in second.err
     assert second.out == first.out
     assert {name: (out / name).read_bytes() for name in OUTPUTS} == written
+
+
+def test_files_are_written_before_the_tables_are_printed(command, spec, tmp_path, monkeypatch):
+    """A pipe that is closed meanwhile (`| head`) takes the output, not the files."""
+    seen: list[list[str]] = []
+
+    def printed(*arguments: Any, **options: Any) -> None:
+        seen.append(sorted(p.name for p in (tmp_path / "x").iterdir()))
+
+    monkeypatch.setattr(report_module, "to_terminal", printed)
+    assert command("run", spec, "--out", tmp_path / "x").code == 0
+    assert seen == [["experiment.sqlite", "lock.sqlite", *OUTPUTS]]
 
 
 def test_run_takes_a_part_of_the_spec_and_the_rest_later(command, tmp_path):
@@ -358,10 +374,14 @@ def test_failures_are_told_the_rest_is_shown_and_the_exit_code_is_1(command, tmp
     for kind in ("all", "folds"):
         text = f"simulation, irm-tv-l1, {kind}, seeds 0: RuntimeError: out of memory [/oh]"
         assert f"failed, and tried again next time: {text}\n" in ended.err
+    assert "irmtv.experiments.Store.read(FOLDER).failures()" in ended.err
+    with Store.read(tmp_path / "x") as store:
+        assert all("out of memory" in failure.text for failure in store.failures())
     assert "vrex" in ended.out and "irm-tv-l1" not in ended.out
     assert sorted(p.name for p in (tmp_path / "x").iterdir())[2:] == OUTPUTS
     again = command("run", spec, "--out", tmp_path / "x")
     assert again.code == 0
+    assert "failures()" not in again.err
     assert "12 runs: 6 were there, 6 trained" in again.err
     assert "irm-tv-l1" in again.out
 
@@ -371,7 +391,8 @@ def test_where_everything_fails_there_is_no_table(command, spec, tmp_path, monke
     ended = command("run", spec, "--out", tmp_path / "x")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.count("failed, and tried again next time") == 4
-    assert "has no finished run to make a table of" in ended.err
+    assert "has no result to make a table of" in ended.err
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["experiment.sqlite", "lock.sqlite"]
 
 
 def test_runs_that_diverge_are_told(command, spec, tmp_path):

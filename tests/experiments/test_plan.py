@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from experiments.small import ERM, MINIMAX, THREE, TV, small
 from irmtv.core.types import Task
@@ -129,7 +131,11 @@ def test_the_steps_of_the_inference_decide_the_numbers_of_inferred_environments_
 def test_key_of_does_not_see_the_order_of_a_mapping_or_whether_a_list_is_a_tuple():
     assert key_of({"a": (1, 2), "b": {"c": 1, "d": 2}}) == key_of({"b": {"d": 2, "c": 1}, "a": [1, 2]})
     assert key_of({"a": [1, 2]}) != key_of({"a": [2, 1]})
-    assert key_of({"warmup": 1}) != key_of({"warmup": 1.0})  # one step, and all steps
+    assert key_of({"a": {"b": [1, {"c": 1000}]}}) == key_of({"a": {"b": (1.0, {"c": 1000.0})}})
+    assert key_of({"a": 1.5}) != key_of({"a": 1}) and key_of({"a": True}) != key_of({"a": 1})
+    for nested in ({"warmup": 1}, {"settings": {"warmup": 1}}):
+        as_float = {k: 1.0 if v == 1 else {"warmup": 1.0} for k, v in nested.items()}
+        assert key_of(nested) != key_of(as_float)  # one step, and all steps
 
 
 @pytest.mark.parametrize(
@@ -180,11 +186,50 @@ def test_groups_hold_whole_repetitions_and_at_most_so_many_runs(monkeypatch):
         for setting in "ab"
         for kind, some in expected
     ]
-    monkeypatch.setitem(plan_module.RUNS_PER_GROUP, "cpu", 1)  # a repetition is never cut
-    assert [len(w.members) for w in planned(small(TV, repetitions=2))[0]] == [2, 2, 4, 4]
+    monkeypatch.setitem(plan_module.RUNS_PER_GROUP, "cpu", 3)
+    assert [len(w.members) for w in planned(small(TV, repetitions=2))[0]] == [2, 2, 2, 2, 2, 2]
     assert planned(small(TV, repetitions=2))[0][0].label == "simulation, irm-tv-l1, all, seeds 0"
     monkeypatch.setitem(plan_module.RUNS_PER_GROUP, "cpu", 64)
     assert planned(small(TV, repetitions=2))[0][1].label == "simulation, irm-tv-l1, folds, seeds 0-1"
+
+
+@pytest.mark.parametrize(
+    ("limit", "on_all", "on_folds"),
+    [
+        # three combinations; on three folds nine runs a repetition
+        (1, [1, 1, 1], [3, 3, 3]),  # the parts of a combination are never torn apart
+        (2, [2, 1], [3, 3, 3]),
+        (5, [3], [3, 3, 3]),
+        (7, None, [6, 3]),  # on all rows two repetitions fit
+        (8, None, [6, 3]),
+        (9, None, [9]),
+    ],
+)
+def test_where_a_repetition_does_not_fit_its_combinations_are_divided(monkeypatch, limit, on_all, on_folds):
+    monkeypatch.setitem(plan_module.RUNS_PER_GROUP, "cpu", limit)
+    spec = small({**TV, "penalty_weight": [1.0, 10.0, 100.0]}, repetitions=2, folds=3)
+    work, total, _ = planned(spec)
+    assert total == 2 * 3 * 4 == sum(len(w.members) for w in work)
+    by_kind = {kind: [w.members for w in work if w.kind == kind] for kind in ("all", "folds")}
+    assert [len(m) for m in by_kind["folds"]] == on_folds * 2
+    if on_all is not None:
+        assert [len(m) for m in by_kind["all"]] == on_all * 2
+    for group in by_kind["folds"]:
+        assert len({m.repetition for m in group}) == 1
+        combinations = {m.combination for m in group}
+        assert [(m.combination, m.part) for m in group] == [
+            (c, f"fold {k}/3") for c in sorted(combinations) for k in (1, 2, 3)
+        ]
+
+
+def test_what_is_there_does_not_move_the_others_into_other_groups(monkeypatch):
+    """A group that was killed is repeated with the same members."""
+    monkeypatch.setitem(plan_module.RUNS_PER_GROUP, "cpu", 2)
+    spec = small({**TV, "penalty_weight": [1.0, 10.0, 100.0]}, repetitions=2)
+    whole = [w.members for w in planned(spec)[0]]
+    for done in range(len(whole)):
+        finished = {m.key for group in whole[:done] for m in group}
+        assert [w.members for w in planned(spec, finished)[0]] == whole[done:]
 
 
 def test_finished_runs_are_left_out_and_counted():
@@ -200,13 +245,16 @@ def test_finished_runs_are_left_out_and_counted():
 def test_a_run_that_two_methods_share_is_trained_once():
     spec = small(ERM, {"objective": "erm", "label": "again"}, {"objective": "erm", "label": "more", "l2": [0.0, 0.1]})
     work, total, found = planned(spec)
-    assert (total, found) == (12, 6)
+    assert (total, found) == (6, 0)  # two combinations, on all rows and on two folds
     assert [(w.members[0].method.label, len(w.members)) for w in work] == [
         ("erm", 1),
         ("erm", 2),
         ("more", 1),
         ("more", 2),
     ]
+    once = [m.key for m in every(small(ERM))]
+    work, total, found = planned(spec, [*once, "some other run"])
+    assert (total, found) == (6, 3) and {w.members[0].method.label for w in work} == {"more"}
 
 
 def test_wide_networks_train_in_smaller_groups(monkeypatch):
@@ -219,3 +267,80 @@ def test_wide_networks_train_in_smaller_groups(monkeypatch):
     assert [len(w.members) for w in planned(spec)[0] if w.kind == "all"] == [2, 2, 2]
     monkeypatch.setattr(plan_module, "STATE_BYTES", one_run // 2)  # a run is trained all the same
     assert [len(w.members) for w in planned(spec)[0] if w.kind == "all"] == [1] * 6
+    assert [len(w.members) for w in planned(spec)[0] if w.kind == "folds"] == [12]  # these keep no states
+
+
+ONE_NUMBER = {
+    "penalty weight": small({**TV_ONE, "penalty_weight": 10}),
+    "learning rate": (small(TV_ONE, training={"learning_rate": 1}), small(TV_ONE, training={"learning_rate": 1.0})),
+    "data argument": (small(TV_ONE, arguments={"p_v": 1}), small(TV_ONE, arguments={"p_v": 1.0})),
+    "list argument": (small(TV_ONE, arguments={"p_s": [1, 0.9]}), small(TV_ONE, arguments={"p_s": [1.0, 0.9]})),
+    "weights of a sum": tuple(
+        small({"objective": "irm-tv-l1+vrex", "warmup": 5, "penalty_weight": {"irm-tv-l1": one, "vrex": two}})
+        for one, two in ((1, 2.0), (1.0, 2))
+    ),
+    "measure": tuple(small({**TV_ONE, "measure": m}) for m in ([1, 2], [1.0, 2.0])),
+}
+
+
+@pytest.mark.parametrize("what", ONE_NUMBER)
+def test_a_number_has_one_key_however_it_is_written(what):
+    specs = ONE_NUMBER[what]
+    a, b = specs if isinstance(specs, tuple) else (specs, small(TV_ONE))
+    assert the_key(a) == the_key(b)
+
+
+def test_keys_change_with_the_version_of_the_numbers(monkeypatch):
+    monkeypatch.setattr(plan_module, "NUMBERS", plan_module.NUMBERS + 1)
+    assert the_key(small(TV_ONE)) != BASE
+
+
+# --- what cannot be trained ----------------------------------------------------------------------------------------
+
+
+def without(what: str, names: Any = None) -> Any:
+    """First tasks of which the one of setting "b" lacks something."""
+
+    def make(setting: str) -> Task:
+        task = task_of(small(TV_ONE))("simulation")
+        if setting != "b":
+            return task
+        lacking = {what: None} if names is None else {what: torch.zeros(len(task.train), dtype=torch.int64)}
+        return replace(task, train=replace(task.train, **lacking, **({} if names is None else {"names": names})))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("method", "first_task", "message"),
+    [
+        (MINIMAX, without("aux"), r"method 'minimax-tv-l1', setting 'b': .* infers environments from auxiliary"),
+        (
+            {**TV, "label": "i", "environments": "inferred"},
+            without("aux"),
+            r"""method 'i': environments = "inferred" needs auxiliary variables\. Setting 'b' has none""",
+        ),
+        (TV, without("environment"), r"method 'irm-tv-l1', setting 'b': .* needs to know the environment of every row"),
+        (TV, without("environment", ("only",)), r"method 'irm-tv-l1', setting 'b': .* needs at least 2"),
+        (
+            {**TV, "measure": [1, 2, 3]},
+            without("aux"),
+            r"method 'irm-tv-l1', setting 'a': measure must have one weight per environment",
+        ),
+        (
+            {**TV, "label": "i", "environments": "inferred", "measure": [1, 2, 3]},
+            without("environment"),
+            r"method 'i', setting 'a': measure must have one weight per environment",
+        ),
+    ],
+)
+def test_every_method_is_checked_on_every_setting_before_anything_is_planned(method, first_task, message):
+    spec = small(ERM, method, settings={"a": {}, "b": {}})
+    with pytest.raises(ValueError, match=message):
+        plan(spec, frozenset(), "cpu", first_task)
+    assert plan(small(ERM, settings={"a": {}, "b": {}}), frozenset(), "cpu", first_task)[1] == 3
+
+
+def test_inferred_environments_need_none_that_are_given():
+    spec = small({**TV, "environments": "inferred"}, settings={"a": {}, "b": {}})
+    assert plan(spec, frozenset(), "cpu", without("environment"))[1] == 6

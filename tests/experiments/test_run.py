@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def stored(folder: Path) -> dict[str, RunRecord]:
 
 
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One repetition per group."""
+    """One combination of one repetition per group."""
     monkeypatch.setitem(plan_module.RUNS_PER_GROUP, "cpu", 1)
 
 
@@ -221,7 +222,66 @@ def test_a_longer_grid_later_trains_what_is_new(tmp_path, trained):
             np.testing.assert_allclose(array, b[key].arrays[name], rtol=1e-9, atol=1e-12)
 
 
+def test_states_of_all_snapshots_are_kept_for_test_results_only(tmp_path, monkeypatch):
+    kept: dict[str, set[bool]] = {}
+    train = run_module.train
+
+    def watched(tasks: Any, objective: str, runs: Any, **settings: Any) -> FittedRuns:
+        part = "all" if tasks[0].held_out is None and tasks[0].test is not None else "part"
+        kept.setdefault(part, set()).add(settings["keep_states"])
+        return train(tasks, objective, runs, **settings)
+
+    monkeypatch.setattr(run_module, "train", watched)
+    run_experiment(small(ERM, MINIMAX, rules=["iid", "leave-one-env-out"], arguments=THREE), tmp_path / "x")
+    assert kept == {"all": {True}, "part": {False}}
+
+
+def test_what_a_setting_lacks_is_found_before_anything_is_trained(tmp_path, trained, monkeypatch):
+    whole = run_module._Tasks._whole
+
+    def lacking(self: Any, setting: str, seed: int) -> Any:
+        task = whole(self, setting, seed)
+        return task if setting == "good" else replace(task, train=replace(task.train, aux=None))
+
+    monkeypatch.setattr(run_module._Tasks, "_whole", lacking)
+    spec = small(ERM, MINIMAX, settings={"good": {}, "bad": {"p_v": 0.9}})
+    with pytest.raises(ValueError, match=r"^method 'minimax-tv-l1', setting 'bad': .*has no aux"):
+        run_experiment(spec, tmp_path / "x")
+    assert trained == []
+
+
 # --- inferred environments of the folds ----------------------------------------------------------------------------
+
+
+def test_environments_are_inferred_once_for_each_repetition_and_kind(tmp_path, monkeypatch):
+    """Methods that come later, and groups of a repetition that was divided, take the same labels."""
+    small_groups(monkeypatch)
+    calls: list[tuple[int, int]] = []
+    seen: dict[tuple[int, str], set[bytes]] = {}
+    infer, train = run_module.infer_environments, run_module.train
+
+    def inferring(tasks: Any, seeds: Any, *more: Any, **settings: Any) -> Any:
+        calls.append((seeds[0], len(tasks)))
+        return infer(tasks, seeds, *more, **settings)
+
+    def watched(tasks: Any, objective: str, runs: Any, **settings: Any) -> FittedRuns:
+        for task in tasks:
+            part = "all" if task.held_out is None else task.held_out.x.numpy().tobytes().hex()
+            rows = [task.train, *([] if task.held_out is None else [task.held_out])]
+            codes = b"".join(r.environment.numpy().tobytes() for r in rows)
+            seen.setdefault((runs.column("seed")[0], part), set()).add(codes)
+        return train(tasks, objective, runs, **settings)
+
+    monkeypatch.setattr(run_module, "infer_environments", inferring)
+    monkeypatch.setattr(run_module, "train", watched)
+    erm = {**ERM, "environments": "inferred"}
+    tv = {**TV, "environments": "inferred"}
+    run_experiment(small(erm, tv, INFERRED, repetitions=2, rules=["invariance"]), tmp_path / "x")
+    assert sorted(calls) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert len(seen) == 2 * 3 and all(len(codes) == 1 for codes in seen.values())
+
+
+# --- of a method's own, the folds ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flipped_folds", [(1,), (2,), (1, 2)])

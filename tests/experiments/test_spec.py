@@ -319,14 +319,20 @@ def test_with_limits_a_spec(full):
     assert (list(small.seeds), small.device) == ([5], "cpu")
     assert small.data.settings == {"plain": {}}
     assert [m.label for m in small.methods] == ["ERM"]
-    assert (small.text, small.training, small.name) == (full.text, full.training, full.name)
+    assert (small.training, small.name) == (full.training, full.name)
+    assert small.text.startswith(full.text)  # the file, and what was made of it
+    assert (
+        small.text.removeprefix(full.text) == "\n# as run: repetitions = 1, settings = ['plain'], methods = ['ERM']\n"
+    )
     assert small.hash != full.hash
     assert full.repetitions == 3  # the spec itself is as it was
 
 
-def test_with_nothing_changes_nothing(full):
-    assert full.with_() == full
-    assert full.with_().hash == full.hash
+def test_with_nothing_changes_nothing(full, folder):
+    same = full.with_()
+    assert same.model_copy(update={"text": full.text}) == full
+    assert same.hash == full.hash
+    assert parse_spec(same.text, folder).hash == full.hash  # still TOML
 
 
 def test_methods_are_chosen_by_label_or_objective_in_the_order_of_the_spec(full):
@@ -483,6 +489,17 @@ BAD = {
         "{ vrex = 10, irm-tv-l1 = 1 }]",
         r"methods\[2\]\.penalty_weight\[1\] is .* which the grid has",
     ),
+    "warm-up as long as the training": (
+        "steps = 300",
+        "steps = 300\nwarmup = 300",
+        r"methods\[1\]: warmup must be shorter than steps=300, or the penalty never acts\. Got warmup=300\.",
+    ),
+    "warm-up longer than the training": (
+        "steps = 300",
+        "steps = 300\nwarmup = 301",
+        r"methods\[1\]: warmup must be sho",
+    ),
+    "warm-up that rounds to the whole": ("steps = 300", "steps = 300\nwarmup = 0.999", r"shorter .* Got warmup=0\.999"),
     # fixed
     "fixed type": ("{ penalty_weight = 10000, hidden = [32] }", "1e4", r"methods\[1\]\.fixed must be a table .* Got 1"),
     "fixed not there": (
@@ -633,6 +650,43 @@ def test_all_problems_are_listed_one_per_line(folder):
     starts = ["repetitions", "data.arguments.n_sample", "training.stepss", "selection.folds", "published.table"]
     starts += ["methods[2].objective", "methods[1].penalty_weight[1]", "methods[1].fixed.hidden"]
     assert [line.split()[0].rstrip(":") for line in lines] == starts
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        'objective = "vrex"\nsteps = 300\nwarmup = 299',
+        'objective = "vrex"\nsteps = 300\nwarmup = 300\npenalty_weight = 0',
+        'objective = "irmv1"\nsteps = 300\nwarmup = 300',  # its penalty acts in the warm-up too
+        'objective = "erm"\nlabel = "b"\nsteps = 1',
+    ],
+)
+def test_a_warm_up_may_be_long_where_the_penalty_acts_all_the_same_or_there_is_none(method):
+    parse_spec(MINIMAL + f"[[methods]]\n{method}")
+
+
+@pytest.mark.parametrize(
+    ("grid", "name"),
+    [
+        ("n_environments = [2, 3]", "n_environments"),
+        ("warmup = [10, 20]", "warmup"),
+        ("learning_rate = [0.1, 0.2]", "learning_rate"),
+        ("hidden = [[], [4]]", "hidden"),
+    ],
+)
+def test_invariance_wants_the_same_inferred_environments_for_all_candidates(grid, name):
+    minimax = MINIMAL + '[[methods]]\nobjective = "minimax-tv-l1"\npenalty_weight = [0, 10, 100]\n'
+    invariance = '\n[selection]\nrules = ["invariance"]'
+    parse_spec(minimax + invariance)
+    with pytest.raises(
+        SpecError, match=rf"methods\[1\]: .* a grid over {name} would give them different ones"
+    ) as caught:
+        parse_spec(minimax + grid + invariance)
+    assert len(caught.value.problems) == 1
+    parse_spec(minimax + grid + invariance.replace("invariance", "iid"))  # the other rules do not test them
+    given_ = minimax.replace("minimax-tv-l1", "vrex")
+    if name != "n_environments":
+        parse_spec(given_ + grid + invariance)  # given environments are the same anyway
 
 
 def test_a_misspelt_erm_is_not_a_missing_reference():

@@ -46,7 +46,8 @@ def test_the_caption_explains_what_occurs_and_nothing_else():
         "fixed: settings stated beforehand, last step.",
         "invariance: lowest extrapolated risk among what passes a test of invariance on held-out rows (found); "
         "ERM where ERM itself passes (ERM kept) or nothing does (none).",
-        "oracle (chosen on test): chosen by looking at the test rows: a bound, not a result to be had in practice.",
+        "oracle (chosen on test): best in the worst test environment, chosen by looking at the test rows: a bound on "
+        "`worst`, not a result to be had in practice.",
         "not run: published, but no method that was run here is declared to be it.",
         "–: no value. A cell with n=... has fewer repetitions than others.",
     )

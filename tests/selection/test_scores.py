@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from irmtv.selection import as_rule, iid, worst_environment
+from irmtv.selection import RULES, as_rule, iid, worst_environment
 from irmtv.selection.scores import STREAMING
 
 
@@ -50,6 +50,15 @@ def test_rules_by_name():
     assert as_rule("iid") is iid
     assert as_rule("worst-env") is worst_environment
     assert set(STREAMING) == {"fixed", "iid", "worst-env"}
+
+
+@pytest.mark.parametrize("name", sorted(set(RULES) - set(STREAMING)))
+def test_rules_that_compare_all_candidates_choose_after_training(name):
+    with pytest.raises(
+        ValueError, match=rf"select='{name}' .*chooses after training.*irmtv\.selection\.choose"
+    ) as error:
+        as_rule(name)
+    assert str(sorted(STREAMING)) in str(error.value)
 
 
 def test_a_function_is_its_own_rule():

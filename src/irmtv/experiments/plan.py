@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+
+import torch
 
 from irmtv.core.types import Runs, Task
 from irmtv.datasets import DATASETS
@@ -145,7 +147,9 @@ def _check_task(spec: Spec, setting: str, method: Method, task: Task) -> None:
                 f'method {method.label!r}: environments = "inferred" needs auxiliary variables. Setting {setting!r} '
                 "has none."
             )
-        return
+        codes = torch.arange(len(task.train)) % INFERENCE["n_environments"]  # as many as there will be
+        names = tuple(f"inferred {e + 1}" for e in range(INFERENCE["n_environments"]))
+        task = replace(task, train=replace(task.train, environment=codes, names=names))
     combinations = method.combinations(spec.training)
     objective = OBJECTIVES[method.objective]
     settings = [resolve_settings(objective, Runs(), keywords, {}, n_tasks=1)[0] for keywords in combinations]

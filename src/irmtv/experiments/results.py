@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,20 @@ def read_records(spec: Spec, folder: str | Path, metric: str) -> Iterator[tuple[
     """
     for setting, repetition, name, _, own, references in _groups(spec, folder):
         candidates = [*own, *references]
-        known = [a for a in candidates[0].whole.arrays if a.startswith(("test/", "population/"))]
-        if not all(metric in c.whole.arrays for c in candidates):
-            raise ValueError(f"metric must be one that all candidates have, such as {known}. Got {metric!r}.")
+        known = _metrics(candidates)
+        if metric not in known:
+            raise ValueError(f"metric must be one that all candidates have: {known}. Got {metric!r}.")
         values = np.concatenate([_worst(c.at(c.whole, metric).numpy(), metric) for c in candidates])
         yield setting, name, repetition, _records(candidates, "invariance", metric), values
+
+
+def _metrics(candidates: Sequence[Candidate]) -> list[str]:
+    """Those that all have: the population accuracy of a network with hidden layers is not known."""
+    return [
+        a
+        for a in candidates[0].whole.arrays
+        if a.startswith(("test/", "population/")) and all(a in c.whole.arrays for c in candidates)
+    ]
 
 
 def _pools(spec: Spec) -> dict[str, tuple[Method, ...]]:
@@ -189,15 +198,11 @@ def _results(
     references: Sequence[Candidate],
 ) -> Iterator[dict[str, Any]]:
     """Rows of one method or pool in one repetition."""
-    # the population accuracy of a network with hidden layers is not known: metrics are those that all have
-    metrics = [
-        a
-        for a in own[0].whole.arrays
-        if a.startswith(("test/", "population/")) and all(a in c.whole.arrays for c in (*own, *references))
-    ]
+    metrics = _metrics([*own, *references])
     for rule in spec.selection.rules:
         # ERM stands beside every method, so that all rules choose among the same; what was stated is the method's own
-        candidates = list(own) if rule == "fixed" else [*own, *references]
+        # alone, with no eye to its folds: where these diverged, it still has its last step
+        candidates = [replace(c, folds=(), left_out=()) for c in own] if rule == "fixed" else [*own, *references]
         options = spec.selection.invariance if rule == "invariance" else {}
         places = [(c, s) for c in candidates for s in range(len(c.steps))]
         choice: Choice | None = None
@@ -206,6 +211,8 @@ def _results(
             if rule == "oracle" or metric == metrics[0]:  # the others do not look at the metric
                 choice, note = None, None
                 try:
+                    if rule == "fixed":
+                        _check_stated(candidates)
                     if rule == "leave-one-env-out" and methods[0].measured_on != "given":
                         raise ValueError("rule 'leave-one-env-out' is for given environments; these are inferred.")
                     choice = choose(rule, _records(candidates, rule, metric), **options)
@@ -220,9 +227,6 @@ def _results(
                 "published_key": methods[0].published if len(methods) == 1 else None,
                 "note": note,
             }
-            if rule == "fixed" and choice is not None and places[choice.index][0].whole.status == "diverged":
-                shared["note"] = f"the stated run diverged at step {places[choice.index][0].whole.diverged_at}."
-                choice = None
             if choice is None:
                 for summary in ("mean", "worst"):
                     yield {**shared, "summary": summary, "value": np.nan}
@@ -231,6 +235,13 @@ def _results(
             by_environment = candidate.at(candidate.whole, metric)[s].numpy()
             for summary, value in (("mean", by_environment.mean()), ("worst", _worst(by_environment, metric))):
                 yield {**shared, "summary": summary, "value": float(value), **_chosen(choice, candidate, s)}
+
+
+def _check_stated(candidates: Sequence[Candidate]) -> None:
+    """Whether what was stated beforehand got to its last step."""
+    stated = [c.whole for c in candidates if c.stated]
+    if len(stated) == 1 and stated[0].status == "diverged":
+        raise ValueError(f"the stated run diverged at step {stated[0].diverged_at}.")
 
 
 def _chosen(choice: Choice, candidate: Candidate, s: int) -> dict[str, Any]:

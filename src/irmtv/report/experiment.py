@@ -37,13 +37,14 @@ class ExperimentReport:
 def report_experiment(spec: Spec, folder: str | Path) -> ExperimentReport:
     """Choose by the spec's rules among what the folder has, and compare. Nothing is trained."""
     results = read_results(spec, folder)
+    if results.empty:  # nothing is finished yet
+        return ExperimentReport(spec.name, results, pd.DataFrame(), pd.DataFrame())
     published = spec.published and {"metric": spec.published.metric, "results": spec.published.results}
     limit = DATASETS[spec.data.name].limit
     limits = None
     if limit is not None and POPULATION in set(results["metric"]):
         limits = {label: limit(spec.data.arguments_of(label)) for label in spec.data.settings}
     summary = summarise(results, published or None, limits=limits, limits_metric=POPULATION if limits else None)
-    compared = (
-        spec.compare_with if spec.compare_with in set(results["method"]) else None
-    )  # all its runs may have failed
+    there = spec.compare_with in set(results["method"])  # not where all of its runs failed
+    compared = spec.compare_with if there else None
     return ExperimentReport(spec.name, results, summary, paired_tests(results, reference=compared))
