@@ -104,6 +104,44 @@ def constant_risk(task: Task) -> float:
         return float(risk(task.train if task.held_out is None else task.held_out))
 
 
+def own_task(task: Task, e: int) -> Task:
+    """The task of one environment alone: its training rows and its held-out rows."""
+    assert task.held_out is not None and task.train.environment is not None and task.held_out.environment is not None
+    train = task.train.take((task.train.environment == e).nonzero().squeeze(1))
+    held_out = task.held_out.take((task.held_out.environment == e).nonzero().squeeze(1))
+    return replace(task, train=train, held_out=held_out, test=None)
+
+
+def gain_over_rescaled(own: Task, pooled_train: Tensor, pooled_held_out: Tensor, own_held_out: Tensor) -> Tensor:
+    """By how much an environment's own model beats the pooled one, rescaled to that environment: (N,) of held-out rows.
+
+    The pooled model's logits, on the environment's training rows (`pooled_train`) and held-out rows, are multiplied
+    by the number and shifted by the constants that are best on the training rows: what is left between the two
+    models is not how sure they are, but what they look at.
+    """
+    f, held = pooled_train.double(), pooled_held_out.double()
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    shift = torch.zeros(f.shape[1:], dtype=torch.float64, requires_grad=True)
+    search = torch.optim.LBFGS([scale, shift], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        value = _losses(own.loss, scale * f + shift, own.train.y).mean()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    search.step(closure)  # type: ignore[no-untyped-call]
+    assert own.held_out is not None
+    with torch.no_grad():
+        rescaled = _losses(own.loss, scale * held + shift, own.held_out.y)
+        return rescaled - _losses(own.loss, own_held_out.double(), own.held_out.y)
+
+
+def _losses(loss: Loss, f: Tensor, y: Tensor) -> Tensor:
+    y = y.double() if y.is_floating_point() else y
+    return loss.value(f[None, None], y[None, None])[0, 0]
+
+
 def _mean_loss(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     y = y.double() if y.is_floating_point() else y
     f = logits.expand(len(y), *logits.shape[1:])[None, None]  # (T, K, N, ...)

@@ -279,6 +279,10 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
         n_environments = max(c.whole.arrays["train/rows"].shape[1] for c in candidates)
         nothing = torch.full((1, sum(steps), n_environments), torch.nan, dtype=torch.float64)
         held = {name: nothing.clone() for name in STATISTICS}
+    own = None
+    plain = [c for c in candidates if c.folds and all("held-out/own" in r.arrays for r in c.folds)]
+    if rule == "invariance" and plain:
+        own = torch.stack([torch.as_tensor(r.arrays["held-out/own"].copy()) for r in plain[0].folds])
     left_out = None
     if rule == "leave-one-env-out" and all(c.left_out for c in candidates):
         left_out = torch.cat([torch.stack([c.at(r, "left-out/risk") for r in c.left_out], 1) for c in candidates])
@@ -296,6 +300,7 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
         constant=constant,
         reference=torch.cat([c.reference for c in candidates]),
         stated=each([c.stated for c in candidates]) & last,
+        own=own,
         left_out=left_out,
         test=test,
     )

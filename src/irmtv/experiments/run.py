@@ -20,7 +20,7 @@ from torch import Tensor
 
 from irmtv._version import __version__
 from irmtv.core.types import Runs, Task
-from irmtv.crossfit import align, constant_risk, fold_tasks, left_out_tasks
+from irmtv.crossfit import align, constant_risk, fold_tasks, gain_over_rescaled, left_out_tasks, own_task
 from irmtv.datasets import DATASETS
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.engine.nets import MLP
@@ -31,6 +31,8 @@ from irmtv.experiments.spec import Spec
 from irmtv.experiments.store import Group, Metric, RunRecord, Store, group_key
 from irmtv.experiments.store_files import now
 from irmtv.inference import infer_environments
+
+MOST_OWN = 20  # environments up to which each has a model of its own to compare with
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ def _train_group(
         data=[places[m.seed, m.part] for m in work.members],
         **{name: [m.keywords[name] for m in work.members] for name in work.members[0].keywords},
     )
+    # plain risk minimisation is compared with models of single environments, for the rule "invariance"
+    compared = work.kind == "folds" and method.objective == "erm" and 1 < len(tasks[0].train.names) <= MOST_OWN
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*runs diverged.*")  # each run's status says so
         fitted = train(
@@ -179,6 +183,7 @@ def _train_group(
             method.objective,
             runs,
             snapshot_every=spec.training.snapshot_every,
+            select="iid" if compared else "fixed",
             keep_states=work.kind == "all",  # test results of every snapshot
             progress=tell,
             device=device,
@@ -195,9 +200,45 @@ def _train_group(
         constants = [constant_risk(t) for t in tasks]
         for r, d in enumerate(runs.column("data")):
             arrays[r]["held-out/constant"] = np.array([constants[d], float(len(tasks[d].held_out or ()))])
+    if compared:
+        for r, gains in enumerate(_gains_of_own_models(fitted, device, data.dtype, spec.training.snapshot_every)):
+            arrays[r]["held-out/own"] = gains
     if work.kind == "all":
         metrics = _test_results(fitted, spec, setting, arrays)
     return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
+
+
+def _gains_of_own_models(fitted: FittedRuns, device: str, dtype: torch.dtype, snapshot_every: int) -> list[np.ndarray]:
+    """For every run: by environment, rows, mean gain of its own model and the gain's variance over rows: (E, 3).
+
+    Both models stop where their risk on the held-out rows is lowest. An environment with fewer than two held-out rows,
+    or none to train on, has NaN.
+    """
+    found = [np.full((len(t.train.names), 3), np.nan) for t in (fitted.tasks[d] for d in fitted.runs.column("data"))]
+    settings = {name: fitted.runs.column(name) for name in fitted.runs.names if name not in ("seed", "data")}
+    for e in range(len(fitted.tasks[0].train.names)):
+        own = [own_task(task, e) for task in fitted.tasks]
+        if any(len(t.train) < 2 or t.held_out is None or len(t.held_out) < 2 for t in own):
+            continue
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*runs diverged.*")
+            alone = train(
+                own,
+                "erm",
+                Runs(seed=fitted.runs.column("seed"), data=fitted.runs.column("data"), **settings),
+                select="iid",
+                snapshot_every=snapshot_every,
+                device=device,
+                dtype=dtype,
+            )
+        for d, task in enumerate(own):
+            assert task.held_out is not None
+            pooled_train, pooled_held = fitted.logits(task.train.x), fitted.logits(task.held_out.x)
+            own_held = alone.logits(task.held_out.x)
+            for r in (r for r, of in enumerate(fitted.runs.column("data")) if of == d):
+                gain = gain_over_rescaled(task, pooled_train[r].cpu(), pooled_held[r].cpu(), own_held[r].cpu())
+                found[r][e] = len(gain), float(gain.mean()), float(gain.var())
+    return found
 
 
 def _aux(task: Task) -> Tensor:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
@@ -29,7 +30,9 @@ from irmtv.selection.records import Pooled, Records
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 TESTS = ("both", "risks", "slopes", "zero-slopes")
 MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
-DEFAULTS: Mapping[str, Any] = {"test": "both", "level": 0.01, "reach": 10.0, "slack": 0.5, "min_gain": 0.25}
+DEFAULTS: Mapping[str, Any] = {
+    "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,9 @@ def invariance(records: Records, **options: Any) -> Verdict:
         itself; a model that overfits fails it in every environment alike). Where environments differ in noise or base
         rate no useful model has equal risks: if nothing passes both, slopes decide alone; `figures["test"]` says so.
     level : a candidate with a p-value below it is not invariant. Default 0.01.
+    own_level : ERM is kept, too, where no environment's own model predicts it better than ERM rescaled to it does, at
+        this level (default 0.2): the environments then differ in noise, not in what predicts. Keeping ERM wrongly
+        costs more than looking further, so the level is generous. 1 leaves this out; it needs `records.own`.
     reach, slack : of those that pass, the lowest risk + reach * spread is taken, where `spread` is how far risks (with
         test="slopes" or "zero-slopes": slopes) of environments lie apart beyond `slack` standard errors. This is what
         keeps a choice among many candidates from being the luckiest one. Defaults 10 and 0.5.
@@ -136,6 +142,7 @@ def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
         "risks": _listed(pooled.risk[choice]),
         "risks_erm": _listed(pooled.risk[erm]),
         "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
+        "p_own": whole.p_own,
         "p_confirmed": _confirmed(records, o) if outcome == "invariant-found" else None,
     }
     return Verdict(choice, outcome, figures, _message(outcome, figures, o["test"], o["level"]))
@@ -154,6 +161,8 @@ class _View:
     useful: Tensor  # (C,) bool: of these, those that predict something
     passing: Tensor  # (C,) bool: of these, those that are not rejected
     level: float
+    p_own: float | None  # that no environment's own model beats ERM rescaled to it
+    own_level: float
 
     @classmethod
     def of(cls, pooled: Pooled, records: Records, o: Mapping[str, Any]) -> _View:
@@ -165,14 +174,37 @@ class _View:
         least = o["min_gain"] * max(0.0, float(gain[erm])) if erm is not None else torch.inf
         useful = eligible & (gain >= least)
         score = extrapolated_risk(pooled, o["test"], o["reach"], o["slack"])
-        return cls(pooled, risk, score, p, erm, eligible, useful, useful & (p >= o["level"]), o["level"])
+        passing = useful & (p >= o["level"])
+        p_own = nothing_of_its_own(records.own)
+        return cls(pooled, risk, score, p, erm, eligible, useful, passing, o["level"], p_own, o["own_level"])
 
     def decide(self) -> tuple[int, Outcome]:
         assert self.erm is not None
-        if float(self.p[self.erm]) >= self.level:
+        alike = self.p_own is not None and self.p_own > self.own_level
+        if float(self.p[self.erm]) >= self.level or alike:
             return self.erm, "erm-invariant"
         choice = _lowest(self.score, self.passing)
         return (self.erm, "none-found") if choice is None else (choice, "invariant-found")
+
+
+def nothing_of_its_own(own: Tensor | None) -> float | None:
+    """p-value of "no environment's own model beats plain risk minimisation, rescaled to that environment".
+
+    One-sided z tests of the gains, pair by pair on held-out rows, Bonferroni over environments; None where no
+    environment has rows enough.
+    """
+    if own is None:
+        return None
+    rows, mean, variance = own.double().nan_to_num(0).unbind(-1)  # (F, E) each
+    total = rows.sum(0)
+    tested = total >= MIN_ROWS
+    if not bool(tested.any()):
+        return None
+    gain = (rows * mean).sum(0)[tested] / total[tested]
+    spare = (rows - 1).clamp_min(0)
+    single = (spare * variance).sum(0)[tested] / spare.sum(0)[tested].clamp_min(1)
+    z = gain / (single / total[tested]).sqrt().clamp_min(1e-300)
+    return float(min(1.0, int(tested.sum()) * stats.norm.sf(float(z.max()))))
 
 
 def _confirmed(records: Records, o: Mapping[str, Any]) -> float | None:
@@ -222,6 +254,12 @@ _WHAT = {
 
 def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) -> str:
     tested = f"{_WHAT[test]}, level {level:g}, {f['candidates']} candidates"
+    if outcome == "erm-invariant" and f["p_erm"] < level:
+        return (
+            f"plain risk minimisation is kept: it fails the test ({tested}; p = {f['p_erm']:.1g}), but no "
+            f"environment's own model predicts better than it, rescaled to that environment (p = {f['p_own']:.2g}). They "
+            "differ in noise or base rate, not in what predicts."
+        )
     if outcome == "erm-invariant":
         return f"plain risk minimisation is kept: it passes the test ({tested}; p = {f['p_erm']:.2g})."
     if outcome == "none-found":
@@ -265,7 +303,7 @@ def check_options(**options: Any) -> None:
         raise ValueError(
             f"test must be one of {list(TESTS)}. Got {given['test']!r}.{did_you_mean(given['test'], TESTS)}"
         )
-    for name in ("level", "min_gain"):
+    for name in ("level", "own_level", "min_gain"):
         if not (_is_number(given[name]) and 0 <= given[name] <= 1):
             raise ValueError(f"{name} must be a number from 0 to 1. Got {given[name]!r}.")
     for name in ("reach", "slack"):

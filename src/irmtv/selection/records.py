@@ -36,6 +36,7 @@ class Records:
     constant: float  # mean risk of a constant prediction on the same rows, the best one on the training rows
     reference: Tensor  # (C,) bool: plain risk minimisation
     stated: Tensor  # (C,) bool: the settings and the step that were stated beforehand
+    own: Tensor | None = None  # (F, E, 3): rows, mean and variance of what a model of e alone gains over ERM rescaled
     left_out: Tensor | None = None  # (C, E) risk in an environment of the model that was trained without it
     test: Tensor | None = None  # (C,) score on test rows, higher is better: for `oracle` alone
 
@@ -93,7 +94,9 @@ class Records:
     def folds(self, index: list[int]) -> Records:
         """The same candidates, measured on some of the folds only."""
         per_fold = ("rows", "risk", "risk_cov", "slope", "slope_cov")
-        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self) if f.name in per_fold})
+        own = None if self.own is None else self.own[index]
+        some = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name in per_fold}
+        return replace(self, own=own, **some)
 
 
 def _known(values: Tensor, total: Tensor) -> Tensor:
