@@ -112,6 +112,24 @@ def own_task(task: Task, e: int) -> Task:
     return replace(task, train=train, held_out=held_out, test=None)
 
 
+def of_few_sizes(task: Task, n_rows: int) -> Task:
+    """The task with a few rows dropped, so that environments of nearly equal size train in one tensor program.
+
+    Rows are kept in multiples of a twentieth of `n_rows`, the rows of the whole; which are dropped is random, but the
+    same every time.
+    """
+
+    def fewer(rows: Rows, grid: int) -> Rows:
+        keep = len(rows) // grid * grid
+        if keep in (0, len(rows)):
+            return rows
+        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:keep]
+        return rows.take(chosen.sort().values)
+
+    held_out = None if task.held_out is None else fewer(task.held_out, max(1, n_rows // 80))
+    return replace(task, train=fewer(task.train, max(1, n_rows // 20)), held_out=held_out)
+
+
 def gain_over_rescaled(own: Task, pooled_train: Tensor, pooled_held_out: Tensor, own_held_out: Tensor) -> Tensor:
     """By how much an environment's own model beats the pooled one, rescaled to that environment: (N,) of held-out rows.
 

@@ -227,7 +227,14 @@ def records(own: Sequence[tuple[dict[str, RunRecord], int]], reference: Sequence
     }
     sizes = np.array([run.arrays["held-out/constant"] for run in folds(own[0][0])])
     constant = float(np.average(sizes[:, 0], weights=sizes[:, 1]))
-    return Records(**held, constant=constant, reference=torch.tensor(reference), stated=torch.zeros(len(own)).bool())
+    erm = next((parts for parts, _ in own if parts["all"].objective == "erm"), None)
+    return Records(
+        **held,
+        constant=constant,
+        reference=torch.tensor(reference),
+        stated=torch.zeros(len(own)).bool(),
+        own=erm and torch.tensor(np.stack([run.arrays["held-out/own"] for run in folds(erm)])),
+    )
 
 
 @pytest.mark.parametrize("repetition", [0, 1])
@@ -513,7 +520,7 @@ def test_runs_whose_steps_have_nothing_in_common_get_a_note(tmp_path):
 
     def cut(run: RunRecord) -> RunRecord:
         kept = [0, 1 + ["all", "fold 1/2", "fold 2/2"].index(run.part)]
-        arrays = {n: a if n == "held-out/constant" else a[kept] for n, a in run.arrays.items()}
+        arrays = {n: a if n in ("held-out/constant", "held-out/own") else a[kept] for n, a in run.arrays.items()}
         return replace(run, status="diverged", diverged_at=3, arrays=arrays)
 
     copied(experiment, tmp_path / "y", cut)

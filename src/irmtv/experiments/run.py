@@ -20,7 +20,7 @@ from torch import Tensor
 
 from irmtv._version import __version__
 from irmtv.core.types import Runs, Task
-from irmtv.crossfit import align, constant_risk, fold_tasks, gain_over_rescaled, left_out_tasks, own_task
+from irmtv.crossfit import align, constant_risk, fold_tasks, gain_over_rescaled, left_out_tasks, of_few_sizes, own_task
 from irmtv.datasets import DATASETS
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.engine.nets import MLP
@@ -214,30 +214,40 @@ def _gains_of_own_models(fitted: FittedRuns, device: str, dtype: torch.dtype, sn
     Both models stop where their risk on the held-out rows is lowest. An environment with fewer than two held-out rows,
     or none to train on, has NaN.
     """
-    found = [np.full((len(t.train.names), 3), np.nan) for t in (fitted.tasks[d] for d in fitted.runs.column("data"))]
-    settings = {name: fitted.runs.column(name) for name in fitted.runs.names if name not in ("seed", "data")}
-    for e in range(len(fitted.tasks[0].train.names)):
+    of = fitted.runs.column("data")
+    found = [np.full((len(fitted.tasks[d].train.names), 3), np.nan) for d in of]
+    for e in range(max(len(t.train.names) for t in fitted.tasks)):
         own = [own_task(task, e) for task in fitted.tasks]
-        if any(len(t.train) < 2 or t.held_out is None or len(t.held_out) < 2 for t in own):
+        fewer = [of_few_sizes(o, len(task.train)) for o, task in zip(own, fitted.tasks, strict=True)]
+        some = [d for d, t in enumerate(own) if len(t.train) > 1 and t.held_out is not None and len(t.held_out) > 1]
+        which = [r for r, d in enumerate(of) if d in some]  # not for all runs of the group: one has no say in another
+        if not which:
             continue
+        runs = [{**fitted.runs[r], "data": some.index(of[r])} for r in which]
+        for run in runs:  # one environment may have fewer rows than a batch
+            size = run.get("batch_size")
+            if isinstance(size, int) and size > len(fewer[some[run["data"]]].train):
+                run["batch_size"] = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*runs diverged.*")
             alone = train(
-                own,
+                [fewer[d] for d in some],
                 "erm",
-                Runs(seed=fitted.runs.column("seed"), data=fitted.runs.column("data"), **settings),
+                Runs(**{name: [run[name] for run in runs] for name in runs[0]}),
                 select="iid",
                 snapshot_every=snapshot_every,
                 device=device,
                 dtype=dtype,
             )
-        for d, task in enumerate(own):
+        for d in some:
+            task = own[d]
             assert task.held_out is not None
             pooled_train, pooled_held = fitted.logits(task.train.x), fitted.logits(task.held_out.x)
             own_held = alone.logits(task.held_out.x)
-            for r in (r for r, of in enumerate(fitted.runs.column("data")) if of == d):
-                gain = gain_over_rescaled(task, pooled_train[r].cpu(), pooled_held[r].cpu(), own_held[r].cpu())
-                found[r][e] = len(gain), float(gain.mean()), float(gain.var())
+            for i, r in enumerate(which):
+                if of[r] == d:
+                    gain = gain_over_rescaled(task, pooled_train[r].cpu(), pooled_held[r].cpu(), own_held[i].cpu())
+                    found[r][e] = len(gain), float(gain.mean()), float(gain.var())
     return found
 
 

@@ -195,7 +195,9 @@ def nothing_of_its_own(own: Tensor | None) -> float | None:
     """
     if own is None:
         return None
-    rows, mean, variance = own.double().nan_to_num(0).unbind(-1)  # (F, E) each
+    own = own.double()
+    known = own.isfinite().all(-1, keepdim=True)  # a model that diverged says nothing, its rows neither
+    rows, mean, variance = own.where(known, 0).unbind(-1)  # (F, E) each
     total = rows.sum(0)
     tested = total >= MIN_ROWS
     if not bool(tested.any()):
@@ -257,8 +259,8 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) ->
     if outcome == "erm-invariant" and f["p_erm"] < level:
         return (
             f"plain risk minimisation is kept: it fails the test ({tested}; p = {f['p_erm']:.1g}), but no "
-            f"environment's own model predicts better than it, rescaled to that environment (p = {f['p_own']:.2g}). They "
-            "differ in noise or base rate, not in what predicts."
+            f"environment's own model predicts better than it, rescaled to that environment (p = {f['p_own']:.2g}). "
+            "They differ in noise or base rate, not in what predicts."
         )
     if outcome == "erm-invariant":
         return f"plain risk minimisation is kept: it passes the test ({tested}; p = {f['p_erm']:.2g})."
