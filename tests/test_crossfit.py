@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from engine.problems import refuse, task_of
 from irmtv import Rows, make_task
-from irmtv.crossfit import align, constant_risk, fold_of_rows, fold_tasks, left_out_tasks
+from irmtv.crossfit import align, constant_risk, fold_of_rows, fold_tasks, left_out_tasks, of_few_sizes
+from irmtv.datasets import make_simulation
 
 
 def rows_of(n, environment=None, aux=None, names=()):
@@ -225,3 +226,20 @@ def test_matching_labels_in_single_precision():
     q = torch.nn.functional.one_hot(codes, 3).float()
     assert align(q, q[:, [2, 0, 1]]).tolist() == [1, 2, 0]
     assert align(q, q).tolist() == [0, 1, 2]
+
+
+def test_environments_of_nearly_equal_size_get_one_size():
+    """Multiples of a twentieth of all rows in training, of an eightieth among the held-out rows; none where few."""
+    task = make_simulation(400, random_state=0, n_test=8)
+    sizes = [(103, 31), (119, 34), (100, 30), (9, 3)]
+    made = [
+        of_few_sizes(
+            replace(task, train=task.train.take(torch.arange(n)), held_out=task.train.take(torch.arange(200, 200 + h))),
+            400,
+        )
+        for n, h in sizes
+    ]
+    assert [(len(t.train), len(t.held_out)) for t in made] == [(100, 30), (100, 30), (100, 30), (9, 3)]
+    again = of_few_sizes(replace(task, train=task.train.take(torch.arange(119))), 400)
+    assert torch.equal(again.train.x, made[1].train.x)  # the same rows every time
+    assert {tuple(row) for row in made[1].train.x.tolist()} <= {tuple(row) for row in task.train.x[:119].tolist()}

@@ -280,9 +280,10 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
         nothing = torch.full((1, sum(steps), n_environments), torch.nan, dtype=torch.float64)
         held = {name: nothing.clone() for name in STATISTICS}
     own = None
-    plain = [c for c in candidates if c.folds and all("held-out/own" in r.arrays for r in c.folds)]
+    plain = [c for c in candidates if len(c.steps) and c.folds and all("held-out/own" in r.arrays for r in c.folds)]
     if rule == "invariance" and plain:
-        own = torch.stack([torch.as_tensor(r.arrays["held-out/own"].copy()) for r in plain[0].folds])
+        best = min(plain, key=_lowest_risk)  # of several combinations of plain risk minimisation
+        own = torch.stack([torch.as_tensor(r.arrays["held-out/own"].copy()) for r in best.folds])
     left_out = None
     if rule == "leave-one-env-out" and all(c.left_out for c in candidates):
         left_out = torch.cat([torch.stack([c.at(r, "left-out/risk") for r in c.left_out], 1) for c in candidates])
@@ -304,6 +305,16 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
         left_out=left_out,
         test=test,
     )
+
+
+def _lowest_risk(candidate: Candidate) -> float:
+    """On its held-out rows, at its best step; infinite where a run diverged."""
+    if _diverged(candidate, "invariance"):
+        return float("inf")
+    rows = torch.stack([candidate.at(r, "held-out/rows") for r in candidate.folds])  # (F, S, E)
+    risk = torch.stack([candidate.at(r, "held-out/risk") for r in candidate.folds])
+    total = torch.where(rows > 0, rows * risk, 0).sum((0, 2)) / rows.sum((0, 2))
+    return float(total.nan_to_num(torch.inf).min())
 
 
 def _diverged(candidate: Candidate, rule: str) -> bool:

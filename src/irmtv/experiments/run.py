@@ -224,10 +224,6 @@ def _gains_of_own_models(fitted: FittedRuns, device: str, dtype: torch.dtype, sn
         if not which:
             continue
         runs = [{**fitted.runs[r], "data": some.index(of[r])} for r in which]
-        for run in runs:  # one environment may have fewer rows than a batch
-            size = run.get("batch_size")
-            if isinstance(size, int) and size > len(fewer[some[run["data"]]].train):
-                run["batch_size"] = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*runs diverged.*")
             alone = train(
