@@ -17,12 +17,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from experiments.records import small_disk
 from experiments.small import ERM, THREE, TV, small_text
 from irmtv import OBJECTIVES, __version__, cli
 from irmtv import report as report_module
 from irmtv.experiments import Store, papers, store_files
 from irmtv.experiments import run as run_module
-from irmtv.experiments import store as store_module
 from irmtv.progress import ProgressBar
 
 
@@ -301,16 +301,7 @@ def test_a_folder_that_another_process_writes_to(command, spec, tmp_path, monkey
 
 def test_a_full_disk(command, spec, tmp_path, monkeypatch):
     spec.write_text(small_text(ERM, TV, repetitions=6))
-    connect = store_module.connect_to_write
-
-    def on_a_small_disk(folder: Path) -> Any:
-        connection = connect(folder)
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {pages + 8}")
-        return connection
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store_module, "connect_to_write", on_a_small_disk)
+    with small_disk(monkeypatch):
         ended = command("run", spec, "--out", tmp_path / "x")
     assert ended.code == 2
     assert "the disk is full" in ended.err and "the same command continues from there" in ended.err

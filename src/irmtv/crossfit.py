@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -83,23 +84,12 @@ def left_out_tasks(task: Task) -> list[Task]:
 
 def constant_risk(task: Task) -> float:
     """Mean loss on the held-out rows (without them, the training rows) of the constant that is best in training."""
-    shape = (1,) if task.n_outputs == 1 else (1, task.n_outputs)
-    logits = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    logits = torch.zeros(() if task.n_outputs == 1 else (task.n_outputs,), dtype=torch.float64, requires_grad=True)
 
     def risk(rows: Rows) -> Tensor:
-        return _mean_loss(task.loss, logits, rows.y)
+        return _losses(task.loss, logits.expand(len(rows), *logits.shape), rows.y).mean()
 
-    search = torch.optim.LBFGS(
-        [logits], max_iter=100, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        search.zero_grad()
-        value = risk(task.train)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    search.step(closure)  # type: ignore[no-untyped-call]
+    _minimise(lambda: risk(task.train), [logits], exactly=True)
     with torch.no_grad():
         return float(risk(task.train if task.held_out is None else task.held_out))
 
@@ -140,15 +130,7 @@ def gain_over_rescaled(own: Task, pooled_train: Tensor, pooled_held_out: Tensor,
     f, held = pooled_train.double(), pooled_held_out.double()
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
     shift = torch.zeros(f.shape[1:], dtype=torch.float64, requires_grad=True)
-    search = torch.optim.LBFGS([scale, shift], max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        search.zero_grad()
-        value = _losses(own.loss, scale * f + shift, own.train.y).mean()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    search.step(closure)  # type: ignore[no-untyped-call]
+    _minimise(lambda: _losses(own.loss, scale * f + shift, own.train.y).mean(), [scale, shift])
     assert own.held_out is not None
     with torch.no_grad():
         rescaled = _losses(own.loss, scale * held + shift, own.held_out.y)
@@ -156,14 +138,28 @@ def gain_over_rescaled(own: Task, pooled_train: Tensor, pooled_held_out: Tensor,
 
 
 def _losses(loss: Loss, f: Tensor, y: Tensor) -> Tensor:
+    """Of every row: (N,). Losses are defined with the axes of data sets and runs before."""
     y = y.double() if y.is_floating_point() else y
     return loss.value(f[None, None], y[None, None])[0, 0]
 
 
-def _mean_loss(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    y = y.double() if y.is_floating_point() else y
-    f = logits.expand(len(y), *logits.shape[1:])[None, None]  # (T, K, N, ...)
-    return loss.value(f, y[None, None]).mean()
+def _minimise(value: Callable[[], Tensor], parameters: list[Tensor], exactly: bool = False) -> None:
+    """Move the parameters to where the value is lowest.
+
+    A best constant is asked for exactly, in whatever units y has. The best scale of logits that tell all rows apart is
+    infinite: there torch's own tolerances end the search before rounding decides how far it gets.
+    """
+    search = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
+    if exactly:
+        search.param_groups[0].update(tolerance_grad=1e-12, tolerance_change=0)
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        now = value()
+        torch.autograd.backward(now)
+        return now
+
+    search.step(closure)  # type: ignore[no-untyped-call]  # torch does not annotate it
 
 
 def align(reference: Tensor, q: Tensor) -> Tensor:

@@ -163,7 +163,7 @@ def test_given_generator_is_advanced():
     assert not equal(first.train, second.train)
 
 
-def test_global_random_state_is_left_alone():
+def test_global_random_state_is_left_alone():  # the legacy state is what must not move, hence NPY002 below
     before, before_torch = np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
     for differ in KINDS:
         make_control(20, differ, n_test=4)

@@ -217,7 +217,7 @@ def test_given_generator_is_advanced():
     assert not equal(first.train, make_simulation(20, random_state=used, n_test=4).train)
 
 
-def test_global_random_state_is_left_alone():
+def test_global_random_state_is_left_alone():  # the legacy state is what must not move, hence NPY002 below
     before, before_torch = np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
     make_simulation(20, n_test=4, random_state=0)
     make_simulation(20, n_test=4)

@@ -286,8 +286,11 @@ def test_a_run_without_any_score_keeps_its_last_state_whatever_its_neighbours_ha
 def test_rho_is_kept_with_phi():
     task = task_of()
     settings = {**S, "environment_learning_rate": 0.1, "warmup": 20}
-    rule = lambda s: torch.tensor([abs(s.step - 10.0)])  # noqa: E731
-    fitted = train(task, "minimax-tv-l1", select=rule, snapshot_every=5, **settings)
+
+    def nearest_to_ten(s):
+        return torch.tensor([abs(s.step - 10.0)])
+
+    fitted = train(task, "minimax-tv-l1", select=nearest_to_ten, snapshot_every=5, **settings)
     short = train(task, "minimax-tv-l1", **{**settings, "steps": 10})
     z = task.train.aux
     assert close(fitted.membership(z), short.membership(z))

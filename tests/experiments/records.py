@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from irmtv.experiments import store as store_module
 from irmtv.experiments.store import Group, Metric, RunRecord, Store, group_key
 
 VERSIONS = {"irmtv": "0.1", "torch": "2.5", "python": "3.11", "numpy": "2.0"}
+
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions, limits and SIGKILL of POSIX")
 
 
 def a_run(key: str = "k", **changes: Any) -> RunRecord:
@@ -59,6 +66,22 @@ def filled(folder: Path, *runs: RunRecord) -> Path:
 def raw(folder: Path, name: str = "experiment.sqlite") -> Any:
     """The file as any other program sees it."""
     return closing(sqlite3.connect(folder / name, isolation_level=None))
+
+
+@contextmanager
+def small_disk(monkeypatch: pytest.MonkeyPatch, pages: int = 8) -> Iterator[None]:
+    """Stores that are opened to be written to can grow by so many pages."""
+    connect = store_module.connect_to_write
+
+    def connect_to_write(folder: Path) -> Any:
+        connection = connect(folder)
+        (now,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {now + pages}")
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "connect_to_write", connect_to_write)
+        yield
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.records import raw
+from experiments.records import raw, small_disk
 from experiments.small import ERM, MINIMAX, THREE, TV, small
 from irmtv.engine import FittedRuns, Progress
 from irmtv.experiments import ExperimentInterrupted, Spec, Store, StoreFull, parse_spec, read_results, run_experiment
 from irmtv.experiments import plan as plan_module
 from irmtv.experiments import run as run_module
-from irmtv.experiments import store as store_module
 from irmtv.experiments.store import RunRecord, same_content
 
 INFERRED = {"objective": "vrex", "label": "inferred", "environments": "inferred", "penalty_weight": 10.0}
@@ -441,18 +440,11 @@ def test_arguments_that_the_data_set_refuses_are_found_before_anything_is_traine
 def test_a_full_disk_ends_the_run_with_what_was_stored(tmp_path, monkeypatch):
     spec = small(ERM, TV, repetitions=4)
     small_groups(monkeypatch)
-    connect = store_module.connect_to_write
-
-    def on_a_small_disk(folder: Path) -> Any:
-        connection = connect(folder)
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {pages + 8}")
-        return connection
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store_module, "connect_to_write", on_a_small_disk)
-        with pytest.raises(StoreFull, match=r"the disk is full. [1-9]\d* runs? (is|are) safe in it"):
-            run_experiment(spec, tmp_path / "x")
+    with (
+        small_disk(monkeypatch),
+        pytest.raises(StoreFull, match=r"the disk is full. [1-9]\d* runs? (is|are) safe in it"),
+    ):
+        run_experiment(spec, tmp_path / "x")
     left = len(stored(tmp_path / "x"))
     assert 0 < left < 36
     report = run_experiment(spec, tmp_path / "x")

@@ -11,12 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.records import a_group, a_run, files, filled, raw
+from experiments.records import POSIX, a_group, a_run, files, filled, raw
 from irmtv._version import __version__
 from irmtv.experiments import schema
 from irmtv.experiments.store import FORMAT, Store, StoreError, StoreFull
-
-POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions, limits and SIGKILL of POSIX")
 
 
 @pytest.fixture

@@ -21,12 +21,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.records import a_group, a_run, files, filled, raw
+from experiments.records import POSIX, a_group, a_run, files, filled, raw
 from irmtv.experiments import store as store_module
 from irmtv.experiments import store_files
 from irmtv.experiments.store import Store, StoreBusy, StoreError
-
-POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions, limits and SIGKILL of POSIX")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -225,7 +225,7 @@ def _for_every_run(y: Tensor, f: Tensor) -> Tensor:
 def _jvp(fn: Callable[[Tensor], Tensor], at: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """fn(at) and its derivative along `direction`."""
     _load_forward_mode()
-    return torch.func.jvp(fn, (at,), (direction,))  # type: ignore[return-value]
+    return cast(tuple[Tensor, Tensor], torch.func.jvp(fn, (at,), (direction,)))  # three only with has_aux
 
 
 @cache

@@ -56,7 +56,8 @@ class History:
         steps = sorted({s.step for chunk in chunks for s in chunk})
         names = [f.name for f in fields(Snapshot) if f.name not in ("step", "on")]
         stacked = {
-            name: torch.cat(_alike([_at(steps, chunk, name) for chunk in chunks]), 1)[:, order] for name in names
+            name: torch.cat(alike([_at(steps, chunk, name) for chunk in chunks], leading=2), 1)[:, order]
+            for name in names
         }
         stacked["rows"] = stacked["rows"].nan_to_num(0)
         return cls(steps=tuple(steps), on=chunks[0][0].on, **stacked)
@@ -69,12 +70,16 @@ def _at(steps: Sequence[int], chunk: Sequence[Snapshot], name: str) -> Tensor:
     return torch.stack([measured.get(step, nothing) for step in steps])
 
 
-def _alike(parts: Sequence[Tensor]) -> list[Tensor]:
-    """(S, R, E) or (S, R, E, J), filled up with NaN to the largest E and J among them."""
+def alike(parts: Sequence[Tensor], leading: int, nothing: float = torch.nan) -> list[Tensor]:
+    """Statistics (..., E) or (..., E, J), filled up to the largest E and J among them.
+
+    The `leading` axes stay as they are. The one slope of a scalar classifier stands beside those of a vector as the
+    first component.
+    """
     n_axes = max(p.ndim for p in parts)
     parts = [p.unsqueeze(-1) if p.ndim < n_axes else p for p in parts]
-    largest = [max(sizes) for sizes in zip(*(p.shape[2:] for p in parts), strict=True)]
-    filled = [p.new_full((*p.shape[:2], *largest), torch.nan) for p in parts]
+    largest = [max(sizes) for sizes in zip(*(p.shape[leading:] for p in parts), strict=True)]
+    filled = [p.new_full((*p.shape[:leading], *largest), nothing) for p in parts]
     for whole, part in zip(filled, parts, strict=True):
         whole[tuple(slice(n) for n in part.shape)] = part
     return filled

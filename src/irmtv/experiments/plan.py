@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -24,6 +24,7 @@ from irmtv.objectives import OBJECTIVES
 
 NUMBERS = 2  # raised when the same settings give other numbers: a generator or the training itself has changed
 ALL = "all"  # the part of a run that was trained on all training rows
+LEFT_OUT = "without "  # and the name of an environment
 RUNS_PER_GROUP = {"cpu": 64, "cuda": 1024}  # a group is what a kill costs; a larger one is faster
 INFERENCE: Mapping[str, Any] = {
     "n_environments": 2,
@@ -64,13 +65,23 @@ class Work:
         return f"{first.setting}, {first.method.label}, {self.kind}, seeds {seeds}"
 
 
+def fold_names(n_folds: int) -> tuple[str, ...]:
+    """The parts without one fold each."""
+    return tuple(f"fold {k + 1}/{n_folds}" for k in range(n_folds))
+
+
+def left_out_names(environments: Iterable[Hashable]) -> tuple[str, ...]:
+    """The parts without one environment each."""
+    return tuple(f"{LEFT_OUT}{name}" for name in environments)
+
+
 def parts_of(spec: Spec, method: Method, environments: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The parts on which a method must be trained, by kind; `environments` are the names of those left out in turn."""
     parts: dict[str, tuple[str, ...]] = {"all": (ALL,)}
     if MEASURED & set(spec.selection.rules):
-        parts["folds"] = tuple(f"fold {k + 1}/{spec.selection.folds}" for k in range(spec.selection.folds))
+        parts["folds"] = fold_names(spec.selection.folds)
     if "leave-one-env-out" in spec.selection.rules and method.measured_on == "given" and len(environments) > 2:
-        parts["left-out"] = tuple(f"without {name}" for name in environments)
+        parts["left-out"] = left_out_names(environments)
     return parts
 
 

@@ -13,7 +13,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from irmtv.experiments.plan import ALL, STATISTICS, Member, members, metric_name, parts_of
+from irmtv.engine.snapshots import alike
+from irmtv.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
 from irmtv.experiments.spec import Method, Spec
 from irmtv.experiments.spec_checks import is_zero
 from irmtv.experiments.store import RunRecord, Store
@@ -167,12 +168,12 @@ def _left_out_names(spec: Spec, setting: str, stored: Mapping[str, RunRecord]) -
     if "leave-one-env-out" not in spec.selection.rules:
         return []
     # found by key: the label of a setting may have had other arguments, or these arguments another label
-    parts = tuple(dict.fromkeys(r.part for r in stored.values() if r.part.startswith("without ")))
+    parts = tuple(dict.fromkeys(r.part for r in stored.values() if r.part.startswith(LEFT_OUT)))
     asked = (
         m for method in spec.methods for m in members(spec, setting, method, "left-out", parts, range(spec.repetitions))
     )
     found = dict.fromkeys(m.part for m in asked if m.key in stored)
-    return [part.removeprefix("without ") for part in found]
+    return [part.removeprefix(LEFT_OUT) for part in found]
 
 
 def _references(spec: Spec, methods: Sequence[Method], known: Mapping[str, list[Candidate]]) -> list[Candidate]:
@@ -271,8 +272,10 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
     constant = float("nan")
     if n_folds and rule not in ("fixed", "oracle", "leave-one-env-out"):
         for name in STATISTICS:
-            parts = [[c.at(c.folds[k], f"held-out/{name}") for c in candidates] for k in range(n_folds)]
-            held[name] = torch.stack([torch.cat(part) for part in _alike(parts, 0.0 if name == "rows" else torch.nan)])
+            each_fold = [c.at(c.folds[k], f"held-out/{name}") for k in range(n_folds) for c in candidates]
+            filled = alike(each_fold, leading=1, nothing=0.0 if name == "rows" else torch.nan)
+            n = len(candidates)
+            held[name] = torch.stack([torch.cat(filled[k * n : (k + 1) * n]) for k in range(n_folds)])
         sizes = np.array([r.arrays["held-out/constant"] for r in candidates[0].folds])  # (F, 2): risk, rows
         constant = float((sizes[:, 0] * sizes[:, 1]).sum() / sizes[:, 1].sum())
     else:
@@ -321,21 +324,6 @@ def _diverged(candidate: Candidate, rule: str) -> bool:
     """Whether one of the runs that the rule looks at diverged."""
     parts = {"oracle": (), "leave-one-env-out": candidate.left_out}.get(rule, candidate.folds)
     return any(r.status == "diverged" for r in (candidate.whole, *parts))
-
-
-def _alike(folds: Sequence[Sequence[Tensor]], nothing: float) -> list[list[Tensor]]:
-    """Arrays (S, E, ...) of equal shape but for S, filled up where a candidate has fewer environments or slopes."""
-    every = [a for fold in folds for a in fold]
-    n_axes = max(a.ndim for a in every)
-    largest = [max(a.shape[i] for a in every if a.ndim > i) for i in range(1, n_axes)]
-
-    def filled(a: Tensor) -> Tensor:
-        a = a if a.ndim == n_axes else a.unsqueeze(-1)  # the one slope of a scalar classifier beside those of a vector
-        whole = a.new_full((len(a), *largest), nothing)
-        whole[tuple(slice(n) for n in a.shape)] = a
-        return whole
-
-    return [[filled(a) for a in fold] for fold in folds]
 
 
 def _greater_is_better(array: str) -> bool:

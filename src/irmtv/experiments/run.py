@@ -8,7 +8,8 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,17 @@ from irmtv.engine import FittedRuns, Progress, train
 from irmtv.engine.nets import MLP
 from irmtv.engine.settings import pick_device
 from irmtv.engine.snapshots import History
-from irmtv.experiments.plan import ALL, INFERENCE, STATISTICS, Member, Work, metric_name, plan
+from irmtv.experiments.plan import (
+    ALL,
+    INFERENCE,
+    STATISTICS,
+    Member,
+    Work,
+    fold_names,
+    left_out_names,
+    metric_name,
+    plan,
+)
 from irmtv.experiments.spec import Spec
 from irmtv.experiments.store import Group, Metric, RunRecord, Store, group_key
 from irmtv.experiments.store_files import now
@@ -145,10 +156,9 @@ class _Tasks:
         if kind == "all":
             parts = {ALL: whole}
         elif kind == "folds":
-            tasks = fold_tasks(whole, n_folds, seed)
-            parts = {f"fold {k + 1}/{n_folds}": task for k, task in enumerate(tasks)}
+            parts = dict(zip(fold_names(n_folds), fold_tasks(whole, n_folds, seed), strict=True))
         else:
-            parts = {f"without {name}": t for name, t in zip(whole.train.names, left_out_tasks(whole), strict=True)}
+            parts = dict(zip(left_out_names(whole.train.names), left_out_tasks(whole), strict=True))
         if environments == "given":
             return parts
         n = len(parts)
@@ -176,8 +186,7 @@ def _train_group(
     )
     # plain risk minimisation is compared with models of single environments, for the rule "invariance"
     compared = work.kind == "folds" and method.objective == "erm" and 1 < len(tasks[0].train.names) <= MOST_OWN
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*runs diverged.*")  # each run's status says so
+    with _divergence_is_recorded():
         fitted = train(
             tasks,
             method.objective,
@@ -208,6 +217,14 @@ def _train_group(
     return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
 
 
+@contextmanager
+def _divergence_is_recorded() -> Iterator[None]:
+    """Training without its warning of runs that diverged: their status says so, or NaN in their place."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*runs diverged.*")
+        yield
+
+
 def _gains_of_own_models(fitted: FittedRuns, device: str, dtype: torch.dtype, snapshot_every: int) -> list[np.ndarray]:
     """For every run: by environment, rows, mean gain of its own model and the gain's variance over rows: (E, 3).
 
@@ -224,8 +241,7 @@ def _gains_of_own_models(fitted: FittedRuns, device: str, dtype: torch.dtype, sn
         if not which:
             continue
         runs = [{**fitted.runs[r], "data": some.index(of[r])} for r in which]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*runs diverged.*")
+        with _divergence_is_recorded():
             alone = train(
                 [fewer[d] for d in some],
                 "erm",
