@@ -31,7 +31,7 @@ LAYERS = (
 INSIDE = {
     "selection": ("scores", "records", "equality", "invariant", "choose"),
     "experiments": ("schema", "store_files", "store", "spec_checks", "spec", "plan", "run", "results", "papers"),
-    "core": ("messages", "losses", "types", "membership", "risk"),
+    "core": ("messages", "projection", "losses", "types", "membership", "risk"),
     "engine": (
         "allocator",
         "capture",
@@ -43,6 +43,13 @@ INSIDE = {
         "settings",
         "snapshots",
         "fitted",
+        "noise",
+        "stage",
+        "sources",
+        "rows",
+        "roles",
+        "weights",
+        "measure",
         "program",
         "train",
     ),

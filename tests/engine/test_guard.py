@@ -40,7 +40,7 @@ def three_runs(seed=0):
 def test_one_bad_run_is_held_and_the_others_are_left_alone(bad, where):
     phi = three_runs()
     adam = Adam(phi, torch.tensor([0.1, 0.2, 0.3]))
-    guard = Guard(phi, None)
+    guard = Guard(phi)
     phi.gradient.normal_(generator=torch.Generator().manual_seed(1))
     total = torch.tensor([1.0, 2.0, 3.0])
     guard.check(total, 4, adam)
@@ -68,7 +68,7 @@ def test_one_bad_run_is_held_and_the_others_are_left_alone(bad, where):
 
 def test_opposite_infinities_do_not_cancel():
     phi = three_runs()
-    guard = Guard(phi, None)
+    guard = Guard(phi)
     phi.views["w"].grad[0, 0, 0], phi.views["w"].grad[2, 0, 0] = torch.inf, -torch.inf
     guard.check(torch.zeros(3), 0, Adam(phi, torch.ones(3)))
     assert guard.report() == {0: 0, 2: 0}
@@ -77,7 +77,7 @@ def test_opposite_infinities_do_not_cancel():
 def test_large_but_finite_numbers_are_no_failure():
     """Their sum overflows, which must not be taken for one of them."""
     phi = three_runs()
-    guard = Guard(phi, None)
+    guard = Guard(phi)
     phi.gradient.fill_(1.8e19)
     guard.check(torch.full((3,), 3e38), 0, Adam(phi, torch.ones(3)))
     assert guard.report() == {}
@@ -94,7 +94,7 @@ def test_a_gradient_without_a_finite_square_is_reported():
 
 def test_all_dead():
     phi = three_runs()
-    guard = Guard(phi, None)
+    guard = Guard(phi)
     guard.check(torch.full((3,), torch.nan), 2, Adam(phi, torch.ones(3)))
     assert guard.all_dead and guard.report() == {0: 2, 1: 2, 2: 2}
 

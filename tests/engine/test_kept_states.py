@@ -197,20 +197,19 @@ def test_an_environment_that_rho_leaves_empty_has_no_rows(dtype, n_environments)
     q = {k: v[None].to(dtype) for k, v in rho.init(generator).items()}
     watcher = Watcher(
         [task.train],
+        task.train.x[None],
+        task.train.y[None],
         1,
         "train",
         net,
         task.loss,
-        rho,
-        task.train.aux[None],
+        lambda: rho.from_logits(rho.logits(q, task.train.aux[None].to(dtype).transpose(1, 2)), 1),
         n_environments,
         False,
-        torch.device("cpu"),
-        dtype,
     )
     for below, gone in ((-3.0, False), (-12.0, False), (np.log(torch.finfo(dtype).eps) - 3, True)):
         q["c"][0, 0] = below
-        snapshot = watcher.look(0, p, q)
+        snapshot = watcher.look(0, p)
         assert (snapshot.rows[0] == 0).tolist() == [gone] + [False] * (n_environments - 1)
         for value in (snapshot.risk, snapshot.slope, snapshot.accuracy):
             assert torch.equal(value.isnan(), snapshot.rows == 0)

@@ -145,7 +145,9 @@ def test_an_unknown_setting(name, near, by_run):
 
 
 def test_a_setting_of_another_objective():
-    with refuse("'penalty_weight' is neither", "hyper-parameter of 'erm'", "['measure']"):
+    with refuse(
+        "'penalty_weight' is neither", "hyper-parameter of 'erm'", "['measure', 'measure_distance', 'measure_rate']"
+    ):
         train(task_of(), "erm", penalty_weight=1.0)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from irmtv.core.types import Statistics
 from irmtv.objectives import BUILT_IN, OBJECTIVES, Objective, Registry, UnknownObjectiveError
-from irmtv.objectives.base import check_above_zero, check_count
+from irmtv.objectives.parameters import check_above_zero, check_whole
 
 NAMES = [o.name for o in BUILT_IN]
 PENALISED = [o.name for o in BUILT_IN if o.penalties]
@@ -275,8 +275,8 @@ def test_what_is_given_goes_before_the_default():
             {"penalty_wieght": 1.0},
             r"'penalty_wieght' is not a hyper-parameter of 'irm-tv-l1'.*Did you mean 'penalty_weight'\?",
         ),
-        ("vrex", {"banana": 1.0}, r"it has \['measure', 'normalise', 'penalty_weight', 'warmup'\]\.$"),
-        ("erm", {"penalty_weight": 1.0}, r"it has \['measure'\]"),
+        ("vrex", {"banana": 1.0}, r"it has \['expand', .*'warmup', 'weight_learning_rate'\]\.$"),
+        ("erm", {"penalty_weight": 1.0}, r"it has \['measure', 'measure_"),
         ("vrex", {"reduction": "authors"}, "'reduction' is not a hyper-parameter of 'vrex'"),
         ("irm-tv-l1", {"n_environments": 3}, "'n_environments' is not a hyper-parameter"),
         *[
@@ -296,7 +296,11 @@ def test_what_is_given_goes_before_the_default():
             for bad in (-1, -0.5, 1.0, 1.5, math.nan, True, "half")
         ],
         *[
-            ("vrex", {"measure": bad}, r"'empirical', 'uniform', or a tuple with one weight >= 0 per environment")
+            (
+                "vrex",
+                {"measure": bad},
+                r"'empirical', 'uniform', 'learned', or a tuple with one weight >= 0 per environment",
+            )
             for bad in ("unifrom", (), (0.0, 0.0), (1.0, -1.0), (1.0, math.nan), (math.inf, 1.0), [0.5, 0.5], 1.0, None)
         ],
         ("vrex", {"normalise": "yes"}, r"one of \[True, False\]\. Got 'yes'"),
@@ -361,7 +365,7 @@ def test_what_is_accepted(name, given):
     ("value", "good"), [(2, True), (64, True), (1, False), (True, False), (2.0, False), ("2", False)]
 )
 def test_counts(value, good):
-    assert (check_count(value) is None) is good
+    assert (check_whole(2)(value) is None) is good
 
 
 @pytest.mark.parametrize(("value", "good"), [(1e-9, True), (3, True), (0, False), (math.inf, False), (math.nan, False)])

@@ -127,6 +127,11 @@ class Blocks:
         return _at_least_tiny(self._counts)
 
     @cached_property
+    def rows_or_one(self) -> Tensor:
+        """What a gradient is divided by: an environment without rows passes none on."""
+        return torch.where(self._counts > 0, self._counts, 1)
+
+    @cached_property
     def total(self) -> Tensor:
         return self._counts.sum(1)
 

@@ -138,7 +138,7 @@ class BlockHead:
     def pull_back(self, mean: Tensor | None, risk: Tensor | None, slope: Tensor | None) -> Tensor | None:
         """The gradient in f, from those in the mean loss (R,), in R_e and in S_e (R, E)."""
         f, blocks = self.saved[0], self.blocks
-        per_environment = [None if g is None else g / blocks.rows for g in (risk, slope)]
+        per_environment = [None if g is None else g / blocks.rows_or_one for g in (risk, slope)]
         grad_loss, grad_slope = (None if g is None else blocks.spread(g, f.shape) for g in per_environment)
         if mean is not None:
             each = (mean / blocks.total).view(*f.shape[:2], 1, 1)
@@ -156,7 +156,8 @@ def _needs_environment_sums(membership: Membership, uses: Collection[str]) -> bo
 
 
 def divide(sums: Tensor, rows: Tensor) -> Tensor:
-    """Means from sums: (R, E) or (R, E, J)."""
+    """Means from sums: (R, E) or (R, E, J). An environment without rows has mean 0, and passes no gradient on."""
+    rows = torch.where(rows > torch.finfo(rows.dtype).tiny, rows, 1)
     return sums / (rows if sums.ndim == rows.ndim else rows.unsqueeze(-1))
 
 

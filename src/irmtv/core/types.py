@@ -17,7 +17,7 @@ from torch import Tensor
 
 from irmtv.core.losses import Loss
 
-Measure = Literal["empirical", "uniform"] | tuple[float, ...]
+Measure = Literal["empirical", "uniform", "learned"] | tuple[float, ...]
 Reduction = Literal["expectation", "authors"]
 
 
@@ -161,6 +161,8 @@ class Statistics:
     risk: Tensor | None = None  # (R, E)   R_e
     slope: Tensor | None = None  # (R, E) or (R, E, J)   S_e, J components for a vector classifier
     slope_halves: tuple[Tensor, Tensor] | None = None  # S_e of the even and the odd rows of a mini-batch
+    learned: Tensor | None = None  # (R, E)   mu, where it is learned
+    mixtures: Tensor | None = None  # (R, M, E)   affine mixtures of the environments, where penalties see those too
 
     @property
     def n_environments(self) -> int:
@@ -176,6 +178,9 @@ class Statistics:
         present = (self.mass > 0).to(self.mass.dtype)
         if kind == "uniform":
             given = present
+        elif kind == "learned":
+            assert self.learned is not None, "somebody must learn the measure"
+            given = present * self.learned
         else:
             given = present * _as_tensor(kind, self.mass.dtype, self.mass.device)
         # a mini-batch may hold only environments of weight 0: the measure is then 0, not 0 / 0

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Rows, Runs, Task
 from irmtv.engine.nets import MLP, Module, Net
 from irmtv.engine.plan import Chunk
@@ -27,6 +28,7 @@ class State:
     rho: Mapping[str, Tensor] | None  # (R, ...)
     buffers: list[dict[str, Tensor]] = field(default_factory=list)
     steps: Tensor = field(default_factory=lambda: torch.zeros(0))  # (R,) the step of each run's state
+    learned: Mapping[str, Tensor] = field(default_factory=dict)  # what was learned beside Phi and rho: (R, ...)
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,19 @@ class FittedRuns:
             else:
                 parts.append(torch.softmax(logits, 1).transpose(1, 2))
         return self._in_order(parts)
+
+    def learned(self, name: str, *, which: Literal["selected", "last"] = "selected") -> Tensor:
+        """What every run learned beside Phi, by name: (R, ...).
+
+        "penalty_weight" (R,) where it follows Phi, "measure" (R, E) where it is learned, and what a method brings of
+        its own (its gates, scores, weights of the environments); an unknown name says what there is.
+        """
+        states = self.state(which)
+        known = sorted(set.intersection(*(set(s.learned) for s in states)))
+        if name not in known:
+            there = f"one of {known}" if known else "nothing: these runs learned Phi alone"
+            raise ValueError(f"name must be what these runs learned, {there}. Got {name!r}.{did_you_mean(name, known)}")
+        return self._in_order([s.learned[name] for s in states])
 
     def coefficients(self, *, which: Literal["selected", "last"] = "selected") -> tuple[Tensor, Tensor]:
         """Of a linear model: coefficients (R, D) or (R, C, D), and intercepts (R,) or (R, C)."""

@@ -14,8 +14,8 @@ from irmtv.engine.optim import Adam, FlatParameters
 
 
 class Guard:
-    def __init__(self, phi: FlatParameters, rho: FlatParameters | None) -> None:
-        self.phi, self.rho = phi, rho
+    def __init__(self, phi: FlatParameters) -> None:
+        self.phi = phi
         self.dead = torch.zeros(phi.n_runs, dtype=torch.bool, device=phi.vector.device)
         self.since = torch.full((phi.n_runs,), -1, device=phi.vector.device)
         self.on_cpu = phi.vector.device.type == "cpu"
@@ -40,13 +40,12 @@ class Guard:
         self._freeze(~total.isfinite() | _overflows(self.phi), step, *optimizers)
 
     @torch.no_grad()
-    def check_rho(self, step: int | Tensor, optimizer: Adam) -> None:
-        """Before rho's update."""
-        assert self.rho is not None
-        g = self.rho.gradient
+    def check_other(self, parameters: FlatParameters, step: int | Tensor, optimizer: Adam) -> None:
+        """Before the update of somebody beside Phi (rho, gates, a learned weight)."""
+        g = parameters.gradient
         if self.on_cpu and not self.any_dead and math.isfinite(torch.dot(g, g).item()):
             return
-        self._freeze(_overflows(self.rho), step, optimizer)
+        self._freeze(_overflows(parameters), step, optimizer)
 
     def _freeze(self, bad: Tensor, step: int | Tensor, *optimizers: Adam | None) -> None:
         # in place throughout, so that a recorded step keeps working on the same tensors

@@ -45,7 +45,8 @@ def plan(
     for i, s in enumerate(settings):
         task = tasks[s["data"]]
         shape = (tuple(task.train.x.shape), len(task.train.names), _shape(task.held_out), task.n_outputs)
-        static = tuple((k, _freeze(v)) for k, v in sorted(s.items()) if k not in per_run)
+        # a word in place of a number is another way of training
+        static = tuple((k, _freeze(v)) for k, v in sorted(s.items()) if k not in per_run or isinstance(v, str))
         groups[(static, _which(task.loss), shape)][s["data"]].append(i)
     chunks = []
     for (_, _, shape), by_data in groups.items():

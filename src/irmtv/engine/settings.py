@@ -11,7 +11,8 @@ import torch
 
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.core.types import Runs, Task
-from irmtv.objectives.base import Objective, is_non_negative
+from irmtv.objectives.base import Objective
+from irmtv.objectives.parameters import is_non_negative
 
 # what other libraries call the same thing
 OTHER_NAMES = {"lr": "learning_rate", "epochs": "steps", "max_steps": "steps", "lambda_": "penalty_weight"}
@@ -114,7 +115,8 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
         kind = {"squared": "regression"}.get(task.loss.name, task.loss.name)
         if kind in ("binary", "multiclass", "regression") and kind not in objective.tasks:
             raise ValueError(
-                f"objective {objective.name!r} is for {list(objective.tasks)}. Task {task.name!r} is {kind}."
+                f"objective {objective.name!r} is for {list(objective.tasks)}"
+                f"{_because(objective.undefined.get(kind))}. Task {task.name!r} is {kind}."
             )
         if objective.needs == "aux":
             if task.train.aux is None:
@@ -162,6 +164,10 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                 )
 
 
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
 def warn_of_frozen_rho(settings: Sequence[Mapping[str, Any]]) -> None:
     """Annealed, rho climbs in the warm-up only: without one the environments stay at their random start."""
     stuck = [r for r, s in enumerate(settings) if s.get("schedule") == "annealed" and s["warmup"] == 0]
@@ -177,7 +183,7 @@ def check_watched_environments(tasks: Sequence[Task], objective: Objective) -> N
     """Whether there is a worst environment to look at."""
     for task in tasks:
         rows = task.train if task.held_out is None else task.held_out
-        if objective.needs != "aux" and (rows.environment is None or len(task.train.names) < 2):
+        if objective.infers != "aux" and (rows.environment is None or len(task.train.names) < 2):
             raise ValueError(
                 "select='worst-env' looks at the worst environment of the held-out rows (without them, the training "
                 f"rows), and needs their environments. Task {task.name!r} has none; give them, or use select='iid'."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -14,7 +14,6 @@ from irmtv.core.membership import Codes, Membership, Soft, SoftPair
 from irmtv.core.risk import divide, per_sample
 from irmtv.core.types import Rows
 from irmtv.engine.nets import Net, Parameters
-from irmtv.environments.aux_network import AuxNetwork
 
 
 @dataclass(frozen=True)
@@ -100,39 +99,30 @@ class Watcher:
     def __init__(
         self,
         rows: Sequence[Rows],  # one per data set
+        x: Tensor,  # (T, N, ...) what the network reads of them
+        y: Tensor,  # (T, N) or (T, N, C)
         per_set: int,
         on: Literal["held-out", "train"],
         net: Net,
         loss: Loss,
-        rho: AuxNetwork | None,
-        aux: Tensor | None,  # (T, N, A) standardised
-        n_environments: int,
+        inferred: Callable[[], Membership] | None,  # their present inferred environments; None: those given
+        n_environments: int,  # that are given
         vector: bool,
-        device: torch.device,
-        dtype: torch.dtype,
     ) -> None:
-        self.on, self.net, self.loss, self.rho, self.vector = on, net, loss, rho, vector
+        self.on, self.net, self.loss, self.inferred, self.vector = on, net, loss, inferred, vector
         self.n_sets, self.per_set = len(rows), per_set
-        self.x = net.prepare(torch.stack([r.x for r in rows]).to(device, dtype))
-        y = torch.stack([r.y for r in rows]).to(device)
-        self.y = (y.to(dtype) if y.is_floating_point() else y).unsqueeze(1)  # (T, 1, N, ...)
-        self.z = None if aux is None else aux.to(device, dtype).transpose(1, 2).contiguous()
-        self.codes: Membership | None = None
-        if rho is None:
-            given = [r.environment if r.environment is not None else torch.zeros(len(r)).long() for r in rows]
-            codes = torch.stack(given).to(device).unsqueeze(1).expand(-1, per_set, -1)
-            self.codes = Codes(codes, n_environments)
+        self.x, self.y = net.prepare(x), y.unsqueeze(1)  # (T, 1, N, ...)
+        given = [r.environment if r.environment is not None else torch.zeros(len(r)).long() for r in rows]
+        codes = torch.stack(given).to(x.device).unsqueeze(1).expand(-1, per_set, -1)
+        self.codes = Codes(codes, n_environments)
 
     @torch.no_grad()
-    def look(self, step: int, p: Parameters, rho: Parameters | None) -> Snapshot:
+    def look(self, step: int, p: Parameters) -> Snapshot:
         out = self.net.forward(p, self.x)
         f = out.logits.view(self.n_sets, self.per_set, *out.logits.shape[1:])
         value, slope = per_sample(self.loss, f, self.y, True, out.last, self.vector)
         assert slope is not None
-        membership = self.codes
-        if membership is None:
-            assert self.rho is not None and rho is not None and self.z is not None
-            membership = self.rho.from_logits(self.rho.logits(rho, self.z), self.n_sets)
+        membership: Membership = self.codes if self.inferred is None else self.inferred()
         rows = membership.rows.to(f.dtype)
         present = ~_absent(membership)
 

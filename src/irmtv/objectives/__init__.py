@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
 from irmtv.core.messages import did_you_mean
-from irmtv.objectives.base import HyperParameter, Objective, Penalty, combine, penalised
+from irmtv.objectives.base import Objective, combine, penalised
 from irmtv.objectives.erm import ERM
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
@@ -18,6 +18,8 @@ from irmtv.objectives.irmv1 import IRMV1
 from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
 from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
 from irmtv.objectives.mm_rex import MM_REX
+from irmtv.objectives.parameters import HyperParameter
+from irmtv.objectives.penalty import Penalty
 from irmtv.objectives.vrex import VREX
 from irmtv.objectives.zin import ZIN
 

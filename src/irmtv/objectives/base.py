@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,60 +10,19 @@ import torch
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
-from irmtv.core.types import Measure, Reduction, Statistics
+from irmtv.core.types import Measure, Statistics
+from irmtv.environments.affine import expanded, gathered
+from irmtv.objectives.parameters import (
+    FOLLOWS_PHI,
+    HyperParameter,
+    common_hyperparameters,
+    minimax_hyperparameters,
+    warmup_steps,
+)
+from irmtv.objectives.penalty import Penalty, Subgradient, Uses
 
 Needs = Literal["nothing", "environment", "aux"]
-Uses = Literal["risk", "slope"]
 Weight = tuple[Tensor, Tensor]  # lambda (R,), and lambda times the scale of the gradient (R, 1)
-Subgradient = tuple[Tensor, Tensor | None, Tensor | None]  # value (R,), d/dR_e (R, E), d/dS_e (R, E)
-
-
-@dataclass(frozen=True)
-class HyperParameter:
-    """A setting of an objective, with what a user or a search needs to know about it."""
-
-    name: str
-    default: Any
-    meaning: str
-    search: tuple[Any, ...] = ()  # ("log", low, high), ("linear", low, high) or the choices themselves
-    per_run: bool = False  # may differ between the runs of one batch (a number that changes no shape)
-    check: Callable[[Any], str | None] = field(default=lambda value: None, repr=False)  # what is expected
-
-    def validate(self, value: Any, objective: str) -> None:
-        expected = self.check(value)
-        if expected is not None:
-            raise ValueError(f"{self.name} of {objective!r} must be {expected}. Got {value!r}.")
-
-
-@dataclass(frozen=True)
-class Penalty:
-    """One penalty: a function of the statistics and of weights on the environments.
-
-    `power` says how the authors' reduction weighs an environment: their mass-weighted slopes
-    G_e = m_e S_e give the l1 form weight m_e and the l2 form weight m_e^2.
-    """
-
-    name: str
-    function: Callable[[Statistics, Tensor], Tensor] = field(repr=False)  # (R, E) numbers, (R, E) mu -> (R,)
-    uses: frozenset[Uses] = frozenset({"slope"})
-    power: int = 1
-    default_weight: float = 1e3
-    measure: Measure = "empirical"
-    reduction: Reduction = "expectation"
-    # the penalty, and its (sub)gradient in R_e and S_e, in closed form; without it autograd is asked
-    subgradient: Callable[[Statistics, Tensor], Subgradient] | None = field(default=None, repr=False)
-
-    def wants_halves(self, estimator: str | None) -> bool:
-        return "slope" in self.uses and (estimator == "halves" or (estimator == "auto" and self.power == 2))
-
-    def __call__(self, e: Statistics, measure: Measure | None = None, reduction: Reduction | None = None) -> Tensor:
-        return self.function(e, self.weights(e, measure, reduction))
-
-    def weights(self, e: Statistics, measure: Measure | None, reduction: Reduction | None) -> Tensor:
-        """What each environment counts: mu_e, or the authors' powers of the masses."""
-        if (reduction or self.reduction) == "authors" and "slope" in self.uses:
-            return e.mass**self.power
-        return e.measure(measure or self.measure)
 
 
 def _add(total: Tensor | None, part: Tensor | None, factor: Tensor) -> Tensor | None:
@@ -77,18 +35,16 @@ def _weight_after_warmup(weight: Tensor) -> Tensor:
     return 1 + weight
 
 
-def warmup_steps(warmup: float, steps: int) -> int:
-    """How many of the steps are warm-up: a whole number is steps, another a share of them."""
-    return warmup if isinstance(warmup, int) else round(warmup * steps)
-
-
 def _no_weight_in_warmup(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """risk + sum_k lambda_k penalty_k, minimised over Phi (and, with `needs="aux"`, maximised over rho)."""
+    """risk + sum_k lambda_k penalty_k, minimised over Phi (and, where environments are inferred, maximised over q).
+
+    What else a method brings to training stands in the last fields, by name; the engine has the machinery.
+    """
 
     name: str
     formula: str
@@ -103,6 +59,19 @@ class Objective:
     divisor: Callable[[Tensor], Tensor] = field(default=_weight_after_warmup, repr=False)  # if `normalise`
     warmup_weight: Callable[[Tensor], Tensor] = field(default=_no_weight_in_warmup, repr=False)
     not_applicable: Mapping[str, str] = field(default_factory=dict)  # contract -> why it does not apply
+    undefined: Mapping[str, str] = field(default_factory=dict)  # task that is not among `tasks` -> why
+    infers: str | None = None  # where inferred environments come from: "aux", ...; None where they are given
+    weight_mode: str = "given"  # how lambda comes about, unless the penalty weight says
+    row_weights: str | None = None  # somebody who says how much each row counts
+    mask: str | None = None  # somebody who switches weights of Phi off
+    reads_aux: bool = False  # whether the predictor reads aux beside x
+    procedure: str | None = None  # a training procedure of its own, in place of the common steps
+    # the objective for these settings, where a setting chooses among penalties
+    choose: Callable[[Objective, Mapping[str, Any]], Objective] | None = field(default=None, repr=False)
+
+    def chosen(self, settings: Mapping[str, Any]) -> Objective:
+        """This objective as these settings make it."""
+        return self if self.choose is None else self.choose(self, settings)
 
     def plain_until(self, settings: Mapping[str, Any]) -> int:
         """Up to this step training is plain risk minimisation: the warm-up, where no penalty acts in it."""
@@ -111,20 +80,35 @@ class Objective:
         steps = int(settings["steps"])
         return min(warmup_steps(settings["warmup"], steps), steps)
 
+    def weight_mode_of(self, settings: Mapping[str, Any]) -> str:
+        """How lambda comes about: "given", or one of the ways in which it follows Phi."""
+        weight = settings.get("penalty_weight")
+        return weight if isinstance(weight, str) else self.weight_mode
+
     def uses(self, settings: Mapping[str, Any]) -> frozenset[Uses]:
         """Which statistics a step must compute."""
         used = frozenset[Uses]().union(*(p.uses for p in self.penalties))
         measure = settings.get("measure") or self.measure
-        return used if measure == "empirical" or self.needs == "aux" else used | {"risk"}
+        follows_risks = self.weight_mode_of(settings).startswith("adaptive")
+        plain = measure == "empirical" or (self.infers is not None and measure != "learned")
+        return used if plain and not follows_risks else used | {"risk"}
 
     def risk(self, e: Statistics, settings: Mapping[str, Any]) -> Tensor:
         """sum_e mu_e R_e, or the mean loss where environments are inferred: (R,)."""
-        return e.mean_risk if self.needs == "aux" else e.expected_risk(settings.get("measure") or self.measure)
+        return e.mean_risk if self.infers is not None else e.expected_risk(settings.get("measure") or self.measure)
 
     def penalty_values(self, e: Statistics, settings: Mapping[str, Any]) -> list[Tensor]:
         """One (R,) tensor per penalty."""
         measure, reduction = settings.get("measure"), settings.get("reduction")
+        if e.mixtures is not None:  # environments and mixtures count the same
+            e, measure = expanded(e), "empirical"
         return [p(self._batch_form(p, e, settings), measure, reduction) for p in self.penalties]
+
+    def worst_risk(self, e: Statistics) -> Tensor:
+        """max_e R_e over the environments (and mixtures) that penalties see: (R,)."""
+        seen = expanded(e)
+        assert seen.risk is not None
+        return seen.risk.masked_fill(seen.mass <= 0, -torch.inf).amax(-1)
 
     @property
     def explicit(self) -> bool:
@@ -140,19 +124,27 @@ class Objective:
         """
         measure = settings.get("measure") or self.measure
         total = self.risk(e, settings)
-        plain = measure == "empirical" or self.needs == "aux"
+        plain = measure == "empirical" or self.infers is not None
         by_mean = scale if plain else None
         by_risk = None if plain else scale.unsqueeze(1) * e.measure(measure)
         by_slope = None
         acting = self.penalties if weights else ()
         for penalty, (weight, factor) in zip(acting, weights, strict=True):
-            assert penalty.subgradient is not None
-            mu = penalty.weights(e, settings.get("measure"), settings.get("reduction"))
-            value, in_risk, in_slope = penalty.subgradient(e, mu)
+            value, in_risk, in_slope = self._subgradient(penalty, e, settings)
             total = torch.addcmul(total, weight, value)
             by_risk = _add(by_risk, in_risk, factor)
             by_slope = _add(by_slope, in_slope, factor)
         return total, by_mean, by_risk, by_slope
+
+    def _subgradient(self, penalty: Penalty, e: Statistics, settings: Mapping[str, Any]) -> Subgradient:
+        """Of one penalty, in the environments' own numbers."""
+        assert penalty.subgradient is not None
+        if e.mixtures is None:
+            return penalty.subgradient(e, penalty.weights(e, settings.get("measure"), settings.get("reduction")))
+        seen = expanded(e)
+        value, *grads = penalty.subgradient(seen, seen.mass)
+        in_risk, in_slope = (None if g is None else gathered(g, e.mixtures) for g in grads)
+        return value, in_risk, in_slope
 
     def wants_halves(self, settings: Mapping[str, Any]) -> bool:
         """Whether a mini-batch step must compute the slopes of two half batches."""
@@ -173,7 +165,7 @@ class Objective:
                     f"{did_you_mean(name, known)}"
                 )
             known[name].validate(value, self.name)
-        settings = {name: given.get(name, h.default) for name, h in known.items()}
+        settings = {name: h.convert(given.get(name, h.default)) for name, h in known.items()}
         for p in self.penalties:
             measure, reduction = settings.get("measure") or p.measure, settings.get("reduction") or p.reduction
             if reduction == "authors" and measure != "empirical" and "slope" in p.uses:
@@ -181,6 +173,11 @@ class Objective:
                     "reduction='authors' weighs slopes by the environments' masses, which fixes the measure: it goes "
                     f"with measure='empirical' only. Got measure={measure!r} for {p.name!r}; use "
                     "reduction='expectation' with it."
+                )
+            if reduction == "authors" and settings.get("expand") is not None and "slope" in p.uses:
+                raise ValueError(
+                    "reduction='authors' weighs slopes by the environments' masses, and mixtures of environments have "
+                    f"none. Got expand={settings['expand']!r} for {p.name!r}; use reduction='expectation' with it."
                 )
         return settings
 
@@ -190,146 +187,9 @@ class Objective:
             return [float(penalty_weight.get(p.name, p.default_weight)) for p in self.penalties]
         if penalty_weight is None:
             return [p.default_weight for p in self.penalties]
+        if penalty_weight in FOLLOWS_PHI:
+            return [1.0] * len(self.penalties)  # what follows Phi is the weight of their sum
         return [float(penalty_weight)] * len(self.penalties)
-
-
-def is_non_negative(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def check_choice(*choices: Any) -> Callable[[Any], str | None]:
-    def check(value: Any) -> str | None:
-        return None if value in choices else f"one of {list(choices)}"
-
-    return check
-
-
-def check_count(value: Any) -> str | None:
-    good = isinstance(value, int) and not isinstance(value, bool) and value >= 2
-    return None if good else "a whole number of at least 2"
-
-
-def check_above_zero(value: Any) -> str | None:
-    return None if is_non_negative(value) and value > 0 else "a finite number above 0"
-
-
-def _check_warmup(value: Any) -> str | None:
-    good = is_non_negative(value) and (isinstance(value, int) or value < 1)
-    return None if good else "a whole number of steps, or a share of all steps in [0, 1)"
-
-
-def _check_measure(value: Any) -> str | None:
-    if value in ("empirical", "uniform"):
-        return None
-    good = isinstance(value, tuple) and value and all(map(is_non_negative, value)) and sum(value) > 0
-    return None if good else "'empirical', 'uniform', or a tuple with one weight >= 0 per environment"
-
-
-def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
-    names = [p.name for p in penalties]
-
-    def check(value: Any) -> str | None:
-        if isinstance(value, Mapping):
-            unknown = [k for k in value if k not in names]
-            if unknown:
-                near = did_you_mean(unknown[0], names).strip()
-                return f"a mapping over {names}" + (f" ({near})" if near else "")
-            return None if all(map(is_non_negative, value.values())) else "finite numbers of at least 0"
-        several = "" if not isinstance(value, (list, tuple)) else "; several weights are several runs: Runs.grid("
-        several += "penalty_weight=[...])" if several else ""
-        return None if is_non_negative(value) else f"a finite number of at least 0 (0 is ERM){several}"
-
-    default: Any = penalties[0].default_weight
-    meaning = "lambda, the weight of the penalty"
-    if len(penalties) > 1:
-        meaning = "the weights: one number for all, or a mapping by name (a part not named keeps its default)"
-        default = {p.name: p.default_weight for p in penalties}
-    return HyperParameter("penalty_weight", default, meaning, ("log", 1e-1, 1e6), True, check)
-
-
-def common_hyperparameters(penalties: tuple[Penalty, ...], measure: Measure = "empirical") -> list[HyperParameter]:
-    """What every penalised objective has."""
-    parameters = [
-        *([_penalty_weight(penalties)] if penalties else []),
-        HyperParameter(
-            "warmup",
-            0.5,
-            "steps (or share of the steps) of plain risk minimisation before the penalty acts",
-            ("linear", 0.0, 0.95),
-            True,
-            _check_warmup,
-        ),
-        HyperParameter(
-            "normalise",
-            True,
-            "divide the objective by 1 + lambda once the penalty acts, so that its size does not depend on lambda",
-            (True, False),
-            False,
-            check_choice(True, False),
-        ),
-        HyperParameter(
-            "measure",
-            measure,
-            "the probability of each environment: its share of the rows, uniform, or a tuple of weights",
-            ("empirical", "uniform"),
-            False,
-            _check_measure,
-        ),
-    ]
-    if any("slope" in p.uses for p in penalties):
-        parameters += [
-            HyperParameter(
-                "reduction",
-                penalties[0].reduction,
-                "'expectation' as the paper writes it; 'authors' sums mass-weighted slopes as the published code does",
-                ("expectation", "authors"),
-                False,
-                check_choice("expectation", "authors"),
-            ),
-            HyperParameter(
-                "batch_estimator",
-                "auto",
-                "mini-batches: 'halves' multiplies the slopes of two half batches, 'plain' squares one; 'auto' takes "
-                "halves for l2 (unbiased) and plain for l1",
-                ("auto", "plain", "halves"),
-                False,
-                check_choice("auto", "plain", "halves"),
-            ),
-        ]
-    return parameters
-
-
-def minimax_hyperparameters() -> list[HyperParameter]:
-    """What an objective has whose environments are inferred from aux by a network rho."""
-    return [
-        HyperParameter(
-            "schedule",
-            "annealed",
-            "'annealed': rho climbs during the warm-up and is frozen after it (the authors' code); "
-            "'alternating': rho climbs one step before every step of Phi (the paper's update equations)",
-            ("annealed", "alternating"),
-            False,
-            check_choice("annealed", "alternating"),
-        ),
-        HyperParameter("n_environments", 2, "environments to infer", (2, 3, 4, 8), False, check_count),
-        HyperParameter("environment_hidden", 16, "hidden units of rho", (8, 16, 32, 64), False, check_count),
-        HyperParameter(
-            "environment_learning_rate",
-            1e-3,
-            "Adam's rate for rho",
-            ("log", 1e-4, 1e-1),
-            True,
-            check_above_zero,
-        ),
-        HyperParameter(
-            "aux_scaling",
-            "column",
-            "standardise aux by column, or with one mean and deviation for the whole matrix as the authors do",
-            ("column", "authors"),
-            False,
-            check_choice("column", "authors"),
-        ),
-    ]
 
 
 INFERRED = {
@@ -352,6 +212,7 @@ def penalised(
         penalties=(penalty,),
         hyperparameters=tuple(parameters),
         measure=measure,
+        infers="aux" if needs == "aux" else None,
         **about,
     )
 
@@ -364,15 +225,21 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
     part does alone.
     """
     name = "+".join(o.name for o in parts)
+    alone = [o.name for o in parts if o.row_weights or o.mask or o.procedure or o.choose or o.weight_mode != "given"]
+    if alone:
+        raise ValueError(f"{alone[0]!r} is a way of training, not a penalty that can be added to others. Got {name!r}.")
     penalties = tuple(replace(p, name=o.name) for o in parts for p in o.penalties)
     repeated = {p.name for p in penalties if [q.name for q in penalties].count(p.name) > 1}
     if repeated or len(penalties) < len(parts):
         raise ValueError(
             f"a sum of objectives must name different penalties. Got {name!r}; 'erm' has none and adds nothing, "
-            "and the same penalty twice is one penalty with the sum of the weights."
+            "nor has 'groupdro', and the same penalty twice is one penalty with the sum of the weights."
         )
-    needs: Needs = "aux" if any(o.needs == "aux" for o in parts) else "environment"
-    if needs == "aux":  # every part then sees the inferred environments
+    infers = list(dict.fromkeys(o.infers for o in parts if o.infers is not None))
+    if len(infers) > 1:
+        raise ValueError(f"the parts of a sum must see the same environments. Got {name!r}, which infers {infers}.")
+    needs: Needs = next((o.needs for o in parts if o.infers is not None), "environment")
+    if infers:  # every part then sees the inferred environments
         functions = [p.function for p in penalties]
         if len(set(functions)) < len(functions):
             raise ValueError(
@@ -397,6 +264,7 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
         penalties=penalties,
         hyperparameters=tuple(parameters.values()),
         measure=parts[0].measure,
+        infers=infers[0] if infers else None,
         tasks=tuple(t for t in parts[0].tasks if all(t in o.tasks for o in parts)),
         not_applicable={k: f"{o.name}: {why}" for o in parts for k, why in o.not_applicable.items()},
     )

@@ -3,7 +3,8 @@
 min_Phi  sum_e mu_e R_e        (with the empirical measure: the mean loss)
 """
 
-from irmtv.objectives.base import Objective, common_hyperparameters
+from irmtv.objectives.base import Objective
+from irmtv.objectives.parameters import measure_hyperparameters
 
 ERM = Objective(
     name="erm",
@@ -13,7 +14,7 @@ ERM = Objective(
     year=1992,
     needs="nothing",
     penalties=(),
-    hyperparameters=tuple(h for h in common_hyperparameters(()) if h.name == "measure"),
+    hyperparameters=tuple(measure_hyperparameters("empirical")),
     not_applicable={
         "zero-weight-is-erm": "it has no penalty weight",
         "penalty-gradient": "it has no penalty",

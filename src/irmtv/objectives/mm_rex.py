@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from irmtv.core.types import Statistics
-from irmtv.objectives.base import Penalty, penalised
+from irmtv.objectives.base import penalised
+from irmtv.objectives.penalty import Penalty
 
 
 def worst_excess(e: Statistics, mu: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ so their lambda cannot be carried over as it is.
 from torch import Tensor
 
 from irmtv.core.types import Statistics
-from irmtv.objectives.base import Penalty, Subgradient, penalised
+from irmtv.objectives.base import penalised
+from irmtv.objectives.penalty import Penalty, Subgradient
 
 
 def risk_variance(e: Statistics, mu: Tensor) -> Tensor:

@@ -1,0 +1,305 @@
+"""The hyper-parameters that objectives have in common, with what a user or a search needs to know about each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from irmtv.core.messages import did_you_mean
+from irmtv.core.types import Measure
+from irmtv.environments.affine import Affine
+from irmtv.objectives.penalty import Penalty
+
+FOLLOWS_PHI = ("adaptive", "adaptive-exact", "learned")  # penalty_weight, where it is not a number
+
+
+@dataclass(frozen=True)
+class HyperParameter:
+    """A setting of an objective, with what a user or a search needs to know about it."""
+
+    name: str
+    default: Any
+    meaning: str
+    search: tuple[Any, ...] = ()  # ("log", low, high), ("linear", low, high) or the choices themselves
+    per_run: bool = False  # may differ between the runs of one batch (a number that changes no shape)
+    check: Callable[[Any], str | None] = field(default=lambda value: None, repr=False)  # what is expected
+    convert: Callable[[Any], Any] = field(default=lambda value: value, repr=False)  # of a value that passed
+
+    def validate(self, value: Any, objective: str) -> None:
+        expected = self.check(value)
+        if expected is not None:
+            raise ValueError(f"{self.name} of {objective!r} must be {expected}. Got {value!r}.")
+
+
+def warmup_steps(warmup: float, steps: int) -> int:
+    """How many of the steps are warm-up: a whole number is steps, another a share of them."""
+    return warmup if isinstance(warmup, int) else round(warmup * steps)
+
+
+def is_non_negative(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def check_choice(*choices: Any) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        return None if any(value is c or value == c for c in choices) else f"one of {list(choices)}"
+
+    return check
+
+
+def check_whole(least: int) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        return None if good else f"a whole number of at least {least}"
+
+    return check
+
+
+def check_above_zero(value: Any) -> str | None:
+    return None if is_non_negative(value) and value > 0 else "a finite number above 0"
+
+
+def check_at_least_zero(value: Any) -> str | None:
+    return None if is_non_negative(value) else "a finite number of at least 0"
+
+
+def check_share(value: Any) -> str | None:
+    return None if is_non_negative(value) and value <= 1 else "a number in [0, 1]"
+
+
+def _check_warmup(value: Any) -> str | None:
+    good = is_non_negative(value) and (isinstance(value, int) or value < 1)
+    return None if good else "a whole number of steps, or a share of all steps in [0, 1)"
+
+
+def _check_ramp(value: Any) -> str | None:
+    good = is_non_negative(value) and value > 0 and (isinstance(value, int) or value <= 1)
+    return None if good else "a whole number of steps, or a share of the penalised steps in (0, 1]"
+
+
+def _check_measure(value: Any) -> str | None:
+    if value in ("empirical", "uniform", "learned"):
+        return None
+    good = isinstance(value, tuple) and value and all(map(is_non_negative, value)) and sum(value) > 0
+    return None if good else "'empirical', 'uniform', 'learned', or a tuple with one weight >= 0 per environment"
+
+
+def _check_distance(value: Any) -> str | None:
+    return None if is_non_negative(value) or value == math.inf else "a number of at least 0 (inf for no bound)"
+
+
+def _as_affine(value: Any) -> Affine | None:
+    return Affine(**value) if isinstance(value, Mapping) else value
+
+
+def _check_expand(value: Any) -> str | None:
+    expected = "None, irmtv.environments.Affine(n=..., reach=...), or a mapping with n and reach"
+    try:
+        return None if isinstance(_as_affine(value), Affine | None) else expected
+    except TypeError:  # a key that Affine does not have
+        return expected
+
+
+def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
+    names = [p.name for p in penalties]
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, Mapping):
+            unknown = [k for k in value if k not in names]
+            if unknown:
+                near = did_you_mean(unknown[0], names).strip()
+                return f"a mapping over {names}" + (f" ({near})" if near else "")
+            return None if all(map(is_non_negative, value.values())) else "finite numbers of at least 0"
+        several = "" if not isinstance(value, (list, tuple)) else "; several weights are several runs: Runs.grid("
+        several += "penalty_weight=[...])" if several else ""
+        if isinstance(value, str) and value in FOLLOWS_PHI:
+            return None
+        return (
+            None
+            if is_non_negative(value)
+            else f"a finite number of at least 0 (0 is ERM) or one of {list(FOLLOWS_PHI)}{several}"
+        )
+
+    default: Any = penalties[0].default_weight
+    meaning = (
+        "lambda, the weight of the penalty: a number; 'adaptive' ((max_e R_e - E R) / penalty at each step), "
+        "'adaptive-exact' (the same, differentiated: the worst risk), 'learned' (climbs lambda * penalty)"
+    )
+    if len(penalties) > 1:
+        meaning = (
+            "the weights: one number for all, or a mapping by name (a part not named keeps its default); 'adaptive', "
+            "'adaptive-exact' or 'learned' weigh the sum of the penalties"
+        )
+        default = {p.name: p.default_weight for p in penalties}
+    return HyperParameter("penalty_weight", default, meaning, ("log", 1e-1, 1e6), True, check)
+
+
+def weight_hyperparameters(penalties: tuple[Penalty, ...]) -> list[HyperParameter]:
+    """lambda, and how it changes in training."""
+    return [
+        _penalty_weight(penalties),
+        HyperParameter(
+            "max_penalty_weight",
+            1e6,
+            "the largest lambda that 'adaptive', 'adaptive-exact' and 'learned' reach",
+            ("log", 1e2, 1e8),
+            True,
+            check_above_zero,
+        ),
+        HyperParameter(
+            "weight_learning_rate",
+            0.05,
+            "Adam's rate for log lambda where penalty_weight='learned'; it starts at 1",
+            ("log", 1e-3, 1.0),
+            True,
+            check_above_zero,
+        ),
+        HyperParameter(
+            "penalty_schedule",
+            "constant",
+            "lambda after the warm-up: at once, or rising to its value: 'linear' from 0, 'geometric' from 1",
+            ("constant", "linear", "geometric"),
+            False,
+            check_choice("constant", "linear", "geometric"),
+        ),
+        HyperParameter(
+            "penalty_ramp",
+            1.0,
+            "steps (or share of the penalised steps) over which lambda rises, if it does",
+            ("linear", 0.1, 1.0),
+            True,
+            _check_ramp,
+        ),
+    ]
+
+
+def warmup_hyperparameter() -> HyperParameter:
+    return HyperParameter(
+        "warmup",
+        0.5,
+        "steps (or share of the steps) of plain risk minimisation before the penalty acts",
+        ("linear", 0.0, 0.95),
+        True,
+        _check_warmup,
+    )
+
+
+def measure_hyperparameters(measure: Measure) -> list[HyperParameter]:
+    """What each environment counts."""
+    return [
+        HyperParameter(
+            "measure",
+            measure,
+            "the probability of each environment: its share of the rows, uniform, a tuple of weights, or 'learned': "
+            "moved up the objective by exponentiated gradient, within measure_distance of the shares",
+            ("empirical", "uniform", "learned"),
+            False,
+            _check_measure,
+        ),
+        HyperParameter(
+            "measure_distance",
+            0.1,
+            "how far a learned measure may go from the shares of the rows: Kullback-Leibler divergence, in nats",
+            ("log", 1e-3, 1.0),
+            True,
+            _check_distance,
+        ),
+        HyperParameter(
+            "measure_rate",
+            0.1,
+            "step size of a learned measure: mu_e <- mu_e exp(rate * d objective / d mu_e), normalised",
+            ("log", 1e-3, 1.0),
+            True,
+            check_above_zero,
+        ),
+    ]
+
+
+def common_hyperparameters(penalties: tuple[Penalty, ...], measure: Measure = "empirical") -> list[HyperParameter]:
+    """What every penalised objective has."""
+    parameters = [
+        *(weight_hyperparameters(penalties) if penalties else []),
+        warmup_hyperparameter(),
+        HyperParameter(
+            "normalise",
+            True,
+            "divide the objective by 1 + lambda once the penalty acts, so that its size does not depend on lambda",
+            (True, False),
+            False,
+            check_choice(True, False),
+        ),
+        *measure_hyperparameters(measure),
+    ]
+    if penalties:
+        parameters.append(
+            HyperParameter(
+                "expand",
+                None,
+                "penalise affine mixtures of the environments too: Affine(n=64, reach=0.5); every environment and "
+                "mixture then counts the same in the penalty",
+                (None, Affine(64, 0.5)),
+                False,
+                _check_expand,
+                _as_affine,
+            )
+        )
+    if any("slope" in p.uses for p in penalties):
+        parameters += [
+            HyperParameter(
+                "reduction",
+                penalties[0].reduction,
+                "'expectation' as the paper writes it; 'authors' sums mass-weighted slopes as the published code does",
+                ("expectation", "authors"),
+                False,
+                check_choice("expectation", "authors"),
+            ),
+            HyperParameter(
+                "batch_estimator",
+                "auto",
+                "mini-batches: 'halves' multiplies the slopes of two half batches, 'plain' squares one; 'auto' takes "
+                "halves for l2 (unbiased) and plain for l1",
+                ("auto", "plain", "halves"),
+                False,
+                check_choice("auto", "plain", "halves"),
+            ),
+        ]
+    return parameters
+
+
+def environment_rate() -> HyperParameter:
+    return HyperParameter(
+        "environment_learning_rate",
+        1e-3,
+        "Adam's rate for rho",
+        ("log", 1e-4, 1e-1),
+        True,
+        check_above_zero,
+    )
+
+
+def minimax_hyperparameters() -> list[HyperParameter]:
+    """What an objective has whose environments are inferred from aux by a network rho."""
+    return [
+        HyperParameter(
+            "schedule",
+            "annealed",
+            "'annealed': rho climbs during the warm-up and is frozen after it (the authors' code); "
+            "'alternating': rho climbs one step before every step of Phi (the paper's update equations)",
+            ("annealed", "alternating"),
+            False,
+            check_choice("annealed", "alternating"),
+        ),
+        HyperParameter("n_environments", 2, "environments to infer", (2, 3, 4, 8), False, check_whole(2)),
+        HyperParameter("environment_hidden", 16, "hidden units of rho", (8, 16, 32, 64), False, check_whole(2)),
+        environment_rate(),
+        HyperParameter(
+            "aux_scaling",
+            "column",
+            "standardise aux by column, or with one mean and deviation for the whole matrix as the authors do",
+            ("column", "authors"),
+            False,
+            check_choice("column", "authors"),
+        ),
+    ]
