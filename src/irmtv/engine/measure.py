@@ -31,12 +31,15 @@ class LearnedMeasure:
             each = counts.repeat_interleave(stage.per_set, 0).to(stage.device, stage.dtype)
             self.adjustment = stage.column("adjustment").unsqueeze(1) / each.clamp_min(1).sqrt()
 
+    def of(self, e: Statistics) -> Tensor:
+        """The present measure: (R, E). Before its first step, the shares of the rows."""
+        return self.mu if self.begun else e.mass.expand_as(self.mu)
+
     def update(self, e: Statistics, weights: Sequence[Weight], scale: Tensor) -> Statistics:
         """The statistics with the new measure. Environments that are absent from a mini-batch stay as they are."""
         with torch.no_grad():
-            if not self.begun:  # from the shares of the rows
-                self.mu.copy_(e.mass.expand_as(self.mu))
-                self.begun = True
+            self.mu.copy_(self.of(e))
+            self.begun = True
             gradient = self._gradient(e, weights, scale)
             if self.adjustment is not None:
                 gradient = gradient + self.adjustment

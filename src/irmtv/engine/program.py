@@ -222,10 +222,18 @@ class Program:
         """The statistics with mixtures and a learned measure, and the penalty weights and scale that follow."""
         if self.mixtures is None and self.measure is None and not self.weights.varies:
             return e, phase.weights if phase.penalised else (), phase.scale
-        e = replace(e, mixtures=self.mixtures, learned=None if self.measure is None else self.measure.mu)
+        e = self._seen(e)
         weights, scale = self.weights.at(phase, e)
         weights = weights if phase.penalised else ()
-        return e if self.measure is None else self.measure.update(e, weights, scale), weights, scale
+        if self.measure is not None and e.risk is not None:  # inferred environments: none before the penalty acts
+            e = self.measure.update(e, weights, scale)
+        return e, weights, scale
+
+    def _seen(self, e: Statistics) -> Statistics:
+        """With the mixtures and the learned measure, if there are any."""
+        if self.mixtures is None and self.measure is None:
+            return e
+        return replace(e, mixtures=self.mixtures, learned=None if self.measure is None else self.measure.of(e))
 
     def _weighted(self, f: Tensor, rows: StepRows) -> Tensor:
         """The mean loss with weights on the rows (R,), its gradient written into the parameters."""
@@ -257,7 +265,7 @@ class Program:
         if source.parameters is None or source.adam is None:
             return
         source.parameters.gradient.zero_()
-        e = summarise(value, slope, source.membership(rows.inferred), self.uses, halves)
+        e = self._seen(summarise(value, slope, source.membership(rows.inferred), self.uses, halves))
         penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
         torch.autograd.backward((self.weights.relative * penalties).sum())
         self.guard.check_other(source.parameters, self.stage.now, source.adam)
