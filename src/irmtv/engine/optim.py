@@ -44,7 +44,10 @@ class FlatParameters:
 
 
 class Adam:
-    """Adam (Kingma & Ba 2015) with the usual constants; `rate` is (R,), 0 holds a run still."""
+    """Adam (Kingma & Ba 2015) with the usual constants; `rate` is (R,), 0 holds a run still.
+
+    Where runs begin at different steps, `count_for` gives each a count of its own.
+    """
 
     beta1, beta2, epsilon = 0.9, 0.999, 1e-8
 
@@ -55,20 +58,28 @@ class Adam:
         on_cpu = parameters.vector.device.type == "cpu"
         # on a GPU the count lives there, so that a recorded step counts on
         self.steps: int | Tensor = 0 if on_cpu else parameters.vector.new_zeros((), dtype=torch.float64)
+        self.acting: Tensor | None = None
         self.sign = 1.0 if maximise else -1.0
         self.set_rate(rate)
 
     def set_rate(self, rate: Tensor) -> None:
         self.rate = self.parameters.spread(rate)
 
+    def count_for(self, acting: Tensor) -> None:
+        """From now on only these runs, (R,) bool, count steps; the others must have gradient 0."""
+        self.acting = self.parameters.spread(acting)
+        if not isinstance(self.steps, Tensor) or self.steps.ndim == 0:
+            self.steps = torch.zeros_like(self.parameters.vector)
+
     @torch.no_grad()
     def step(self) -> None:
         g = self.parameters.gradient
-        self.steps += 1
+        self.steps += 1 if self.acting is None else self.acting
         self.first.lerp_(g, 1 - self.beta1)
         self.second.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-        correction1 = 1 - self.beta1**self.steps
-        correction2 = 1 - self.beta2**self.steps
+        steps = self.steps if self.acting is None else self.steps.clamp_min(1)  # type: ignore[union-attr]
+        correction1 = 1 - self.beta1**steps
+        correction2 = 1 - self.beta2**steps
         denominator = self.second.sqrt().div_(correction2**0.5).add_(self.epsilon)
         if isinstance(correction1, Tensor):
             move = (self.first * self.rate).mul_(self.sign / correction1)

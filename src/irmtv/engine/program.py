@@ -142,6 +142,7 @@ class Program:
 
     def _begin(self, phase: Phase) -> None:
         self._membership = None
+        self.weights.begin(phase)
         self.l2_gradient = self.phi.spread(2 * self.l2 * phase.scale) if bool(self.l2.any()) else None
         if self.source is not None:
             self.source.begin(phase.acting, phase.before, self._training_slopes)

@@ -45,6 +45,7 @@ class PenaltyWeights:
         # whether lambda may differ from step to step
         self.varies = bool(self.objective.penalties) and (self.mode != "given" or self.ramp != "constant")
         self.last = torch.zeros(stage.n_runs, device=stage.device, dtype=stage.dtype)  # of the sum, for the record
+        self.learner: LogWeight | WeightNetwork | None = None
         if not self.objective.penalties:
             return
         self.full = torch.tensor(
@@ -64,8 +65,10 @@ class PenaltyWeights:
         self.relative = self.full / self.full.amax(1, keepdim=True).clamp_min(torch.finfo(stage.dtype).tiny)
         self.relative[self.full.amax(1) == 0] = 1
         if self.mode != "given":
-            self.cap = stage.column("max_penalty_weight")
-        self.learner = LEARNERS[self.mode](stage, phi) if self.mode in LEARNERS else None
+            # the largest factor that `full` may get: 1 each where lambda follows Phi, or its unit
+            self.cap = stage.column("max_penalty_weight") / self.full.amax(1)
+        if self.mode in LEARNERS:
+            self.learner = LEARNERS[self.mode](stage, phi)
 
     def phases(self, infers: bool) -> list[Phase]:
         """Cut the steps where a run's warm-up ends."""
@@ -104,6 +107,11 @@ class PenaltyWeights:
         columns = (weights * scale.unsqueeze(1)).unsqueeze(2).unbind(1)  # P of (R, 1)
         return tuple(zip(weights.unbind(1), columns, strict=True))
 
+    def begin(self, phase: Phase) -> None:
+        """A learned weight starts to climb when the penalty starts to act."""
+        if self.learner is not None:
+            self.learner.adam.count_for(phase.acting)
+
     def at(self, phase: Phase, e: Statistics) -> tuple[Sequence[Weight], Tensor]:
         """The weights of this step and the scale of the objective, both without a graph."""
         if not self.varies or not phase.penalised:
@@ -137,9 +145,8 @@ class PenaltyWeights:
 
     def learn(self, phase: Phase, e: Statistics, scale: Tensor) -> None:
         """One step of the weight up lambda * penalty; Phi's gradient gets its part, where lambda depends on Phi."""
-        if self.mode not in LEARNERS or not phase.penalised:
+        if self.learner is None or not phase.penalised:
             return
-        assert self.learner is not None
         with torch.no_grad():
             penalty = torch.stack(self.objective.penalty_values(e, self.stage.static), 1)
             pull = (self.full * penalty).sum(1) * phase.acting * scale  # (R,)

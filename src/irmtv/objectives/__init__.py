@@ -18,12 +18,27 @@ from irmtv.objectives.irmv1 import IRMV1
 from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
 from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
 from irmtv.objectives.mm_rex import MM_REX
+from irmtv.objectives.ood_tv import OOD_TV_IRM_L1, OOD_TV_IRM_L2, OOD_TV_MINIMAX_L1, OOD_TV_MINIMAX_L2
 from irmtv.objectives.parameters import HyperParameter
 from irmtv.objectives.penalty import Penalty
 from irmtv.objectives.vrex import VREX
 from irmtv.objectives.zin import ZIN
 
-BUILT_IN = (ERM, IRMV1, IRM_TV_L2, IRM_TV_L1, VREX, MM_REX, MINIMAX_TV_L2, ZIN, MINIMAX_TV_L1)
+BUILT_IN = (
+    ERM,
+    IRMV1,
+    IRM_TV_L2,
+    IRM_TV_L1,
+    VREX,
+    MM_REX,
+    MINIMAX_TV_L2,
+    ZIN,
+    MINIMAX_TV_L1,
+    OOD_TV_IRM_L2,
+    OOD_TV_IRM_L1,
+    OOD_TV_MINIMAX_L2,
+    OOD_TV_MINIMAX_L1,
+)
 
 
 class Registry(Mapping[str, Objective]):
