@@ -54,7 +54,7 @@ def list_objectives(
     for objective in OBJECTIVES.values():
         tasks = "every task" if len(objective.tasks) == 3 else ", ".join(objective.tasks)
         needs = f"needs {objective.needs}"
-        console.print(f"[bold]{objective.name:15s}[/bold] {needs:18s} {tasks:12s} {escape(_source(objective))}")
+        console.print(f"[bold]{objective.name:18s}[/bold] {needs:18s} {tasks:12s} {escape(_source(objective))}")
         console.print(Padding(escape(objective.summary), (0, 0, 0, 16)))
     console.print("\nirmtv list NAME: formula and hyper-parameters; a sum is named so: irmtv list irm-tv-l1+vrex")
 

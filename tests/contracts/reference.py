@@ -25,7 +25,15 @@ KINDS = {
     "minimax-tv-l2": "l2",
     "zin": "l2",
     "minimax-tv-l1": "l1",
+    "eiil": "l2",
+    "tiva": "l2",
+    "sparse-irm": "l2",
+    "ood-tv-irm-l2": "l2",
+    "ood-tv-irm-l1": "l1",
+    "ood-tv-minimax-l2": "l2",
+    "ood-tv-minimax-l1": "l1",
 }
+AUTHORS = {"zin", "eiil", "tiva"}  # whose reduction is that of the published code
 UNIFORM = {"irmv1", "mm-rex"}
 MINIMAX = {"minimax-tv-l2", "zin", "minimax-tv-l1"}
 
@@ -73,7 +81,7 @@ def train_reference(task: Task, name: str, s: Settings) -> tuple[Tensor, Tensor]
         total = torch.zeros((), dtype=torch.float64)
         for p in parts:
             measure = "uniform" if p in UNIFORM else "empirical"
-            reduction = "authors" if p == "zin" else "expectation"
+            reduction = "authors" if p in AUTHORS else "expectation"
             args = (task.loss.name, f, y, q, KINDS[p])
             total = total + textbook.objective(*args, 1.0, measure, reduction)
             total = total - textbook.objective(*args, 0.0, measure, reduction)

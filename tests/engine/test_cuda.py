@@ -12,11 +12,15 @@ from irmtv.engine.program import Program
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 
+def has(name, hyperparameter):
+    return any(h.name == hyperparameter for h in OBJECTIVES[name].hyperparameters)
+
+
 def parameters(name, device, **more):
     tasks = [make_simulation(600, (0.999, 0.9), 0.8, random_state=i, n_test=8) for i in range(3)]
     settings = {"steps": 120, "l2": 1e-3, "dtype": torch.float64, **more}
-    if name != "erm":
-        settings |= {"warmup": 60, "penalty_weight": 1e3}
+    quick = {"warmup": 60, "penalty_weight": 1e3, "cluster_steps": 30, "rounds": 2}
+    settings |= {k: v for k, v in quick.items() if k not in more and has(name, k)}
     fitted = train(tasks, name, Runs(seed=range(3), data=range(3)), device=device, **settings)
     return torch.cat([fitted.coefficients()[0], fitted.coefficients()[1].unsqueeze(1)], 1)
 
@@ -28,6 +32,29 @@ def test_a_gpu_gives_what_the_cpu_gives(name, monkeypatch):
     torch.testing.assert_close(recorded, expected, rtol=1e-8, atol=1e-10)
     monkeypatch.setattr(Program, "_advance", lambda self, phase: lambda: self._step(phase))
     torch.testing.assert_close(parameters(name, "cuda"), recorded, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("irm-tv-l1", {"penalty_weight": "adaptive"}),
+        ("irm-tv-l1", {"penalty_weight": "adaptive-exact"}),
+        ("irm-tv-l2", {"penalty_weight": "learned"}),
+        ("irm-tv-l1", {"penalty_schedule": "geometric"}),
+        ("vrex", {"expand": {"n": 8, "reach": 0.5}}),
+        ("irm-tv-l1", {"measure": "learned"}),
+        ("groupdro", {"adjustment": 1.0}),
+        ("eiil", {"variant": "joint"}),
+        ("lff", {"variant": "plain"}),
+        ("tiva", {"gated": True}),
+        ("sparse-irm", {"penalty": "vrex", "kept_share": 0.5}),
+    ],
+    ids=str,
+)
+def test_so_do_variants(name, settings):
+    torch.testing.assert_close(
+        parameters(name, "cuda", **settings), parameters(name, "cpu", **settings), rtol=1e-8, atol=1e-10
+    )
 
 
 def test_a_diverged_run_is_frozen_on_a_gpu_too():

@@ -37,7 +37,7 @@ def test_the_registry_is_a_mapping():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("irm-tv-11", r"objective must be one of \['erm', .*Got 'irm-tv-11'\. Did you mean 'irm-tv-l1'\?"),
+        ("irm-tv-11", r"objective must be one of \['eiil', 'erm', .*Got 'irm-tv-11'\. Did you mean 'irm-tv-l1'\?"),
         ("IRM-TV-L1", r"Did you mean 'irm-tv-l1'\?"),
         ("v-rex", r"Did you mean 'vrex'\?"),
         ("irm-tv-l1+vrx", r"Got 'vrx'\. Did you mean 'vrex'\?"),
@@ -257,7 +257,7 @@ def test_every_objective_says_what_it_is(name):
     assert objective.source
     assert 1990 <= objective.year <= 2030
     assert objective.needs in ("nothing", "environment", "aux")
-    assert [p.name for p in objective.penalties] == ([] if name == "erm" else [name])
+    assert [p.name for p in objective.penalties] == ([] if name in ("erm", "groupdro", "lff", "hrm") else [name])
     assert all(why for why in objective.not_applicable.values())
 
 

@@ -2,6 +2,7 @@
 
 from irmtv.datasets.catalogue import DATASETS, DataSet
 from irmtv.datasets.control import make_control
+from irmtv.datasets.selection_bias import make_selection_bias
 from irmtv.datasets.simulation import (
     expected_worst,
     make_simulation,
@@ -14,6 +15,7 @@ __all__ = [
     "DataSet",
     "expected_worst",
     "make_control",
+    "make_selection_bias",
     "make_simulation",
     "population_accuracy",
     "simulation_limit",

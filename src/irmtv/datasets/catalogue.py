@@ -13,6 +13,7 @@ from torch import Tensor
 
 from irmtv.core.types import Task
 from irmtv.datasets.control import make_control
+from irmtv.datasets.selection_bias import make_selection_bias
 from irmtv.datasets.simulation import make_simulation, population_accuracy, simulation_limit
 
 Floats = npt.NDArray[np.float64]
@@ -51,4 +52,5 @@ def _simulation_limit(arguments: Mapping[str, Any]) -> float:
 DATASETS: Mapping[str, DataSet] = {
     "simulation": DataSet(make_simulation, _simulation_population, _simulation_limit),
     "control": DataSet(make_control),
+    "selection-bias": DataSet(make_selection_bias),
 }

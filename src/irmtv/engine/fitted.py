@@ -93,16 +93,86 @@ class FittedRuns:
 
         return replace(self, chunks=tuple(replace(c, last=then(c), best=None) for c in self.chunks))
 
-    def logits(self, x: Any, *, which: Literal["selected", "last"] = "selected", batch_rows: int = 1 << 16) -> Tensor:
+    def logits(
+        self,
+        x: Any,
+        *,
+        aux: Any = None,
+        which: Literal["selected", "last"] = "selected",
+        batch_rows: int = 1 << 16,
+    ) -> Tensor:
         """Outputs of every run: (R, N), or (R, N, C).
 
         Parameters
         ----------
         x : array (N, ...) that all runs read, columns in the order of training, or a sequence with one array per
             data set.
+        aux : auxiliary variables of these rows, (N, A) or one array per data set, as they were given for training: for
+            objectives whose predictor reads them beside x. Others ignore them.
         which : "selected" for the selection rule's state, "last" for the last step.
         batch_rows : rows computed at a time, to bound memory.
         """
+        inputs, beside = self._features(x), None
+        if self.objective.reads_aux:
+            if aux is None:
+                raise ValueError(
+                    f"aux must be given: the predictor of {self.objective.name!r} reads aux beside x. Use "
+                    "logits(x, aux=...) with the columns of the training rows."
+                )
+            beside = self._aux(aux)
+        parts = []
+        for fitted, state in zip(self.chunks, self.state(which), strict=True):
+            stacked = _read(fitted, inputs, beside, next(iter(state.parameters.values())))
+            if isinstance(fitted.net, Module) and state.buffers:
+                fitted.net.load_buffers(state.buffers)
+            with torch.no_grad():
+                pieces = [
+                    fitted.net.forward(state.parameters, fitted.net.prepare(piece)).logits
+                    for piece in torch.split(stacked, batch_rows, 1)
+                ]
+            parts.append(torch.cat(pieces, 1))
+        return self._in_order(parts)
+
+    def membership(self, aux: Any = None, *, x: Any = None, which: Literal["selected", "last"] = "selected") -> Tensor:
+        """Probability of each inferred environment: (R, N, E).
+
+        Without aux, of every run's own training rows. With it, of rows with these auxiliary variables: aux is (N, A)
+        for all runs, or a sequence with one array of N rows per data set; x likewise, for an objective that infers
+        environments from x too (others ignore it). An objective that infers environments row by row has none for other
+        rows; before it has inferred them they are NaN.
+        """
+        if self.chunks[0].rho is None:
+            return self._membership_by_row(aux, which)
+        if aux is None:
+            own = [t.train for t in self.tasks]
+            aux, x = ([r.aux for r in own], [r.x for r in own]) if len(own) > 1 else (own[0].aux, own[0].x)
+        inputs = self._aux(aux)
+        if len({len(z) for z in inputs}) > 1:
+            raise ValueError(
+                f"aux must have as many rows for every data set. Got {[len(z) for z in inputs]}; give one at a time."
+            )
+        reads_x = self.objective.infers == "rest"
+        if reads_x and x is None:
+            raise ValueError(
+                f"x must be given: {self.objective.name!r} infers environments from x and aux together. Use "
+                "membership(aux, x=...)."
+            )
+        features = self._features(x) if reads_x else None
+        parts = []
+        for fitted, state in zip(self.chunks, self.state(which), strict=True):
+            assert fitted.rho is not None and state.rho is not None
+            scaled = _read(fitted, features, inputs, state.rho["W"]).transpose(1, 2)  # (T, A, N)
+            with torch.no_grad():
+                logits = fitted.rho.logits(state.rho, scaled)  # (R, outputs, N)
+            if fitted.rho.n_outputs == 1:
+                first = torch.sigmoid(logits)
+                parts.append(torch.cat([first, 1 - first], 1).transpose(1, 2))
+            else:
+                parts.append(torch.softmax(logits, 1).transpose(1, 2))
+        return self._in_order(parts)
+
+    def _features(self, x: Any) -> list[Tensor]:
+        """x as one array for all runs, or one per data set."""
         per_set = isinstance(x, (list, tuple)) and len(self.tasks) > 1
         inputs = [_tensor(v) for v in (x if per_set else [x])]
         if per_set and len(inputs) != len(self.tasks):
@@ -116,58 +186,42 @@ class FittedRuns:
                     f"x must have the features of the training rows, (rows, {', '.join(map(str, expected))}). "
                     f"Got {tuple(v.shape)}."
                 )
-        parts = []
-        for fitted, state in zip(self.chunks, self.state(which), strict=True):
-            sets = [inputs[d] for d in fitted.chunk.data] if per_set else inputs
-            parameter = next(iter(state.parameters.values()))
-            stacked = torch.stack(list(sets)).to(parameter)  # (T, N, ...) or (1, N, ...)
-            if isinstance(fitted.net, Module) and state.buffers:
-                fitted.net.load_buffers(state.buffers)
-            with torch.no_grad():
-                pieces = [
-                    fitted.net.forward(state.parameters, fitted.net.prepare(piece)).logits
-                    for piece in torch.split(stacked, batch_rows, 1)
-                ]
-            parts.append(torch.cat(pieces, 1))
-        return self._in_order(parts)
+        return inputs
 
-    def membership(self, aux: Any, *, which: Literal["selected", "last"] = "selected") -> Tensor:
-        """Probability of each inferred environment for rows with these auxiliary variables: (R, N, E).
-
-        aux is (N, A) for all runs, or a sequence with one array of N rows per data set.
-        """
-        if self.chunks[0].rho is None:
-            raise ValueError(
-                f"membership() is for objectives that infer environments from aux. {self.objective.name!r} does not."
-            )
+    def _aux(self, aux: Any) -> list[Tensor]:
+        """aux as one array (N, A) for all runs, or one per data set."""
+        assert self.tasks[0].train.aux is not None
+        n_columns = self.tasks[0].train.aux.shape[1]
         arrays = isinstance(aux, (list, tuple)) and all(hasattr(a, "shape") for a in aux)  # not rows of numbers
         per_set = arrays and len(self.tasks) > 1 and len(aux) == len(self.tasks)
         inputs = [_tensor(a) for a in (aux if per_set else [aux])]
         inputs = [z.unsqueeze(-1) if z.ndim == 1 else z for z in inputs]  # (N, A)
         for z in inputs:
-            if z.ndim != 2 or z.shape[1] != self.chunks[0].rho.n_aux:
+            if z.ndim != 2 or z.shape[1] != n_columns:
                 raise ValueError(
-                    f"aux must have the columns of the training rows, (rows, {self.chunks[0].rho.n_aux}). "
-                    f"Got {tuple(z.shape)}."
+                    f"aux must have the columns of the training rows, (rows, {n_columns}). Got {tuple(z.shape)}."
                 )
-        if len({len(z) for z in inputs}) > 1:
+        return inputs
+
+    def _membership_by_row(self, aux: Any, which: Literal["selected", "last"]) -> Tensor:
+        """Of the training rows, where each has a membership of its own."""
+        first = [s.rho["q"] for s in self.state(which) if s.rho is not None and "q" in s.rho]  # (R', N) per chunk
+        if not first:
             raise ValueError(
-                f"aux must have as many rows for every data set. Got {[len(z) for z in inputs]}; give one at a time."
+                f"membership() is for objectives that infer environments. {self.objective.name!r} does not."
             )
-        parts = []
-        for fitted, state in zip(self.chunks, self.state(which), strict=True):
-            assert fitted.rho is not None and state.rho is not None
-            dtype = state.rho["W"].dtype
-            sets = [inputs[d] for d in fitted.chunk.data] if per_set else inputs * len(fitted.aux_scalers)
-            scaled = torch.stack([s(z, dtype).T for s, z in zip(fitted.aux_scalers, sets, strict=True)])  # (T, A, N)
-            with torch.no_grad():
-                logits = fitted.rho.logits(state.rho, scaled)  # (R, outputs, N)
-            if fitted.rho.n_outputs == 1:
-                first = torch.sigmoid(logits)
-                parts.append(torch.cat([first, 1 - first], 1).transpose(1, 2))
-            else:
-                parts.append(torch.softmax(logits, 1).transpose(1, 2))
-        return self._in_order(parts)
+        if aux is not None:
+            raise ValueError(
+                f"aux must be None for {self.objective.name!r}, which infers the environment of each training row by "
+                "itself: other rows have no membership. Use membership() for the training rows."
+            )
+        sizes = sorted({q.shape[1] for q in first})
+        if len(sizes) > 1:
+            raise ValueError(
+                f"membership() makes one table of all runs, so every data set must have as many rows. Got {sizes}; "
+                "train on each in a call of its own."
+            )
+        return self._in_order([torch.stack([q, 1 - q], 2) for q in first])
 
     def learned(self, name: str, *, which: Literal["selected", "last"] = "selected") -> Tensor:
         """What every run learned beside Phi, by name: (R, ...).
@@ -183,7 +237,11 @@ class FittedRuns:
         return self._in_order([s.learned[name] for s in states])
 
     def coefficients(self, *, which: Literal["selected", "last"] = "selected") -> tuple[Tensor, Tensor]:
-        """Of a linear model: coefficients (R, D) or (R, C, D), and intercepts (R,) or (R, C)."""
+        """Of a linear model: coefficients (R, D) or (R, C, D), and intercepts (R,) or (R, C).
+
+        Where the predictor reads aux beside x (`objective.reads_aux`), D counts the columns of x and then those of aux,
+        the latter per unit of standardised aux.
+        """
         coef, intercept = [], []
         for fitted, state in zip(self.chunks, self.state(which), strict=True):
             if not isinstance(fitted.net, MLP) or len(fitted.net.widths) > 2:
@@ -222,7 +280,7 @@ class FittedRuns:
         name = metric or {"binary": "accuracy", "multiclass": "accuracy"}.get(self.tasks[0].loss.name, "mse")
         if len(sets) == 1:
             y, environment = sets[0].y, sets[0].environment
-            logits = self.logits(sets[0].x, which=which)
+            logits = self.logits(sets[0].x, aux=sets[0].aux, which=which)
         else:
             sizes = [len(s) for s in sets]
             if len(set(sizes)) > 1:
@@ -231,7 +289,9 @@ class FittedRuns:
                     "evaluate on one set of rows at a time, evaluate(rows)."
                 )
             owner = torch.tensor(self.runs.column("data"))
-            logits = self.logits([s.x for s in sets], which=which)
+            aux = [s.aux for s in sets]
+            missing = any(a is None for a in aux)
+            logits = self.logits([s.x for s in sets], aux=None if missing else aux, which=which)
             y = torch.stack([s.y for s in sets])[owner]
             codes = [s.environment for s in sets]
             environment = None if codes[0] is None else torch.stack([c for c in codes if c is not None])[owner]
@@ -248,6 +308,25 @@ class FittedRuns:
     def _in_order(self, parts: Sequence[Tensor]) -> Tensor:
         positions = torch.tensor([i for c in self.chunks for i in c.chunk.runs])
         return torch.cat(list(parts))[torch.argsort(positions)]
+
+
+def _read(fitted: FittedChunk, x: Sequence[Tensor] | None, aux: Sequence[Tensor] | None, like: Tensor) -> Tensor:
+    """What a network reads: x, standardised aux or both, (T, N, ...); (1, N, ...) where all data sets read the same."""
+    data = fitted.chunk.data
+
+    def each(arrays: Sequence[Tensor]) -> list[Tensor]:  # one per data set of the chunk
+        return [arrays[d] for d in data] if len(arrays) > 1 else list(arrays) * len(data)
+
+    if aux is None:
+        assert x is not None
+        return torch.stack(each(x) if len(x) > 1 else list(x)).to(like)
+    scaled = [s(z, like.dtype).to(like) for s, z in zip(fitted.aux_scalers, each(aux), strict=True)]
+    if x is None:
+        return torch.stack(scaled)
+    for a, z in zip(each(x), scaled, strict=True):
+        if len(a) != len(z):
+            raise ValueError(f"aux must have one row for every row of x. Got {len(z)} rows of aux and {len(a)} of x.")
+    return torch.stack([torch.cat([a.to(like), z], 1) for a, z in zip(each(x), scaled, strict=True)])
 
 
 def _tensor(values: Any) -> Tensor:

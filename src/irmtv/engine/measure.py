@@ -15,7 +15,11 @@ from irmtv.objectives.learned_measure import exponentiated_ascent, within_distan
 
 
 class LearnedMeasure:
-    """mu (R, E), one exponentiated step up the objective before every step of Phi."""
+    """mu (R, E), one exponentiated step up the objective before every step of Phi.
+
+    It starts at, and stays near, the shares of the training rows (of all of them, whatever a mini-batch has). Inferred
+    environments have no shares before they are found: mu is their mass until a run's penalty first acts.
+    """
 
     def __init__(self, stage: Stage, n_environments: int) -> None:
         self.stage, self.objective = stage, stage.objective
@@ -23,60 +27,80 @@ class LearnedMeasure:
         distances = [float(s["measure_distance"]) for s in stage.settings]
         self.distance = torch.tensor(distances, device=stage.device, dtype=stage.dtype).unsqueeze(1)
         self.bounded = bool(self.distance.isfinite().any())
+        self.shares: Tensor | None = None  # (R, E), of given environments
         self.mu = torch.full((stage.n_runs, n_environments), 1 / n_environments, device=stage.device, dtype=stage.dtype)
-        self.begun = stage.static.get("measure_start") == "uniform"
+        self.begun = torch.zeros(stage.n_runs, 1, device=stage.device, dtype=torch.bool)  # of inferred environments
         self.adjustment: Tensor | None = None
-        if "adjustment" in stage.static:
-            counts = torch.stack([_counts(t.train.environment, n_environments) for t in stage.tasks])  # (T, E)
-            each = counts.repeat_interleave(stage.per_set, 0).to(stage.device, stage.dtype)
+        if self.objective.infers is not None:
+            return
+        counts = torch.stack([_counts(t.train.environment, n_environments) for t in stage.tasks])  # (T, E)
+        each = counts.repeat_interleave(stage.per_set, 0).to(stage.device, stage.dtype)  # (R, E)
+        self.shares = each / each.sum(1, keepdim=True)
+        there = (each > 0).to(stage.dtype)
+        uniform = stage.static.get("measure_start") == "uniform"
+        self.mu.copy_(there / there.sum(1, keepdim=True) if uniform else self.shares)
+        if any(s.get("adjustment") for s in stage.settings):
             self.adjustment = stage.column("adjustment").unsqueeze(1) / each.clamp_min(1).sqrt()
 
     def of(self, e: Statistics) -> Tensor:
-        """The present measure: (R, E). Before its first step, the shares of the rows."""
-        return self.mu if self.begun else e.mass.expand_as(self.mu)
+        """The present measure: (R, E)."""
+        return self.mu if self.shares is not None else torch.where(self.begun, self.mu, e.mass)
 
     def update(self, e: Statistics, weights: Sequence[Weight], scale: Tensor) -> Statistics:
-        """The statistics with the new measure. Environments that are absent from a mini-batch stay as they are."""
+        """The statistics with the new measure."""
         with torch.no_grad():
             self.mu.copy_(self.of(e))
-            self.begun = True
+            for weight, _ in weights:
+                self.begun.logical_or_((weight > 0).unsqueeze(1))
             gradient = self._gradient(e, weights, scale)
             if self.adjustment is not None:
                 gradient = gradient + self.adjustment
             moved = exponentiated_ascent(self.mu, gradient, self.rate)
             if self.bounded:
-                moved = within_distance(moved, e.mass.expand_as(moved), self.distance)
+                centre = e.mass.expand_as(moved) if self.shares is None else self.shares
+                moved = within_distance(moved, centre, self.distance)
             # a gradient that is not finite is Phi's to report: the measure waits
             good = moved.isfinite().all(1, keepdim=True)
             self.mu.copy_(torch.where(good, moved, self.mu))
         return replace(e, learned=self.mu)
 
     def _gradient(self, e: Statistics, weights: Sequence[Weight], scale: Tensor) -> Tensor:
-        """d (scaled objective) / d mu: (R, E)."""
+        """d (scaled objective) / d mu, up to a number that is the same for all environments: (R, E).
+
+        An environment that a mini-batch does not have counts 0 where the objective is a risk alone (as in groupDRO),
+        and keeps its place among the others where there are penalties.
+        """
         assert e.risk is not None
+        risk = e.risk.detach()
+        if not self.objective.penalties:
+            return risk * scale.unsqueeze(1)
+        if not weights:
+            present = (e.mass > 0).to(risk.dtype)
+            there = present * self.mu
+            whole = there.sum(1, keepdim=True).clamp_min(torch.finfo(risk.dtype).tiny)
+            mean = (there * risk).sum(1, keepdim=True) / whole
+            return present * (risk - mean) / whole * scale.unsqueeze(1)
         still = replace(
             e,
             mean_risk=e.mean_risk.detach(),
             mass=e.mass.detach(),
-            risk=e.risk.detach(),
+            risk=risk,
             slope=None if e.slope is None else e.slope.detach(),
             slope_halves=None if e.slope_halves is None else tuple(s.detach() for s in e.slope_halves),  # type: ignore[arg-type]
         )
-        if not weights:
-            return still.risk * scale.unsqueeze(1)  # type: ignore[operator]
         with torch.enable_grad():
             mu = self.mu.clone().requires_grad_()
             moved = replace(still, learned=mu)
             total = self.objective.risk(moved, self.stage.static)
-            for (weight, _), value in zip(
-                weights, self.objective.penalty_values(moved, self.stage.static), strict=True
-            ):
+            values = self.objective.penalty_values(moved, self.stage.static)
+            for (weight, _), value in zip(weights, values, strict=True):
                 total = total + weight * value
             (gradient,) = torch.autograd.grad((total * scale).sum(), mu)
         return gradient
 
     def state(self) -> dict[str, Tensor]:
-        return {"measure": self.mu.clone()}
+        """For the record: mu; NaN for a run whose inferred environments no penalty has seen."""
+        return {"measure": self.mu.clone() if self.shares is not None else torch.where(self.begun, self.mu, torch.nan)}
 
 
 def _counts(codes: Tensor | None, n_environments: int) -> Tensor:

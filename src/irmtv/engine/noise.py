@@ -27,15 +27,16 @@ class Noise:
 
     def __init__(self, seeds: Sequence[int], device: torch.device, stream: int = 0) -> None:
         keys = torch.tensor([[s & MASK, s >> 32 & MASK] for s in seeds], dtype=torch.int64, device=device)
-        self.key = _mix(_mix(keys[:, 0] + 0x9E3779B9 & MASK) + keys[:, 1] + stream & MASK)  # (R,)
+        low_and_high = _mix(_mix(keys[:, 0] + 0x9E3779B9 & MASK) + keys[:, 1] & MASK)
+        self.key = _mix(low_and_high + stream & MASK)  # (R,)
 
     def uniform(self, step: int | Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """(R, *shape) in (0, 1), never 0 or 1."""
         place = torch.arange(math.prod(shape), device=self.key.device)
         at_step = _mix(self.key + _mix(torch.as_tensor(step, device=self.key.device) & MASK) & MASK)  # (R,)
         bits = _mix(_mix(place + 0x85EBCA6B & MASK) + at_step.unsqueeze(1) & MASK)  # (R, n)
-        # 24 bits: what float32 can hold apart
-        return (((bits >> 8).to(dtype) + 0.5) / 2**24).view(len(self.key), *shape)
+        # 23 bits and the half: what float32 can hold apart, from 0 and 1 too
+        return (((bits >> 9).to(dtype) + 0.5) / 2**23).view(len(self.key), *shape)
 
     def normal(self, step: int | Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Standard normal, (R, *shape)."""

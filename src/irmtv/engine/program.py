@@ -28,10 +28,11 @@ from irmtv.engine.measure import LearnedMeasure
 from irmtv.engine.nets import MLP, Conv1d, Module, Net
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.plan import Chunk
+from irmtv.engine.rho import RhoOnAux
 from irmtv.engine.roles import MASKS, ROW_WEIGHTS
 from irmtv.engine.rows import StepRows, TrainingRows
 from irmtv.engine.snapshots import Snapshot, Watcher
-from irmtv.engine.sources import SOURCES, RhoOnAux
+from irmtv.engine.sources import SOURCES
 from irmtv.engine.stage import Stage
 from irmtv.engine.weights import PenaltyWeights, Phase
 from irmtv.objectives.base import Objective, Weight
@@ -301,7 +302,7 @@ class Program:
         steps = torch.full((len(self.chunk.runs),), self.stage.step)
         for r, step in self.guard.report().items():
             steps[r] = step
-        acting = (self.weights, self.measure, self.mask, self.row_weights)
+        acting = (self.weights, self.measure, self.mask, self.row_weights, getattr(self.source, "selector", None))
         learned = {k: v for a in acting if a is not None for k, v in a.state().items()}
         return State(
             _to_cpu(self._predicting()),

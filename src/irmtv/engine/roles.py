@@ -7,10 +7,13 @@ from typing import Protocol
 
 from torch import Tensor
 
+from irmtv.engine.biased_net import RelativeDifficulty
 from irmtv.engine.nets import Net, Parameters
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.rows import StepRows
+from irmtv.engine.selector import GatedInputs
 from irmtv.engine.sources import Source
+from irmtv.engine.sparse_mask import SparseMask
 from irmtv.engine.stage import Stage
 
 
@@ -47,5 +50,8 @@ class RowWeights(Protocol):
 
 
 # by the names that objectives use; `phi` is Phi's parameters
-MASKS: Mapping[str, Callable[[Stage, Net, FlatParameters, Source | None], Mask]] = {}
-ROW_WEIGHTS: Mapping[str, Callable[[Stage, Net], RowWeights]] = {}
+MASKS: Mapping[str, Callable[[Stage, Net, FlatParameters, Source | None], Mask]] = {
+    "gates": GatedInputs,
+    "sparse": SparseMask,
+}
+ROW_WEIGHTS: Mapping[str, Callable[[Stage, Net], RowWeights]] = {"relative-difficulty": RelativeDifficulty}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.membership import Blocks, Codes, Membership
-from irmtv.engine.batches import StratifiedBatches
+from irmtv.engine.batches import BalancedBatches, Batches, StratifiedBatches
 from irmtv.engine.nets import Module, Net
 from irmtv.engine.sources import Source
 from irmtv.engine.stage import Stage
@@ -38,11 +38,12 @@ class TrainingRows:
         size = stage.static["batch_size"]
         if size == "auto":
             size = None if n_rows < FULL_BATCH_BELOW else BATCH_ROWS
-        self.batches: StratifiedBatches | None = None
+        self.batches: Batches | None = None
         if size is not None and size < n_rows:
             self.x, self.y, self.codes = x, y, codes.to(stage.device)
             per_run = [codes[t] for t in range(stage.n_sets) for _ in range(stage.per_set)]
-            self.batches = StratifiedBatches(per_run, size, stage.generators)
+            balanced = stage.static.get("sampling") == "balanced"
+            self.batches = (BalancedBatches if balanced else StratifiedBatches)(per_run, size, stage.generators)
             return
         # a user's module may look at all rows (batch norm) and would take those that fill up a block for data
         as_they_are = isinstance(net, Module)

@@ -127,18 +127,23 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                 )
             if task.held_out is not None and task.held_out.aux is None:
                 raise ValueError(f"objective {objective.name!r} needs aux for the held-out rows too. Got none.")
+        if objective.reads_aux:
+            _check_reads_aux(task, objective)
     if objective.needs == "aux":
         widths = [t.train.aux.shape[1] for t in tasks if t.train.aux is not None]
         if len(set(widths)) > 1:
             raise ValueError(f"tasks of one call must have the same number of aux columns. Got {widths}.")
+    if objective.infers is not None:
         for s in settings:
-            if isinstance(s["measure"], tuple) and len(s["measure"]) != s["n_environments"]:
+            inferred = s.get("n_environments", 2)  # two where no setting says how many
+            if isinstance(s.get("measure"), tuple) and len(s["measure"]) != inferred:
                 raise ValueError(
-                    f"measure must have one weight per environment, n_environments={s['n_environments']}. "
+                    f"measure must have one weight per environment, n_environments={inferred}. "
                     f"Got {len(s['measure'])} weights."
                 )
     used = [s.get("measure") for s in settings]
-    needs = objective.needs == "environment" or (objective.needs == "nothing" and any(m != "empirical" for m in used))
+    weighs_given = objective.infers is None and any(m not in (None, "empirical") for m in used)
+    needs = objective.needs == "environment" or (objective.needs == "nothing" and weighs_given)
     if not needs:
         return
     for task in tasks:
@@ -164,6 +169,20 @@ def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[
                 )
 
 
+def _check_reads_aux(task: Task, objective: Objective) -> None:
+    """Whether a predictor can read x and aux side by side, in the test rows too."""
+    if task.train.x.ndim != 2:
+        raise ValueError(
+            f"objective {objective.name!r} reads x and aux as one table: x must be (rows, features). Task "
+            f"{task.name!r} has x of shape {tuple(task.train.x.shape)}."
+        )
+    if task.test is not None and task.test.aux is None:
+        raise ValueError(
+            f"objective {objective.name!r} predicts from aux beside x and needs aux for the test rows too. Task "
+            f"{task.name!r} has none there: give make_task(..., test={{..., 'aux': ...}}), or leave the test rows out."
+        )
+
+
 def _because(reason: str | None) -> str:
     return f": {reason}" if reason else ""
 
@@ -183,7 +202,7 @@ def check_watched_environments(tasks: Sequence[Task], objective: Objective) -> N
     """Whether there is a worst environment to look at."""
     for task in tasks:
         rows = task.train if task.held_out is None else task.held_out
-        if objective.infers != "aux" and (rows.environment is None or len(task.train.names) < 2):
+        if objective.infers not in ("aux", "rest") and (rows.environment is None or len(task.train.names) < 2):
             raise ValueError(
                 "select='worst-env' looks at the worst environment of the held-out rows (without them, the training "
                 f"rows), and needs their environments. Task {task.name!r} has none; give them, or use select='iid'."

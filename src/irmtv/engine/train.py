@@ -15,6 +15,7 @@ from irmtv.core.messages import shown
 from irmtv.core.types import Runs, Task
 from irmtv.engine.allocator import keep_freed_memory
 from irmtv.engine.fitted import FittedRuns
+from irmtv.engine.hrm import HrmProgram
 from irmtv.engine.nets import MLP, Net
 from irmtv.engine.plan import plan
 from irmtv.engine.program import Program
@@ -33,6 +34,10 @@ from irmtv.engine.snapshots import History
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.selection import Rule, as_rule
+
+
+# by the names that objectives use, where they have a way of training of their own
+PROCEDURES: Mapping[str, type[Program]] = {"hrm": HrmProgram}
 
 
 @dataclass(frozen=True)
@@ -143,12 +148,14 @@ def train(
         tasks,
         settings,
         PER_RUN | {h.name for h in chosen.hyperparameters if h.per_run},
-        width=_values_per_row(widths, tasks[0], settings),
+        # whoever weighs the rows holds a network like Phi beside it
+        width=_values_per_row(widths * (1 if chosen.row_weights is None else 2), tasks[0], settings),
         widest=max(widths),
         on_cpu=where.type == "cpu",
         memory_bytes=free_memory(where),
         max_chunk=max_chunk,
     )
+    procedure = Program if chosen.procedure is None else PROCEDURES[chosen.procedure]
     started = time.perf_counter()
     finished: list[Program] = []
 
@@ -172,7 +179,7 @@ def train(
 
     for chunk in chunks:
         done = sum(len(p.chunk.runs) for p in finished)
-        program = Program(chunk, tasks, chosen, settings, net, rule, snapshot_every, keep_states, where, dtype)
+        program = procedure(chunk, tasks, chosen, settings, net, rule, snapshot_every, keep_states, where, dtype)
 
         def tell(step: int, done: int = done, program: Program = program) -> None:
             if progress is not None:

@@ -77,7 +77,7 @@ class PenaltyWeights:
             ones = torch.ones(stage.n_runs, device=stage.device, dtype=stage.dtype)
             none = ones < 0
             return [Phase(0, stage.steps, none, none, ones[:, None][:, :0], (), ones, False, None)]
-        annealed = stage.static.get("schedule", "annealed") == "annealed"
+        when = self.objective.climbs(stage.static) if infers else "never"
         cuts = sorted({0, stage.steps, *(int(w) for w in self.warm if w < stage.steps)})
         phases: list[Phase] = []
         before = torch.zeros_like(self.warm, dtype=torch.bool)
@@ -86,8 +86,8 @@ class PenaltyWeights:
             weights = torch.where(acting.unsqueeze(1), self.full, self.objective.warmup_weight(self.full))
             scale = self._scale(weights.sum(1), acting)
             climbing = None
-            if infers:
-                climbing = (~acting if annealed else torch.ones_like(acting)).to(stage.dtype)
+            if when != "never":
+                climbing = (~acting if when == "warm-up" else torch.ones_like(acting)).to(stage.dtype)
                 climbing = climbing if bool(climbing.any()) else None
             penalised = bool(weights.any()) or (self.mode != "given" and bool(acting.any()))
             both = self._as_weights(weights, scale)

@@ -16,10 +16,10 @@ from torch import Tensor
 from irmtv.engine.snapshots import alike
 from irmtv.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
 from irmtv.experiments.spec import Method, Spec
-from irmtv.experiments.spec_checks import is_zero
 from irmtv.experiments.store import RunRecord, Store
 from irmtv.metrics import METRICS
 from irmtv.objectives import OBJECTIVES
+from irmtv.objectives.parameters import warmup_steps
 from irmtv.selection import Choice, Records, choose
 
 COLUMNS = (
@@ -42,8 +42,6 @@ class Candidate:
     def reference(self) -> Tensor:
         """(S,) bool: plain risk minimisation: without a penalty, or before it acts."""
         objective, settings = OBJECTIVES[self.member.method.objective], self.member.settings
-        if not objective.penalties or is_zero(settings["penalty_weight"]):
-            return torch.ones(len(self.steps), dtype=torch.bool)
         return torch.as_tensor(self.steps <= objective.plain_until(settings))
 
     @cached_property
@@ -57,7 +55,7 @@ class Candidate:
             # environments that are still being looked for are others at every step: nothing can be tested on them
             settings = self.member.settings
             annealed = settings["schedule"] == "annealed"
-            begin = OBJECTIVES[self.member.method.objective].plain_until(settings) if annealed else settings["steps"]
+            begin = warmup_steps(settings["warmup"], settings["steps"]) if annealed else settings["steps"]
             steps = steps[steps >= min(begin, steps.max())]
         return steps
 

@@ -254,7 +254,8 @@ def _gains_of_own_models(fitted: FittedRuns, device: str, dtype: torch.dtype, sn
         for d in some:
             task = own[d]
             assert task.held_out is not None
-            pooled_train, pooled_held = fitted.logits(task.train.x), fitted.logits(task.held_out.x)
+            pooled_train = fitted.logits(task.train.x, aux=task.train.aux)
+            pooled_held = fitted.logits(task.held_out.x, aux=task.held_out.aux)
             own_held = alone.logits(task.held_out.x)
             for i, r in enumerate(which):
                 if of[r] == d:
@@ -277,19 +278,19 @@ def _order_of_environments(fitted: FittedRuns, work: Work, data: _Tasks) -> list
     memberships: dict[int, dict[int, Tensor]] = {}
     for r, m in enumerate(work.members):
         if m.seed not in memberships:  # members come repetition by repetition
-            memberships = {m.seed: _memberships(fitted, _aux(data.whole(setting, m.seed)))}
+            memberships = {m.seed: _memberships(fitted, data.whole(setting, m.seed))}
         q = memberships[m.seed][r]
         reference = first.setdefault((m.seed, m.combination), q)
         order.append(align(reference, q))
     return order
 
 
-def _memberships(fitted: FittedRuns, aux: Tensor) -> dict[int, Tensor]:
+def _memberships(fitted: FittedRuns, task: Task) -> dict[int, Tensor]:
     """Of every run (N, E): chunk by chunk, since runs may differ in the number of environments."""
     found: dict[int, Tensor] = {}
     for chunk in fitted.chunks:
         alone = replace(fitted, chunks=(chunk,))
-        found |= zip(sorted(chunk.chunk.runs), alone.membership(aux), strict=True)
+        found |= zip(sorted(chunk.chunk.runs), alone.membership(_aux(task), x=task.train.x), strict=True)
     return found
 
 

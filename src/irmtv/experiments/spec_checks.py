@@ -198,7 +198,8 @@ def _combination_problems(
             (settings,) = resolve_settings(objective, Runs(), engine, combination, n_tasks=1)
         except ValueError as error:
             return [f"{place}: {error}"]
-        if objective.plain_until(settings) >= settings["steps"] and not is_zero(settings["penalty_weight"]):
+        weighs = objective.penalties and not is_zero(settings["penalty_weight"])
+        if weighs and objective.plain_until(settings) >= settings["steps"]:
             return [
                 f"{place}: warmup must be shorter than steps={settings['steps']}, or the penalty never acts. "
                 f"Got warmup={settings['warmup']!r}."

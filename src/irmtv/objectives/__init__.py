@@ -11,16 +11,22 @@ from importlib.metadata import entry_points
 
 from irmtv.core.messages import did_you_mean
 from irmtv.objectives.base import Objective, combine, penalised
+from irmtv.objectives.eiil import EIIL
 from irmtv.objectives.erm import ERM
+from irmtv.objectives.groupdro import GROUPDRO
+from irmtv.objectives.hrm import HRM
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
 from irmtv.objectives.irmv1 import IRMV1
+from irmtv.objectives.lff import LFF
 from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
 from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
 from irmtv.objectives.mm_rex import MM_REX
 from irmtv.objectives.ood_tv import OOD_TV_IRM_L1, OOD_TV_IRM_L2, OOD_TV_MINIMAX_L1, OOD_TV_MINIMAX_L2
 from irmtv.objectives.parameters import HyperParameter
 from irmtv.objectives.penalty import Penalty
+from irmtv.objectives.sparse_irm import SPARSE_IRM
+from irmtv.objectives.tiva import TIVA
 from irmtv.objectives.vrex import VREX
 from irmtv.objectives.zin import ZIN
 
@@ -31,8 +37,14 @@ BUILT_IN = (
     IRM_TV_L1,
     VREX,
     MM_REX,
+    GROUPDRO,
+    SPARSE_IRM,
+    EIIL,
+    LFF,
+    HRM,
     MINIMAX_TV_L2,
     ZIN,
+    TIVA,
     MINIMAX_TV_L1,
     OOD_TV_IRM_L2,
     OOD_TV_IRM_L1,

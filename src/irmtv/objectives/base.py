@@ -22,6 +22,7 @@ from irmtv.objectives.parameters import (
 from irmtv.objectives.penalty import Penalty, Subgradient, Uses
 
 Needs = Literal["nothing", "environment", "aux"]
+Climbs = Literal["warm-up", "always", "never"]
 Weight = tuple[Tensor, Tensor]  # lambda (R,), and lambda times the scale of the gradient (R, 1)
 
 
@@ -37,6 +38,10 @@ def _weight_after_warmup(weight: Tensor) -> Tensor:
 
 def _no_weight_in_warmup(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight)
+
+
+def _as_scheduled(settings: Mapping[str, Any]) -> Climbs:
+    return "always" if settings.get("schedule") == "alternating" else "warm-up"
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class Objective:
     not_applicable: Mapping[str, str] = field(default_factory=dict)  # contract -> why it does not apply
     undefined: Mapping[str, str] = field(default_factory=dict)  # task that is not among `tasks` -> why
     infers: str | None = None  # where inferred environments come from: "aux", ...; None where they are given
+    # with these settings, at which steps inferred environments climb the penalties
+    climbs: Callable[[Mapping[str, Any]], Climbs] = field(default=_as_scheduled, repr=False)
     weight_mode: str = "given"  # how lambda comes about, unless the penalty weight says
     row_weights: str | None = None  # somebody who says how much each row counts
     mask: str | None = None  # somebody who switches weights of Phi off
@@ -74,10 +81,16 @@ class Objective:
         return self if self.choose is None else self.choose(self, settings)
 
     def plain_until(self, settings: Mapping[str, Any]) -> int:
-        """Up to this step training is plain risk minimisation: the warm-up, where no penalty acts in it."""
-        if self.warmup_weight is not _no_weight_in_warmup or "warmup" not in settings:
-            return 0
+        """Up to this step training is plain risk minimisation: all of ERM; else the warm-up, if nothing acts in it."""
         steps = int(settings["steps"])
+        others = self.row_weights or self.procedure or (settings.get("measure") or self.measure) == "learned"
+        if others:
+            return 0
+        weight = settings.get("penalty_weight", 0)
+        if self.mask is None and not any(weight.values() if isinstance(weight, Mapping) else [weight]):
+            return steps
+        if self.warmup_weight is not _no_weight_in_warmup:
+            return 0
         return min(warmup_steps(settings["warmup"], steps), steps)
 
     def weight_mode_of(self, settings: Mapping[str, Any]) -> str:
@@ -179,6 +192,12 @@ class Objective:
                     "reduction='authors' weighs slopes by the environments' masses, and mixtures of environments have "
                     f"none. Got expand={settings['expand']!r} for {p.name!r}; use reduction='expectation' with it."
                 )
+        if self.infers is not None and settings.get("measure") == "learned" and settings.get("expand") is not None:
+            raise ValueError(
+                "measure='learned' has nothing to act on here: the risk of inferred environments is the mean loss, and "
+                "with expand the penalties count every environment and mixture the same. Got "
+                f"expand={settings['expand']!r} for {self.name!r}; use expand=None, or measure='empirical'."
+            )
         return settings
 
     def weights(self, penalty_weight: Any) -> list[float]:
@@ -238,7 +257,8 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
     infers = list(dict.fromkeys(o.infers for o in parts if o.infers is not None))
     if len(infers) > 1:
         raise ValueError(f"the parts of a sum must see the same environments. Got {name!r}, which infers {infers}.")
-    needs: Needs = next((o.needs for o in parts if o.infers is not None), "environment")
+    inferring = next((o for o in parts if o.infers is not None), None)
+    needs: Needs = "environment" if inferring is None else inferring.needs
     if infers:  # every part then sees the inferred environments
         functions = [p.function for p in penalties]
         if len(set(functions)) < len(functions):
@@ -265,6 +285,7 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
         hyperparameters=tuple(parameters.values()),
         measure=parts[0].measure,
         infers=infers[0] if infers else None,
+        climbs=_as_scheduled if inferring is None else inferring.climbs,
         tasks=tuple(t for t in parts[0].tasks if all(t in o.tasks for o in parts)),
         not_applicable={k: f"{o.name}: {why}" for o in parts for k, why in o.not_applicable.items()},
     )
