@@ -86,7 +86,7 @@ def test_default_task():
     assert test.environment.dtype == torch.int64
     assert torch.bincount(test.environment).tolist() == [1250] * 4
     assert test.names == ("p_s=0.999", "p_s=0.8", "p_s=0.2", "p_s=0.001")
-    assert test.aux is None
+    assert test.aux.shape == (5000, 1) and 0 < test.aux.min() < 0.01 and 0.99 < test.aux.max() < 1
 
 
 def test_card():

@@ -12,7 +12,7 @@ from irmtv import Runs, make_task, train
 from irmtv.core.projection import onto_box_with_sum
 from irmtv.engine import MLP, Conv1d, Module
 from irmtv.engine.noise import Noise
-from irmtv.engine.sparse_mask import STREAM, masked_shapes, within_budget
+from irmtv.engine.sparse_mask import STREAM, SparseMask, masked_shapes, within_budget
 
 S = {"dtype": torch.float64, "steps": 60, "warmup": 10, "penalty_weight": 20.0, "learning_rate": 1e-2}
 # a few dozen steps are few: the share falls early, and scores move fast
@@ -228,19 +228,20 @@ def test_a_frozen_runs_scores_stand_still():
 
     x = 0.1 * (np.abs(np.random.default_rng(0).normal(size=(60, 6))) + 0.5)
     task = make_task(x, x[:, 0], environment=np.arange(60) % 2, loss=finite_until_one, dtype=torch.float64, min_rows=1)
-    settings = {**S, **FAST, "steps": 120, "warmup": 120}
+    settings = {**S, **FAST, "steps": 120, "warmup": 120, "score_learning_rate": 5e-3}
     del settings["learning_rate"]
-    runs = Runs(seed=[0, 0, 0], learning_rate=[1e-7, 6e-3, 2e-7], kept_share=0.5)
+    runs = Runs(seed=[0, 0, 0], learning_rate=[1e-7, 9e-3, 2e-7], kept_share=0.3)
     fitted = train(task, "sparse-irm", runs, snapshot_every=1, keep_states=True, **settings)
     assert list(fitted.diverged) == [1]
     died = fitted.diverged[1]
     assert 26 < died < 70  # while the share was falling
     then = fitted.at(died)
-    assert 0.5 * 6 + 0.1 < then.learned("scores")[1].sum() < 5.9
+    assert (then.learned("scores")[1] >= 0.5).sum() > 2  # more than may stay in the end
+    assert 0.3 * 6 + 0.1 < then.learned("scores")[1].sum() < 5.9
     for step in (died + 1, died + 20, 120):
         assert torch.equal(fitted.at(step).learned("scores")[1], then.learned("scores")[1])
         assert torch.equal(parameters(fitted.at(step))[1], parameters(then)[1])
-    neighbours = train(task, "sparse-irm", Runs(seed=[0, 0], learning_rate=[1e-7, 2e-7], kept_share=0.5), **settings)
+    neighbours = train(task, "sparse-irm", Runs(seed=[0, 0], learning_rate=[1e-7, 2e-7], kept_share=0.3), **settings)
     for mine, theirs in ((0, 0), (2, 1)):
         assert close(fitted.learned("scores")[mine], neighbours.learned("scores")[theirs])
         assert close(parameters(fitted)[mine], parameters(neighbours)[theirs])
@@ -345,3 +346,21 @@ def test_all_at_once_and_from_the_first_step():
         expected = 10 if first == 1.0 else 5
         assert fitted.learned("scores").sum() <= expected + 1e-9
         assert parameters(fitted)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gradient_too_large_to_square_moves_its_score_and_spoils_nothing(monkeypatch, dtype):
+    after = SparseMask.after
+
+    def with_large_gradients(mask):
+        if mask.stage.step == 30:
+            mask.parameters.gradient[:3] = torch.tensor([torch.inf, torch.finfo(dtype).max, torch.nan])
+        after(mask)
+
+    settings = {**S, **FAST, "dtype": dtype}
+    plain = train(task_of(features=6), "sparse-irm", kept_share=0.5, **settings)
+    monkeypatch.setattr(SparseMask, "after", with_large_gradients)
+    fitted = train(task_of(features=6), "sparse-irm", kept_share=0.5, **settings)
+    scores = fitted.learned("scores")[0]
+    assert scores.isfinite().all() and parameters(fitted)[0].isfinite().all() and not fitted.diverged
+    assert scores[0] < plain.learned("scores")[0, 0] - 0.5  # down, as its gradient says

@@ -371,3 +371,32 @@ def test_counts(value, good):
 @pytest.mark.parametrize(("value", "good"), [(1e-9, True), (3, True), (0, False), (math.inf, False), (math.nan, False)])
 def test_positive_numbers(value, good):
     assert (check_above_zero(value) is None) is good
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "until"),
+    [
+        ("erm", {}, 100),
+        ("erm", {"measure": "learned"}, 0),
+        ("groupdro", {}, 0),
+        ("lff", {}, 0),
+        ("hrm", {}, 0),
+        ("irm-tv-l1", {"warmup": 30}, 30),
+        ("irm-tv-l1", {"warmup": 30, "penalty_weight": 0.0}, 100),
+        ("irm-tv-l1", {"warmup": 30, "penalty_weight": "adaptive"}, 30),
+        ("irm-tv-l1", {"warmup": 30, "measure": "learned"}, 0),
+        ("irmv1", {"warmup": 30}, 0),  # its penalty has weight 1 in the warm-up
+        ("irmv1", {"warmup": 30, "penalty_weight": 0.0}, 100),
+        ("eiil", {"warmup": 0.4}, 40),
+        ("ood-tv-irm-l1", {"warmup": 30, "penalty_weight": 0.0}, 100),
+        ("sparse-irm", {"warmup": 10}, 10),
+        ("sparse-irm", {"warmup": 90}, 28),  # from there on weights are dropped
+        ("sparse-irm", {"warmup": 10, "penalty_weight": 0.0}, 28),
+        ("tiva", {"warmup": 30}, 30),
+        ("tiva", {"warmup": 30, "gated": True}, 0),
+        ("irm-tv-l1+vrex", {"warmup": 30, "penalty_weight": {"irm-tv-l1": 0.0, "vrex": 0.0}}, 100),
+    ],
+)
+def test_how_long_training_is_plain_risk_minimisation(name, given, until):
+    objective = OBJECTIVES[name]
+    assert objective.plain_until({**objective.resolve(given), "steps": 100}) == until

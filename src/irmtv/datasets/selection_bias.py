@@ -163,10 +163,10 @@ def noiseless(stable: Floats) -> Floats:
 
 
 def _rates(name: str, value: Any) -> tuple[float, ...]:
-    rates = tuple(value) if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else (value,)
-    good = rates and all(
-        isinstance(r, (int, float, np.number)) and not isinstance(r, bool) and 1 < abs(r) < np.inf for r in rates
-    )
+    several = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
+    rates = tuple(value) if several else (value,)
+    numbers = all(isinstance(r, (int, float, np.integer, np.floating)) and not isinstance(r, bool) for r in rates)
+    good = numbers and rates and all(1 < abs(float(r)) < np.inf for r in rates)
     if not good or len(set(rates)) < len(rates):
         raise ValueError(
             f"{name} must hold different finite numbers below -1 or above 1 (at -1 and 1 every row is kept). "

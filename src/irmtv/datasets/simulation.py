@@ -85,7 +85,7 @@ def make_simulation(
     -------
     Task
         ``train``: x (n_samples, n_invariant + n_spurious), y 0/1, environment, aux = t (n_samples, 1).
-        ``test``: the same without aux. ``card``: the settings, their limit, and what shifts.
+        ``test``: the same, its t without meaning. ``card``: the settings, their limit, and what shifts.
 
     Examples
     --------
@@ -121,7 +121,9 @@ def make_simulation(
     sizes = [n_test // len(test_p_s) + (e < n_test % len(test_p_s)) for e in range(len(test_p_s))]
     code = np.repeat(np.arange(len(test_p_s)), sizes)  # (n_test,)
     x, y = _draw(test_stream, np.asarray(test_p_s)[code], p_v, n_invariant, n_spurious, generator)
-    test = Rows(x, y, torch.from_numpy(code), names=tuple(f"p_s={p!r}" for p in test_p_s))
+    # a time like those of training, for predictors that read it; drawn last, so that x and y do not depend on it
+    aux = torch.from_numpy(test_stream.uniform(size=(n_test, 1))).float()
+    test = Rows(x, y, torch.from_numpy(code), aux, tuple(f"p_s={p!r}" for p in test_p_s))
 
     limit = simulation_limit(p_v, n_invariant, generator)
     card = {

@@ -7,7 +7,11 @@ been assigned anew) come on top.
 
 Every round begins anew: random labels, new models in the front end, theta at the run's start and gates half open in
 the back end. What a round hands on is the density of its gates. The ERM steps move theta alone, on the mean loss over
-all rows, under gates with noise: theta then fits the gates as they are when these begin to move.
+all rows, under gates with noise: theta then fits the gates as they are when these begin to move. The refit starts
+from the last round's coefficients times their gates, and features that are not kept have coefficient 0.
+
+The clusters' models have no intercepts unless asked for. With them the clusters follow the target, not the features:
+levels of y in a regression, and in a classification the classes themselves, which an intercept alone predicts.
 
 A step knows the data through risks, gradients and Hessian products of every cluster. Squared errors have them
 from Gram matrices that are made once per assignment (`GramRisks`), so a step does not touch the rows.
@@ -178,13 +182,16 @@ class Gates:
         if self.adam is not None:
             self.adam.step()
 
-    def settle(self) -> Tensor:
-        """From here on only the features above the limit, or the one with the largest density. Says for whom (R,)."""
+    def settle(self, held: Tensor) -> Tensor:
+        """From here on only features above the limit; where there are none, the one with the largest density.
+
+        Says for whom there were none (R,). Runs that are held still (R,) keep what they have.
+        """
         densities = self.density()
         kept = densities > self.stage.column("keep_density").unsqueeze(1)
-        none = ~kept.any(1)
+        none = ~kept.any(1) & ~held
         best = torch.nn.functional.one_hot(densities.argmax(1), densities.shape[1]).bool()
-        self.kept = torch.where(none.unsqueeze(1), best, kept).to(self.mu.dtype)
+        self.kept = torch.where(none.unsqueeze(1), best, kept | held.unsqueeze(1)).to(self.mu.dtype)
         return none
 
     def density(self) -> Tensor:
@@ -246,6 +253,8 @@ class HrmProgram(Program):
     def run(self, tell: Callable[[int], None]) -> None:
         end, everything = 0, self._risks(self.x, self.y, torch.zeros_like(self.codes), 1)
         for k, (begin, middle, end) in enumerate(self.lengths()):
+            if self.guard.all_dead:
+                break
             tell(begin)
             self._find_clusters(first=k == 0)
             risks = self._risks(self.x, self.y, self.codes, self.static["n_clusters"])
@@ -300,9 +309,9 @@ class HrmProgram(Program):
         self.codes = torch.where(held.unsqueeze(1), self.codes, torch.stack(labels).to(stage.device))
         starts, size = [], self.front_x.shape[2]
         for s, g in zip(stage.settings, stage.generators, strict=True):
-            models = [self.net.init(int(s["seed"]), g) for _ in range(n)]
+            each = [self.net.init(int(s["seed"]), g) for _ in range(n)]
             # (K, C, D + 1), or (K, C, D) without intercepts
-            starts.append({"w": torch.stack([torch.cat([m["W0"], m["b0"]], 1)[:, :size] for m in models])})
+            starts.append({"w": torch.stack([torch.cat([m["W0"], m["b0"]], 1)[:, :size] for m in each])})
         models = FlatParameters(starts, stage.device, stage.dtype)
         wanted = self.gates.density()
         wanted = stage.column("first_density").unsqueeze(1).expand_as(wanted) if first else wanted
@@ -336,7 +345,6 @@ class HrmProgram(Program):
         for _ in range(self.static["cluster_steps"]):
             advance()
 
-    @torch.no_grad()
     def _nearest(self, w: Tensor) -> Tensor:
         """The model with the least loss of every row: (R, N)."""
         n_sets, per_set = self.stage.n_sets, self.stage.per_set
@@ -397,13 +405,10 @@ class HrmProgram(Program):
 
     def _refit(self, tell: Callable[[int], None], start: int, everything: ClusterRisks) -> None:
         """On the features kept, from where the last round left them."""
-        settled = self.gates.settled(self.phi.views)["W0"]
-        nothing = self.gates.settle()
-        w = self.phi.views["W0"].detach()
-        w.copy_(settled)
-        nothing &= ~self.guard.dead
-        if bool(nothing.any()):
-            which = [self.chunk.runs[r] for r in nothing.nonzero().flatten().tolist()]
+        self.phi.views["W0"].copy_(self.gates.settled(self.phi.views)["W0"])
+        none = self.gates.settle(self.guard.dead)
+        if bool(none.any()):
+            which = [self.chunk.runs[r] for r in none.nonzero().flatten().tolist()]
             warnings.warn(
                 f"hrm closed the gates of all features (runs {shown(which)}); the feature with the largest density was "
                 "kept. Lower penalty_weight, or raise gate_weight.",

@@ -78,7 +78,7 @@ class SparseMask:
         self.parameters.gradient.nan_to_num_(nan=0.0).clamp_(-self.largest, self.largest)
         self.optimizer.step()
         now = self._now()
-        if isinstance(self.optimizer.steps, Tensor):  # of a recorded step: the count, too, begins with the falling share
+        if isinstance(self.optimizer.steps, Tensor):  # a recorded step: its count begins with the falling share, too
             self.optimizer.steps.mul_(now >= self.first)
         moving = self.optimizer.rate.view(self.scores.shape)[:, 0] > 0  # the guard sets a frozen run's rate to 0
         share = kept_at(now + 1, self.first, self.last, self.kept_share)

@@ -35,7 +35,6 @@ from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.selection import Rule, as_rule
 
-
 # by the names that objectives use, where they have a way of training of their own
 PROCEDURES: Mapping[str, type[Program]] = {"hrm": HrmProgram}
 

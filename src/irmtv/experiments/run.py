@@ -321,7 +321,8 @@ def _test_results(
     if fitted.tasks[0].test is None:
         return last
     found: dict[str, list[np.ndarray]] = {}
-    linear = tuple(i for i, c in enumerate(fitted.chunks) if isinstance(c.net, MLP) and len(c.net.widths) == 2)
+    on_x = [] if fitted.objective.reads_aux else list(enumerate(fitted.chunks))  # a predictor of x alone
+    linear = tuple(i for i, c in on_x if isinstance(c.net, MLP) and len(c.net.widths) == 2)
     known = sorted(r for i in linear for r in fitted.chunks[i].chunk.runs)  # runs whose population accuracy is exact
     assert fitted.history is not None
     names: tuple[Any, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -71,6 +72,7 @@ class Objective:
     weight_mode: str = "given"  # how lambda comes about, unless the penalty weight says
     row_weights: str | None = None  # somebody who says how much each row counts
     mask: str | None = None  # somebody who switches weights of Phi off
+    mask_from: str | None = None  # the setting that says from which share of the steps on; None: from the first
     reads_aux: bool = False  # whether the predictor reads aux beside x
     procedure: str | None = None  # a training procedure of its own, in place of the common steps
     # the objective for these settings, where a setting chooses among penalties
@@ -82,16 +84,20 @@ class Objective:
 
     def plain_until(self, settings: Mapping[str, Any]) -> int:
         """Up to this step training is plain risk minimisation: all of ERM; else the warm-up, if nothing acts in it."""
+        if self.choose is not None:
+            return replace(self.chosen(settings), choose=None).plain_until(settings)
         steps = int(settings["steps"])
         others = self.row_weights or self.procedure or (settings.get("measure") or self.measure) == "learned"
         if others:
             return 0
+        if self.mask is not None:
+            steps = math.ceil(settings[self.mask_from] * steps) if self.mask_from else 0
         weight = settings.get("penalty_weight", 0)
-        if self.mask is None and not any(weight.values() if isinstance(weight, Mapping) else [weight]):
+        if not any(weight.values() if isinstance(weight, Mapping) else [weight]):
             return steps
         if self.warmup_weight is not _no_weight_in_warmup:
             return 0
-        return min(warmup_steps(settings["warmup"], steps), steps)
+        return min(warmup_steps(settings["warmup"], int(settings["steps"])), steps)
 
     def weight_mode_of(self, settings: Mapping[str, Any]) -> str:
         """How lambda comes about: "given", or one of the ways in which it follows Phi."""

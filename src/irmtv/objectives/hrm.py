@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from irmtv.objectives.base import Objective
@@ -223,7 +222,7 @@ HRM = Objective(
         "duplicate-environment": "its environments are clusters of rows; none are given",
         "duplicate-rows": "its clusters begin as random labels, which two copies of a row need not share",
         "authors-reduction": "it uses no slopes",
-        "penalty-gradient": "its penalty is of gradients in theta; tests/engine/test_hrm.py has its gradient by autograd",
+        "penalty-gradient": "its penalty is of gradients in theta; tests/engine/test_hrm.py has it by autograd",
         "textbook-steps": "its own steps are checked by hand in tests/engine/test_hrm.py",
     },
 )

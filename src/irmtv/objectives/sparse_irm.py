@@ -149,6 +149,7 @@ SPARSE_IRM = Objective(
     penalties=(PENALTIES["irm-tv-l2"],),
     hyperparameters=_hyperparameters(),
     mask="sparse",
+    mask_from="sparsify_from",
     choose=choose_penalty,
     not_applicable={
         "zero-weight-is-erm": "the mask remains without the penalty; with kept_share=1 too it is ERM, which "
