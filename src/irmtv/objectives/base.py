@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -91,7 +90,7 @@ class Objective:
         if others:
             return 0
         if self.mask is not None:
-            steps = math.ceil(settings[self.mask_from] * steps) if self.mask_from else 0
+            steps = round(settings[self.mask_from] * steps) if self.mask_from else 0
         weight = settings.get("penalty_weight", 0)
         if not any(weight.values() if isinstance(weight, Mapping) else [weight]):
             return steps
