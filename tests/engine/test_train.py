@@ -403,7 +403,7 @@ def test_every_layout_of_aux_trains_as_the_plain_network(monkeypatch, aux, n_env
         return lay_out(z, per_set)
 
     def fit(layout):
-        monkeypatch.setattr("irmtv.engine.sources.lay_out", layout)
+        monkeypatch.setattr("irmtv.engine.rho.lay_out", layout)
         settings = {**S, "schedule": schedule, "n_environments": n_environments, "environment_learning_rate": 0.01}
         return train(tasks, "minimax-tv-l1+vrex", Runs(range(4), data=[0, 1, 0, 1]), hidden=(3,), **settings)
 
