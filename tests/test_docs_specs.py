@@ -16,6 +16,8 @@ from irmtv.experiments.results import COLUMNS
 from irmtv.experiments.schema import TABLES
 from irmtv.experiments.spec import Data, Method, Selection, Training, _Head, _PublishedTable
 from irmtv.experiments.spec_checks import LIST_VALUED, METHOD_KEYS
+from irmtv.objectives import BUILT_IN, OBJECTIVES
+from irmtv.objectives.parameters import FOLLOWS_PHI
 from irmtv.selection import RULES
 from irmtv.selection.invariant import DEFAULTS
 
@@ -97,12 +99,22 @@ def test_every_rule_and_every_option_of_invariance_has_a_row():
 
 def test_what_else_the_page_names():
     tables = re.findall(r"CREATE TABLE (\w+)", TABLES)
-    for name in (*COLUMNS, *tables, *LIST_VALUED, *DATASETS):
+    for name in (*COLUMNS, *tables, *LIST_VALUED, *DATASETS, *(o.name for o in BUILT_IN)):
         assert f"`{name}`" in PAGE, name
-    assert f"today {' and '.join(f'`{name}`' for name in DATASETS)}" in PAGE
+    for word in (*DATASETS, *FOLLOWS_PHI):
+        assert f'`"{word}"`' in PAGE, word
+    *others, last = (f"`{name}`" for name in DATASETS)
+    assert f"today {', '.join(others)} and {last}" in PAGE
     at_most = f"at most {plan.RUNS_PER_GROUP['cpu']} on a CPU, {plan.RUNS_PER_GROUP['cuda']:,} on a GPU"
     assert at_most in PAGE
     assert "\N{EM DASH}" not in PAGE
+
+
+def test_objectives_stand_where_they_belong():
+    """In the table of where environments come from."""
+    found = dict(re.findall(r"^\| (labels|aux|nothing): .*? \| (.*) \|$", section("### `[[methods]]`"), re.MULTILINE))
+    for needs, where in {"environment": "labels", "aux": "aux", "nothing": "nothing"}.items():
+        assert set(re.findall(r"`([^`]+)`", found[where])) == {o.name for o in OBJECTIVES.values() if o.needs == needs}
 
 
 def test_the_wrong_example_is_answered_as_shown(tmp_path, monkeypatch):

@@ -55,6 +55,7 @@ INSIDE = {
         "roles",
         "weights",
         "measure",
+        "shared",
         "program",
         "hrm",
         "train",

@@ -114,7 +114,9 @@ def test_all_dead():
         ("minimax-tv-l1", {"schedule": "alternating"}, {"learning_rate": 1e200}),
         ("minimax-tv-l1", {}, {"environment_learning_rate": 1e200}),
         ("minimax-tv-l1", {"schedule": "alternating"}, {"environment_learning_rate": 1e200}),
-        ("minimax-tv-l1", {"batch_size": 30}, {"environment_learning_rate": 1e200}),
+        # finite losses whose slopes are too large for rho's gradient. (A huge rate of rho's own need not fail in
+        # mini-batches: where it makes all of rho's logits infinite of one sign, environments are one-sided but finite.)
+        ("minimax-tv-l1", {"batch_size": 30}, {"learning_rate": 1e150}),
         ("irm-tv-l1", {}, {"penalty_weight": 1e307}),
     ],
 )

@@ -293,6 +293,19 @@ def test_a_diverging_run_is_frozen_alone(rate):
         assert close(fitted.coefficients()[0][1], start[0] / 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*diverged")
+def test_a_frozen_run_keeps_its_gates_and_its_features():
+    task = task_of("squared", n=60, features=4)
+    shared = {k: v for k, v in SHORT.items() if k not in ("growth", "gate_learning_rate", "keep_density")}
+    late = train(task, "hrm", Runs(seed=1, growth=1e300), **shared, keep_density=1.0)  # in the second round
+    assert late.diverged[0] > 20
+    assert (late.coefficients()[0] != 0).all()  # though no density is above 1
+    runs = Runs(seed=1, gate_learning_rate=[1e160, 0.06])
+    gates = train(task, "hrm", runs, **{**shared, "penalty_weight": 0.01})
+    assert list(gates.diverged) == [0] and gates.diverged[0] < 12  # in the first; the other run has a second
+    assert sorted(set(gates.learned("gates")[0].tolist())) == [0.0, 1.0]
+
+
 def test_runs_that_all_diverge_end_early():
     task = task_of("binary", n=60, features=4)
     large = make_task(task.train.x.numpy() * 1e160, task.train.y.numpy(), dtype=torch.float64)

@@ -358,6 +358,35 @@ def test_invariance_of_a_method_that_infers_compares_with_its_own_weight_of_0(tw
         assert row.figures == verdict.figures
 
 
+@pytest.mark.parametrize("objective", ["minimax-tv-l1", "tiva"])
+def test_without_a_weight_of_0_the_end_of_the_warm_up_is_what_invariance_compares_with(tmp_path, objective):
+    """There it is what a run without a penalty is, on environments that change no more."""
+    method = {"objective": objective, "warmup": 15, "environment_learning_rate": 0.1, "label": "own"}
+    options = {"rules": ["invariance"], "folds": 3, "invariance": {**OPTIONS, "level": 0.5}}
+    options |= {"arguments": {"n_samples": 600}, "training": {"dtype": "float64"}}
+    spec = small({**method, "penalty_weight": [10.0, 1e4]}, **options)
+    experiment = Experiment(spec, tmp_path / "x")
+    own = experiment.candidates("own", 0, from_step=15)
+    reference = [steps_of(c) == 15 for c in own]
+    assert reference == [plain(*c) for c in own] and len(own) == 8 and sum(reference) == 2
+    verdict = invariance(records(own, reference), **options["invariance"])
+    row = experiment.row("own", "invariance", 0)
+    assert_chosen(row, *own[verdict.index])
+    assert row.outcome == verdict.outcome != "erm-invariant" and row.figures == verdict.figures
+
+    without = {**method, "label": "plain", "penalty_weight": 0.0}
+    (never, s), *_ = Experiment(small(without, **options), tmp_path / "y").candidates("plain", 0, from_step=15)
+    for parts, place in own:
+        for mine, theirs in zip(folds(parts), folds(never), strict=True):
+            shares = mine.arrays["held-out/rows"]
+            assert (shares[place] == shares[-1]).all()
+            assert (shares[0] != shares[-1]).any()  # the random start had others
+            if place == s:
+                for name in STATISTICS:
+                    of_both = [run.arrays[f"held-out/{name}"][s] for run in (mine, theirs)]
+                    np.testing.assert_allclose(*of_both, rtol=1e-8, atol=1e-10)
+
+
 def test_the_options_of_the_spec_reach_the_rule(two):
     """With level 0 nothing is rejected, and ERM is kept."""
     text = two.spec.text.replace('"level" = 0.2', '"level" = 0.0')

@@ -696,6 +696,12 @@ def test_a_misspelt_erm_is_not_a_missing_reference():
     assert "Got 'emr'. Did you mean 'erm'?" in str(caught.value)
 
 
+def test_an_erm_with_a_wrong_setting_is_not_a_missing_reference():
+    with pytest.raises(SpecError, match="learning_rate") as caught:
+        parse_spec(MINIMAL + 'learning_rate = -1\n[[methods]]\nobjective = "vrex"')
+    assert len(caught.value.problems) == 1
+
+
 def test_rules_without_invariance_need_no_reference():
     text = MINIMAL.replace('"erm"', '"vrex"') + '[selection]\nrules = ["iid"]'
     assert parse_spec(text).selection.rules == ("iid",)
@@ -753,7 +759,7 @@ objective = "erm"
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ('[[methods]]\nobjective = "minimax-tv-l1"\npenalty_weight = [1, 10]', "Add 0 to its grid"),
+        ('[[methods]]\nobjective = "minimax-tv-l1"\nwarmup = 150', "Add 0 to its grid"),
         (
             '[[methods]]\nobjective = "vrex"\nenvironments = "inferred"',
             'objective = "erm" and environments = "inferred"',
@@ -775,6 +781,48 @@ objective = "erm"
 def test_references_pools_and_options(more, message):
     with pytest.raises(SpecError, match=message):
         parse_spec(REFERENCES + more)
+
+
+@pytest.mark.parametrize(
+    ("method", "stands"),
+    [
+        ('objective = "minimax-tv-l1"', True),  # half of 2000 steps, a snapshot every 100
+        ('objective = "tiva"\nwarmup = 300', True),
+        ('objective = "zin"\nwarmup = 0.25', True),
+        ('objective = "ood-tv-minimax-l1"\nsteps = 900\nwarmup = 0.333', True),
+        ('objective = "minimax-tv-l1"\npenalty_weight = ["adaptive", 10]', True),
+        ('objective = "minimax-tv-l1"\nwarmup = 0.333', False),  # 666 steps
+        ('objective = "minimax-tv-l1"\nsteps = 900', False),  # 450 steps
+        ('objective = "minimax-tv-l1"\nwarmup = 0', False),  # environments at their random start
+        ('objective = "minimax-tv-l1"\nschedule = "alternating"', False),  # they change to the last step
+        ('objective = "minimax-tv-l1"\nmeasure = "learned"', False),
+        ('objective = "tiva"\ngated = true', False),
+    ],
+)
+def test_a_warm_up_that_ends_at_a_snapshot_is_a_reference(method, stands):
+    text = f"{REFERENCES}[[methods]]\n{method}\n"
+    if stands:
+        parse_spec(text)
+    else:
+        with pytest.raises(SpecError, match=r"Add 0 to .* warmup a multiple of snapshot_every = 100 above 0") as caught:
+            parse_spec(text)
+        assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("reference", "method", "message"),
+    [
+        ("", 'objective = "hrm"\npenalty_weight = 0', 'no method has objective "erm"'),
+        ("", 'objective = "lff"', 'no method has objective "erm"'),
+        ("", 'objective = "sparse-irm"\npenalty_weight = 0', 'no method has objective "erm"'),
+        ('measure = "learned"\n', 'objective = "vrex"', 'no method has objective "erm" with a measure that is not'),
+        ("", 'objective = "tiva"\npenalty_weight = [0, 1]\ngated = true', "it is none even at penalty_weight = 0"),
+    ],
+)
+def test_what_is_never_plain_is_no_reference(reference, method, message):
+    erm = reference or 'environments = "inferred"\n'
+    with pytest.raises(SpecError, match=message):
+        parse_spec(f"{REFERENCES}{erm}[[methods]]\n{method}\n")
 
 
 def test_a_pool_of_methods_with_inferred_environments():

@@ -30,6 +30,16 @@ class State:
     steps: Tensor = field(default_factory=lambda: torch.zeros(0))  # (R,) the step of each run's state
     learned: Mapping[str, Tensor] = field(default_factory=dict)  # what was learned beside Phi and rho: (R, ...)
 
+    def take(self, index: Tensor) -> State:
+        """The runs at `index`."""
+
+        def pick(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {k: v[index] for k, v in values.items()}
+
+        rho = None if self.rho is None else pick(self.rho)
+        buffers = [self.buffers[int(i)] for i in index] if self.buffers else []
+        return State(pick(self.parameters), rho, buffers, self.steps[index], pick(self.learned))
+
 
 @dataclass(frozen=True)
 class FittedChunk:

@@ -47,6 +47,13 @@ class Guard:
             return
         self._freeze(_overflows(parameters), step, optimizer)
 
+    def follow(self, other: Guard, place: Tensor) -> None:
+        """Freeze the runs whose leaders, at `place` among another's, are frozen."""
+        place = place.to(self.dead.device)
+        self.dead.copy_(other.dead[place])
+        self.since.copy_(other.since[place])
+        self.any_dead = other.any_dead
+
     def _freeze(self, bad: Tensor, step: int | Tensor, *optimizers: Adam | None) -> None:
         # in place throughout, so that a recorded step keeps working on the same tensors
         new = bad & ~self.dead

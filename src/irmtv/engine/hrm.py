@@ -8,13 +8,14 @@ been assigned anew) come on top.
 Every round begins anew: random labels, new models in the front end, theta at the run's start and gates half open in
 the back end. What a round hands on is the density of its gates. The ERM steps move theta alone, on the mean loss over
 all rows, under gates with noise: theta then fits the gates as they are when these begin to move. The refit starts
-from the last round's coefficients times their gates, and features that are not kept have coefficient 0.
+from the last round's coefficients times their gates, and features that are not kept have coefficient 0. Where no
+feature would be kept, the one with the largest density is, with a warning.
 
 The clusters' models have no intercepts unless asked for. With them the clusters follow the target, not the features:
 levels of y in a regression, and in a classification the classes themselves, which an intercept alone predicts.
 
-A step knows the data through risks, gradients and Hessian products of every cluster. Squared errors have them
-from Gram matrices that are made once per assignment (`GramRisks`), so a step does not touch the rows.
+A step knows the data through gradients and Hessian products of every cluster's risk. Squared errors have them from
+Gram matrices that are made once per assignment (`GramRisks`), so a step does not touch the rows.
 """
 
 from __future__ import annotations
@@ -319,6 +320,7 @@ class HrmProgram(Program):
         rate, limit = stage.column("cluster_learning_rate"), stage.column("cluster_moves")
         moving = ~held
         for _ in range(self.static["max_cluster_iterations"]):
+            # who has settled stands still: alone it would be done, and nothing may go wrong with it here
             self._fit(models, self._risks(self.front_x, self.front_y, self.codes, n), wanted, rate * moving)
             new = self._nearest(models.views["w"].detach())
             moving &= ~self.guard.dead
@@ -412,7 +414,7 @@ class HrmProgram(Program):
             warnings.warn(
                 f"hrm closed the gates of all features (runs {shown(which)}); the feature with the largest density was "
                 "kept. Lower penalty_weight, or raise gate_weight.",
-                stacklevel=4,
+                stacklevel=5,  # whoever called `train`
             )
         self._restart()
         self._go(tell, start, self.steps, partial(self._plain_step, everything))

@@ -38,6 +38,11 @@ class FlatParameters:
         """(P,) -> (R,): the sum over a run's elements."""
         return per_element.new_zeros(self.n_runs).index_add_(0, self.owner, per_element)
 
+    def by_name(self, vector: Tensor) -> dict[str, Tensor]:
+        """(P,) numbers, one for every element, as the parameters are: name -> (R, ...), views."""
+        pieces = torch.split(vector, [view.numel() for view in self.views.values()])
+        return {name: piece.view(view.shape) for (name, view), piece in zip(self.views.items(), pieces, strict=True)}
+
     def state(self) -> dict[str, Tensor]:
         """A copy of the stacked parameters."""
         return {name: view.detach().clone() for name, view in self.views.items()}

@@ -10,7 +10,7 @@ penalty weight that follows Phi (`weights`), a mask on Phi or weights on the row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ from irmtv.engine.plan import Chunk
 from irmtv.engine.rho import RhoOnAux
 from irmtv.engine.roles import MASKS, ROW_WEIGHTS
 from irmtv.engine.rows import StepRows, TrainingRows
+from irmtv.engine.shared import follow, leaders
 from irmtv.engine.snapshots import Snapshot, Watcher
 from irmtv.engine.sources import SOURCES
 from irmtv.engine.stage import Stage
@@ -56,6 +57,9 @@ class Program:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
+        same = (tasks, objective, settings, net, rule, snapshot_every, keep_states, device, dtype)
+        self._others_like_it: Callable[[Chunk], Program] = lambda some: Program(some, *same)
+        self._settings = settings
         self.stage = stage = Stage(chunk, tasks, settings, objective, device, dtype)
         self.objective = objective = stage.objective
         self.chunk, self.rule, self.snapshot_every = chunk, rule, snapshot_every
@@ -122,8 +126,15 @@ class Program:
         if self.stage.device.type == "cuda":
             # torch's backward thread warns if a matrix product is the first thing it does on a GPU
             torch.autograd.backward(torch.zeros((), device=self.stage.device, requires_grad=True) * 1)
+        self._train(self._follow_leaders(tell), self.steps, tell)
+        if self.watcher is not None:
+            self._snapshot()
+        tell(self.steps)
+
+    def _train(self, start: int, stop: int, tell: Callable[[int], None]) -> None:
+        """The steps from `start` to before `stop`, both where phases meet."""
         every = max(1, self.steps // 100)
-        for phase in self.phases:
+        for phase in (p for p in self.phases if start <= p.start and p.stop <= stop):
             if self.guard.all_dead:
                 break
             self._begin(phase)
@@ -137,9 +148,33 @@ class Program:
                 self.stage.step = step + 1
                 if self.guard.all_dead:
                     break
-        if self.watcher is not None:
-            self._snapshot()
-        tell(self.steps)
+
+    def _follow_leaders(self, tell: Callable[[int], None]) -> int:
+        """Let one run of each kind go through the common warm-up for all; the step at which it ends."""
+        own = isinstance(self.net, (MLP, Conv1d)) and self.rows.batches is None
+        found = leaders(self.chunk, self.objective, self._settings) if own else None
+        if found is None:
+            return 0
+        chunk, place, until = found
+        leader = self._others_like_it(chunk)
+        try:
+            leader._train(0, until, tell)
+        finally:  # where it is interrupted, the others are as far
+            follow(self._trained(), leader._trained(), place)
+            self.guard.follow(leader.guard, place)
+            self.stage.set_step(leader.stage.step)
+            self.snapshots = [snapshot.take(place) for snapshot in leader.snapshots]
+            self.kept = {step: state.take(place) for step, state in leader.kept.items()}
+            self.best = None if leader.best is None else leader.best.take(place)
+            self.best_score = leader.best_score[place]
+        return until
+
+    def _trained(self) -> Iterator[tuple[FlatParameters, Adam]]:
+        """Everything that has moved by the end of the warm-up, with its optimizer."""
+        yield self.phi, self.adam
+        for player in (self.source, getattr(self.source, "selector", None)):
+            if player is not None and player.parameters is not None and player.adam is not None:
+                yield player.parameters, player.adam
 
     def _begin(self, phase: Phase) -> None:
         self._membership = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,11 @@ class Snapshot:
     slope: Tensor  # (R, E) mean slope, (R, E, J) for a vector classifier
     slope_cov: Tensor  # like risk_cov, with a last axis J for a vector classifier
     accuracy: Tensor  # (R, E); NaN where the loss is not a classification loss
+
+    def take(self, index: Tensor) -> Snapshot:
+        """The runs at `index`."""
+        tensors: dict[str, Any] = {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+        return replace(self, **{name: values[index] for name, values in tensors.items()})
 
 
 @dataclass(frozen=True)

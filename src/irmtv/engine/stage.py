@@ -55,6 +55,11 @@ class Stage:
         """The present step, where a recorded step can read it."""
         return self.step if self.clock is None else self.clock
 
+    def set_step(self, step: int) -> None:
+        self.step = step
+        if self.clock is not None:
+            self.clock.fill_(step)
+
     def tick(self) -> None:
         """At the end of a step, inside what is recorded; `step` itself is the loop's."""
         if self.clock is not None:

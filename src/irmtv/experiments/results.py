@@ -16,10 +16,10 @@ from torch import Tensor
 from irmtv.engine.snapshots import alike
 from irmtv.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
 from irmtv.experiments.spec import Method, Spec
+from irmtv.experiments.spec_checks import settled_from
 from irmtv.experiments.store import RunRecord, Store
 from irmtv.metrics import METRICS
 from irmtv.objectives import OBJECTIVES
-from irmtv.objectives.parameters import warmup_steps
 from irmtv.selection import Choice, Records, choose
 
 COLUMNS = (
@@ -53,9 +53,7 @@ class Candidate:
             steps = np.intersect1d(steps, part.arrays["steps"])
         if self.member.method.infers and len(steps):
             # environments that are still being looked for are others at every step: nothing can be tested on them
-            settings = self.member.settings
-            annealed = settings["schedule"] == "annealed"
-            begin = warmup_steps(settings["warmup"], settings["steps"]) if annealed else settings["steps"]
+            begin = settled_from(OBJECTIVES[self.member.method.objective], self.member.settings)
             steps = steps[steps >= min(begin, steps.max())]
         return steps
 

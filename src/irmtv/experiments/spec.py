@@ -347,7 +347,7 @@ def parse_spec(text: str, folder: Path | None = None, source: str = "spec") -> S
     known = {place: method for place, method in methods.items() if method is not None}
     problems += label_problems({place: method.label for place, method in known.items()})
     if methods and len(known) == len(methods):  # otherwise a misspelt "erm" would be reported twice
-        problems += reference_problems(rules, known)
+        problems += reference_problems(rules, known, training or Training())
         pools = selection.pools if selection is not None else {}
         problems += pool_problems(pools, known.values())
         if head is not None:

@@ -20,7 +20,8 @@ from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Runs
 from irmtv.datasets import DATASETS
 from irmtv.engine.settings import ENGINE_CHECKS, OTHER_NAMES, resolve_settings
-from irmtv.objectives import Objective
+from irmtv.objectives import OBJECTIVES, Objective
+from irmtv.objectives.parameters import warmup_steps
 from irmtv.selection import RULES as SELECTION_RULES
 from irmtv.selection import check_options
 
@@ -287,12 +288,36 @@ def is_zero(weight: Any) -> bool:
     return all(v == 0 for v in weight.values()) if isinstance(weight, Mapping) else weight == 0
 
 
-def reference_problems(rules: Sequence[str], methods: Mapping[str, Any]) -> list[str]:
+def settled_from(objective: Objective, settings: Mapping[str, Any]) -> int:
+    """The step from which inferred environments stay what they are at the end."""
+    if objective.climbs(settings) != "warm-up":
+        return int(settings["steps"])
+    return warmup_steps(settings["warmup"], settings["steps"])
+
+
+def _plain_at_the_end(objective: Objective, settings: Mapping[str, Any]) -> bool:
+    """Whether the whole run is plain risk minimisation."""
+    return objective.plain_until(settings) >= int(settings["steps"])
+
+
+def _plain_where_settled(objective: Objective, settings: Mapping[str, Any], snapshot_every: int) -> bool:
+    """Whether a snapshot is plain risk minimisation on the environments that the run ends with."""
+    begin = settled_from(objective, settings)
+    return 0 < begin <= objective.plain_until(settings) and begin % snapshot_every == 0
+
+
+def reference_problems(rules: Sequence[str], methods: Mapping[str, Any], training: Any) -> list[str]:
     """Whether the rule 'invariance' has what it compares every method with; `methods` is by place."""
     if "invariance" not in rules:
         return []
     problems = []
-    erm = {m.environments for m in methods.values() if m.objective == "erm"}
+    resolved = {place: _all_settings(method, training) for place, method in methods.items()}
+    # where settings are wrong, that is a problem of its own
+    plain = {
+        place: not settings or any(_plain_at_the_end(OBJECTIVES[methods[place].objective], s) for s in settings)
+        for place, settings in resolved.items()
+    }
+    erm = {m.environments for place, m in methods.items() if m.objective == "erm" and plain[place]}
     for place, method in methods.items():
         several = [name for name, values in method.axes.items() if len(values) > 1 and name != "penalty_weight"]
         if method.infers and several:
@@ -300,21 +325,53 @@ def reference_problems(rules: Sequence[str], methods: Mapping[str, Any]) -> list
                 f"{place}: the rule 'invariance' tests all candidates of a method on the same inferred environments; a "
                 f"grid over {several[0]} would give them different ones. Use one method for each value."
             )
-        if method.objective == "erm" or any(is_zero(v) for v in method.axes.get("penalty_weight", ())):
+        if plain[place]:
             continue
         if method.infers:
-            problems.append(
-                f"{place}: the rule 'invariance' compares with plain risk minimisation on the environments that the "
-                f"method infers. Add 0 to its grid: penalty_weight = [0, ...]."
-            )
+            problems += _own_reference_problems(place, method, resolved[place], training.snapshot_every)
         elif method.environments not in erm:
             more = "" if method.environments == "given" else f' and environments = "{method.environments}"'
+            learned = any(m.objective == "erm" and m.environments == method.environments for m in methods.values())
+            but = ' with a measure that is not "learned"' if learned else ""
             problems.append(
                 "methods: the rule 'invariance' compares with plain risk minimisation, and no method has objective "
-                f'"erm"{more}. Add the lines [[methods]] and objective = "erm"{more}, or set selection.rules to '
+                f'"erm"{more}{but}. Add the lines [[methods]] and objective = "erm"{more}, or set selection.rules to '
                 "other rules."
             )
     return list(dict.fromkeys(problems))
+
+
+def _all_settings(method: Any, training: Any) -> list[dict[str, Any]]:
+    """Of every combination, defaults included; none where a setting is wrong."""
+    try:
+        return [
+            resolve_settings(OBJECTIVES[method.objective], Runs(), keywords, {}, n_tasks=1)[0]
+            for keywords in method.combinations(training)
+        ]
+    except ValueError:
+        return []
+
+
+def _own_reference_problems(
+    place: str, method: Any, resolved: Sequence[Mapping[str, Any]], snapshot_every: int
+) -> list[str]:
+    """Of a method that infers its environments, with no run that is plain throughout: does a warm-up serve?"""
+    if all(_plain_where_settled(OBJECTIVES[method.objective], s, snapshot_every) for s in resolved):
+        return []
+    begins = (
+        f"{place}: the rule 'invariance' compares with plain risk minimisation on the environments that the method "
+        "infers"
+    )
+    if any(is_zero(s["penalty_weight"]) for s in resolved):
+        return [
+            f"{begins}, and with its other settings (such as a learned measure, or gates) it is none even at "
+            "penalty_weight = 0. Change them, or set selection.rules to other rules."
+        ]
+    return [
+        f"{begins}. Add 0 to its grid: penalty_weight = [0, ...]. Or let its warm-up, at whose end the environments "
+        f'stand, end at a snapshot: schedule = "annealed", and warmup a multiple of snapshot_every = '
+        f"{snapshot_every} above 0."
+    ]
 
 
 def environments_problems(place: str, objective: Objective, environments: str) -> list[str]:

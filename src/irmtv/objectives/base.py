@@ -94,9 +94,14 @@ class Objective:
         weight = settings.get("penalty_weight", 0)
         if not any(weight.values() if isinstance(weight, Mapping) else [weight]):
             return steps
-        if self.warmup_weight is not _no_weight_in_warmup:
+        if not self.silent_in_warmup:
             return 0
         return min(warmup_steps(settings["warmup"], int(settings["steps"])), steps)
+
+    @property
+    def silent_in_warmup(self) -> bool:
+        """Whether no penalty acts on Phi in the warm-up."""
+        return self.warmup_weight is _no_weight_in_warmup
 
     def weight_mode_of(self, settings: Mapping[str, Any]) -> str:
         """How lambda comes about: "given", or one of the ways in which it follows Phi."""
