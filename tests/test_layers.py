@@ -30,7 +30,18 @@ LAYERS = (
 # inside a layer, what stands lower may not import what stands higher either
 INSIDE = {
     "selection": ("scores", "records", "equality", "invariant", "choose"),
-    "experiments": ("schema", "store_files", "store", "spec_checks", "spec", "plan", "run", "results", "papers"),
+    "experiments": (
+        "schema",
+        "store_files",
+        "store",
+        "spec_checks",
+        "spec",
+        "plan",
+        "workers",
+        "run",
+        "results",
+        "papers",
+    ),
     "core": ("messages", "projection", "losses", "types", "membership", "risk"),
     "engine": (
         "allocator",

@@ -88,6 +88,7 @@ Settings = Annotated[
 ]
 Methods = Annotated[list[str] | None, typer.Option(help="Only these methods: label or objective. Repeat for more.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto, in place of the spec's.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Processes that train side by side, on the CPU.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait if another process writes to the folder.")]
 
 
@@ -99,13 +100,14 @@ def run_spec(
     settings: Settings = None,
     methods: Methods = None,
     device: Device = None,
+    jobs: Jobs = 1,
     wait: Wait = False,
 ) -> None:
     """Train what a spec asks for and the folder does not have yet; print and write the tables.
 
     Stop it at any time: finished runs are kept, and the same command goes on.
     """
-    _run(spec, out, repetitions, settings, methods, device, wait)
+    _run(spec, out, repetitions, settings, methods, device, jobs, wait)
 
 
 @app.command("reproduce")
@@ -116,6 +118,7 @@ def reproduce(
     settings: Settings = None,
     methods: Methods = None,
     device: Device = None,
+    jobs: Jobs = 1,
     wait: Wait = False,
 ) -> None:
     """A table that comes with the package: the paper's, beside the published numbers, or one of our own."""
@@ -130,7 +133,7 @@ def reproduce(
         return
     if out is None:
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
-    _run(paper_spec(name), out, repetitions, settings, methods, device, wait)
+    _run(paper_spec(name), out, repetitions, settings, methods, device, jobs, wait)
 
 
 def _run(
@@ -140,6 +143,7 @@ def _run(
     settings: list[str] | None,
     methods: list[str] | None,
     device: str | None,
+    jobs: int,
     wait: bool,
 ) -> None:
     from irmtv.experiments import ExperimentInterrupted, load_spec, run_experiment
@@ -160,7 +164,13 @@ def _run(
     try:
         with ProgressBar(escape(spec.name), console=notes) as bar:
             report = run_experiment(
-                spec, out, progress=bar, stage=lambda label: bar.rename(escape(label)), wait=wait, on_wait=say
+                spec,
+                out,
+                progress=bar,
+                stage=lambda label: bar.rename(escape(label)),
+                wait=wait,
+                on_wait=say,
+                jobs=jobs,
             )
     except KeyboardInterrupt as stopped:
         before = "stopped before anything was trained; the same command continues."

@@ -6,12 +6,11 @@ import os
 import platform
 import socket
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from irmtv._version import __version__
+from irmtv.core.messages import check_positive
 from irmtv.core.types import Runs, Task
 from irmtv.crossfit import align, constant_risk, fold_tasks, gain_over_rescaled, left_out_tasks, of_few_sizes, own_task
 from irmtv.datasets import DATASETS
@@ -40,7 +40,7 @@ from irmtv.experiments.plan import (
 )
 from irmtv.experiments.spec import Spec
 from irmtv.experiments.store import Group, Metric, RunRecord, Store, group_key
-from irmtv.experiments.store_files import now
+from irmtv.experiments.workers import one_by_one, side_by_side
 from irmtv.inference import infer_environments
 
 MOST_OWN = 20  # environments up to which each has a model of its own to compare with
@@ -73,6 +73,7 @@ def run_experiment(
     stage: Callable[[str], None] | None = None,
     wait: bool = False,
     on_wait: Callable[[str], None] | None = None,
+    jobs: int = 1,
 ) -> Report:
     """Train every run of the spec that the store in `folder` does not have; store group by group.
 
@@ -81,7 +82,11 @@ def run_experiment(
     progress : called with a `Progress` over all runs that are still to be trained.
     stage : called with the label of each group that begins.
     wait, on_wait : whether to wait where another process writes to the folder, and what to tell then.
+    jobs : processes that train groups side by side, each on one core; for the CPU. Small tensors gain little from
+        several threads. Numbers are the same up to rounding. A script that asks for several needs the usual
+        ``if __name__ == "__main__":``, since they import it.
     """
+    check_positive(jobs, "jobs")
     if not isinstance(spec, Spec):
         raise ValueError(f"spec must be a Spec: load_spec(path). Got {type(spec).__name__}.")
     device = pick_device(spec.device)
@@ -101,13 +106,22 @@ def run_experiment(
                 seconds = time.perf_counter() - started
                 progress(Progress(p.step, p.steps, tried + p.runs_done, p.runs_now, to_do, seconds))
 
-        for group in work:
-            if stage is not None:
-                stage(group.label)
-            begun, clock = now(), time.perf_counter()
-            key = group_key(m.key for m in group.members)
-            try:
-                records = _train_group(group, spec, tasks, str(device), tell)
+        def train_here(group: Work) -> list[RunRecord]:
+            return _train_group(group, spec, tasks, str(device), tell)
+
+        jobs = min(jobs, len(work))
+        if jobs <= 1 or device.type != "cpu":
+            outcomes = one_by_one(work, train_here, stage)
+        else:
+            outcomes = side_by_side(work, partial(_train_elsewhere, spec), jobs, stage)
+        try:
+            for group, outcome in outcomes:
+                key = group_key(m.key for m in group.members)
+                tried += len(group.members)
+                if outcome.error is not None:
+                    store.add_failure(key, group.label, outcome.traceback)
+                    failed.append(f"{group.label}: {outcome.error}")
+                    continue
                 store.add_group(
                     Group(
                         key=key,
@@ -116,25 +130,27 @@ def run_experiment(
                         device=_device_name(device),
                         host=socket.gethostname(),
                         pid=os.getpid(),
-                        started=begun,
-                        seconds=time.perf_counter() - clock,
+                        started=outcome.started,
+                        seconds=outcome.seconds,
                         versions=_versions(),
-                        runs=tuple(records),
+                        runs=tuple(outcome.result),
                     )
                 )
-            except KeyboardInterrupt:
-                raise ExperimentInterrupted(found + done, total, Path(folder)) from None
-            except ValueError:
-                raise  # the spec asks for what cannot be, or the store cannot be written to: the user should know now
-            except Exception as error:
-                store.add_failure(key, group.label, traceback.format_exc())
-                failed.append(f"{group.label}: {type(error).__name__}: {error}")
-                continue
-            finally:
-                tried += len(group.members)
-            done += len(records)
-            diverged += sum(r.status == "diverged" for r in records)
+                done += len(outcome.result)
+                diverged += sum(r.status == "diverged" for r in outcome.result)
+                tell(Progress(0, 1, 0, 0, to_do, 0.0))
+        except KeyboardInterrupt:
+            raise ExperimentInterrupted(found + done, total, Path(folder)) from None
     return Report(total, found, done, diverged, tuple(failed), time.perf_counter() - started)
+
+
+_TASKS_HERE: dict[str, _Tasks] = {}  # by the spec's hash; of a process that trains for another
+
+
+def _train_elsewhere(spec: Spec, group: Work) -> list[RunRecord]:
+    """In a process of its own, which keeps the data of the groups before."""
+    tasks = _TASKS_HERE.setdefault(spec.hash, _Tasks(spec, "cpu"))
+    return _train_group(group, spec, tasks, "cpu", lambda progress: None)
 
 
 class _Tasks:
