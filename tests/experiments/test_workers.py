@@ -1,0 +1,75 @@
+"""Work side by side gives what work in order gives; errors and Ctrl-C end as they do there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from experiments.small import small
+from irmtv.experiments import run_experiment
+from irmtv.experiments.store import Store
+from irmtv.experiments.workers import Outcome, one_by_one, side_by_side
+
+
+@dataclass(frozen=True)
+class Piece:
+    number: int
+
+    @property
+    def label(self) -> str:
+        return f"piece {self.number}"
+
+
+def square(piece):
+    if piece.number == 3:
+        raise RuntimeError("three is too many")
+    if piece.number == 13:
+        raise ValueError("thirteen cannot be")
+    return piece.number**2, os.getpid()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_piece_has_an_outcome(jobs):
+    pieces, told = [Piece(i) for i in range(7)], []
+    outcomes = one_by_one(pieces, square, told.append) if jobs == 1 else side_by_side(pieces, square, jobs, told.append)
+    found = {piece.number: outcome for piece, outcome in outcomes}
+    assert sorted(found) == list(range(7))
+    assert told == [p.label for p in pieces]
+    assert all(found[i].result[0] == i**2 and found[i].error is None for i in range(7) if i != 3)
+    assert found[3].error == "RuntimeError: three is too many"
+    assert "in square" in found[3].traceback and found[3].result is None
+    elsewhere = {found[i].result[1] for i in range(7) if i != 3} - {os.getpid()}
+    assert len(elsewhere) in ((0,) if jobs == 1 else (1, 2))
+    assert isinstance(found[0], Outcome) and found[0].seconds >= 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_cannot_be_ends_it(jobs):
+    pieces = [Piece(i) for i in (1, 13, 2, 4, 5, 6)]
+    outcomes = one_by_one(pieces, square, None) if jobs == 1 else side_by_side(pieces, square, jobs, None)
+    with pytest.raises(ValueError, match="thirteen cannot be"):
+        list(outcomes)
+
+
+def test_an_experiment_in_two_processes_is_the_same_experiment(tmp_path):
+    spec = small({"objective": "irm-tv-l1", "warmup": 10, "label": "a"}, {"objective": "groupdro", "label": "b"})
+    told = []
+    together = run_experiment(spec, tmp_path / "two", jobs=2, progress=told.append)
+    alone = run_experiment(spec, tmp_path / "one")
+    assert (together.trained, together.failed) == (alone.trained, ())
+    assert told[-1].share == 1
+    with Store.read(tmp_path / "one") as one, Store.read(tmp_path / "two") as two:
+        expected, found = ({r.key: r for r in store.runs()} for store in (one, two))
+    assert set(found) == set(expected)
+    for key, record in expected.items():
+        for name, values in record.arrays.items():
+            np.testing.assert_allclose(found[key].arrays[name], values, rtol=1e-4, atol=1e-5)
+    assert run_experiment(spec, tmp_path / "two", jobs=2).found == together.runs
+
+
+def test_jobs_is_a_number_of_processes(tmp_path):
+    with pytest.raises(ValueError, match="jobs must be a positive integer. Got 0"):
+        run_experiment(small({"objective": "erm"}), tmp_path / "x", jobs=0)
