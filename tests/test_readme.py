@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from irmtv import OBJECTIVES
+
 README = Path(__file__).parents[1] / "README.md"
-SIMULATION = README.parent / "docs" / "simulation.md"
+DOCS = README.parent / "docs"
 BLOCKS = re.findall(r"```(python|text)\n(.*?)```", README.read_text(), flags=re.DOTALL)
 PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 
@@ -39,7 +41,15 @@ def test_the_first_block_is_twelve_lines():
     assert len(lines) <= 12
 
 
-def test_the_simulation_page_prints_what_it_says(capsys):
-    blocks = re.findall(r"```(python|text)\n(.*?)```", SIMULATION.read_text(), flags=re.DOTALL)
-    exec(compile(blocks[0][1], "docs/simulation.md", "exec"), {})
+@pytest.mark.parametrize("page", ["simulation.md", "methods.md"])
+def test_a_page_prints_what_it_says(page, capsys):
+    blocks = re.findall(r"```(python|text)\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+    exec(compile(blocks[0][1], page, "exec"), {})
     assert capsys.readouterr().out == blocks[1][1]
+
+
+def test_the_page_of_methods_names_them_all():
+    text = (DOCS / "methods.md").read_text()
+    table = text[text.index("| name |") : text.index("A `+` adds")]
+    for name in OBJECTIVES:
+        assert f"`{name}`" in table or f"`{name.removeprefix(name[:-3])}`" in table, name
