@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Piece:
 def square(piece):
     if piece.number == 3:
         raise RuntimeError("three is too many")
+    if piece.number == 99:
+        os._exit(9)
     if piece.number == 13:
         raise ValueError("thirteen cannot be")
     return piece.number**2, os.getpid()
@@ -54,6 +57,23 @@ def test_what_cannot_be_ends_it(jobs):
         list(outcomes)
 
 
+def test_a_process_that_is_killed_costs_its_pieces_alone():
+    pieces = [Piece(i) for i in (99, 1, 2, 4, 5, 6, 7, 8)]
+    found = {piece.number: outcome for piece, outcome in side_by_side(pieces, square, 2, None)}
+    assert sorted(found) == sorted(p.number for p in pieces)
+    assert "was killed" in found[99].error
+    assert sum(o.error is None for o in found.values()) >= 4  # at most four were on their way
+
+
+def test_who_stops_listening_stops_the_processes():
+    outcomes = side_by_side([Piece(i) for i in range(40)], square, 2, None)
+    next(outcomes)
+    outcomes.close()
+    for process in multiprocessing.active_children():
+        process.join(10)
+    assert not multiprocessing.active_children()
+
+
 def test_an_experiment_in_two_processes_is_the_same_experiment(tmp_path):
     spec = small({"objective": "irm-tv-l1", "warmup": 10, "label": "a"}, {"objective": "groupdro", "label": "b"})
     told = []
@@ -71,5 +91,5 @@ def test_an_experiment_in_two_processes_is_the_same_experiment(tmp_path):
 
 
 def test_jobs_is_a_number_of_processes(tmp_path):
-    with pytest.raises(ValueError, match="jobs must be a positive integer. Got 0"):
+    with pytest.raises(ValueError, match="jobs must be a positive integer"):
         run_experiment(small({"objective": "erm"}), tmp_path / "x", jobs=0)

@@ -400,3 +400,25 @@ def test_positive_numbers(value, good):
 def test_how_long_training_is_plain_risk_minimisation(name, given, until):
     objective = OBJECTIVES[name]
     assert objective.plain_until({**objective.resolve(given), "steps": 100}) == until
+
+
+def test_a_part_that_is_not_named_keeps_its_weight():
+    """So a table that names one weight of 0 is not plain risk minimisation."""
+    total = OBJECTIVES["irm-tv-l1+vrex"]
+    settings = {**total.resolve({"penalty_weight": {"irm-tv-l1": 0.0}, "warmup": 10}), "steps": 100}
+    assert total.weights(settings["penalty_weight"]) == [0.0, 1000.0]
+    assert total.plain_until(settings) == 10
+
+
+def test_what_a_choice_of_penalty_rules_out_is_said_when_settings_are_resolved():
+    sparse = OBJECTIVES["sparse-irm"]
+    with pytest.raises(ValueError, match="sparsify_until must be at least sparsify_from"):
+        sparse.resolve({"sparsify_from": 0.5, "sparsify_until": 0.2})
+    with pytest.raises(ValueError, match="goes with measure='empirical' only"):
+        sparse.resolve({"reduction": "authors", "measure": "uniform"})
+    sparse.resolve({"penalty": "vrex", "reduction": "authors", "measure": "uniform"})  # it uses no slopes
+
+
+def test_a_weight_that_follows_phi_has_no_schedule():
+    with pytest.raises(ValueError, match="penalty_schedule lets a number rise"):
+        OBJECTIVES["vrex"].resolve({"penalty_weight": "adaptive", "penalty_schedule": "linear"})

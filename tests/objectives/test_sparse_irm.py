@@ -118,7 +118,7 @@ def test_defaults_are_the_published_commands():
     expected = {
         "penalty": "irm-tv-l2",
         "penalty_weight": 1e4,
-        "warmup": 200,
+        "warmup": 0.13,
         "kept_share": 0.95,
         "sparsify_from": 0.28,
         "sparsify_until": 0.6,

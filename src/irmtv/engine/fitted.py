@@ -151,6 +151,8 @@ class FittedRuns:
         environments from x too (others ignore it). An objective that infers environments row by row has none for other
         rows; before it has inferred them they are NaN.
         """
+        if aux is None and x is not None:
+            raise ValueError("x goes with aux: membership(aux, x=...). Without both: the training rows' memberships.")
         if self.chunks[0].rho is None:
             return self._membership_by_row(aux, which)
         if aux is None:
@@ -242,9 +244,17 @@ class FittedRuns:
         states = self.state(which)
         known = sorted(set.intersection(*(set(s.learned) for s in states)))
         if name not in known:
+            some = any(name in s.learned for s in states)
             there = f"one of {known}" if known else "nothing: these runs learned Phi alone"
+            there = f"one of {known}; only some of them learned this one: train those alone" if some else there
             raise ValueError(f"name must be what these runs learned, {there}. Got {name!r}.{did_you_mean(name, known)}")
-        return self._in_order([s.learned[name] for s in states])
+        found = [s.learned[name] for s in states]
+        if len({v.shape[1:] for v in found}) > 1:
+            raise ValueError(
+                f"{name!r} has another shape in some runs, {sorted({tuple(v.shape[1:]) for v in found})}: their data "
+                "have other rows or environments. Train on one of them at a time."
+            )
+        return self._in_order(found)
 
     def coefficients(self, *, which: Literal["selected", "last"] = "selected") -> tuple[Tensor, Tensor]:
         """Of a linear model: coefficients (R, D) or (R, C, D), and intercepts (R,) or (R, C).

@@ -3,7 +3,8 @@
 `steps` of a call are the steps of the back end over all rounds, and of the refit: a round has
 L = steps / (rounds + erm_share) of them, the refit erm_share L. The published 5 rounds of 3000 + 6000 steps with a
 refit of 3000 are steps=48_000 and learning_rate=1e-3. The front end's steps (`cluster_steps` each time the rows have
-been assigned anew) come on top.
+been assigned anew) come on top. A snapshot within a round shows that round's theta, which begins anew each time: a rule
+that keeps the best snapshot may keep one from the middle of a round, before the refit.
 
 Every round begins anew: random labels, new models in the front end, theta at the run's start and gates half open in
 the back end. What a round hands on is the density of its gates. The ERM steps move theta alone, on the mean loss over
@@ -240,7 +241,6 @@ class HrmProgram(Program):
         self.alpha, self.opening = stage.column("penalty_weight"), stage.column("gate_weight")
         self.growth = stage.column("growth")
         self.nothing = torch.zeros(n_runs, device=stage.device, dtype=stage.dtype)
-        self.every = max(1, self.steps // 100)
 
     def lengths(self) -> list[tuple[int, int, int]]:
         """For every round: where its ERM steps begin, where its penalised steps begin, and where it ends."""
@@ -275,17 +275,13 @@ class HrmProgram(Program):
 
     def _go(self, tell: Callable[[int], None], start: int, stop: int, step: Callable[[], None]) -> None:
         """Steps of the back end, start to stop."""
-        advance = self._recorded(step)
-        for now in range(start, stop):
-            if self.guard.all_dead:
-                return
-            if self.snapshot_every and now % self.snapshot_every == 0:
-                self._snapshot()
-            if now % self.every == 0:
-                tell(now)
-            self.gates.draw(now)
-            advance()
-            self.stage.step = now + 1
+        recorded = self._recorded(step)
+
+        def advance() -> None:
+            self.gates.draw(self.stage.step)
+            recorded()
+
+        self._walk(start, stop, advance, tell)
 
     def _recorded(self, step: Callable[[], None]) -> Callable[[], None]:
         recordable = self.stage.device.type == "cuda" and isinstance(self.loss, ClosedForm)

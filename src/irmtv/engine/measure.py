@@ -46,8 +46,8 @@ class LearnedMeasure:
         """The present measure: (R, E)."""
         return self.mu if self.shares is not None else torch.where(self.begun, self.mu, e.mass)
 
-    def update(self, e: Statistics, weights: Sequence[Weight], scale: Tensor) -> Statistics:
-        """The statistics with the new measure."""
+    def update(self, e: Statistics, weights: Sequence[Weight], scale: Tensor, dead: Tensor) -> Statistics:
+        """The statistics with the new measure; that of frozen runs, `dead` (R,), stands still."""
         with torch.no_grad():
             self.mu.copy_(self.of(e))
             for weight, _ in weights:
@@ -60,7 +60,7 @@ class LearnedMeasure:
                 centre = e.mass.expand_as(moved) if self.shares is None else self.shares
                 moved = within_distance(moved, centre, self.distance)
             # a gradient that is not finite is Phi's to report: the measure waits
-            good = moved.isfinite().all(1, keepdim=True)
+            good = moved.isfinite().all(1, keepdim=True) & ~dead.unsqueeze(1)
             self.mu.copy_(torch.where(good, moved, self.mu))
         return replace(e, learned=self.mu)
 
@@ -86,7 +86,7 @@ class LearnedMeasure:
             mass=e.mass.detach(),
             risk=risk,
             slope=None if e.slope is None else e.slope.detach(),
-            slope_halves=None if e.slope_halves is None else tuple(s.detach() for s in e.slope_halves),  # type: ignore[arg-type]
+            slope_halves=None if (h := e.slope_halves) is None else (h[0].detach(), h[1].detach()),
         )
         with torch.enable_grad():
             mu = self.mu.clone().requires_grad_()

@@ -82,7 +82,7 @@ class Adam:
         self.steps += 1 if self.acting is None else self.acting
         self.first.lerp_(g, 1 - self.beta1)
         self.second.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-        steps = self.steps if self.acting is None else self.steps.clamp_min(1)  # type: ignore[union-attr]
+        steps = self.steps.clamp_min(1) if isinstance(self.steps, Tensor) else self.steps
         correction1 = 1 - self.beta1**steps
         correction2 = 1 - self.beta2**steps
         denominator = self.second.sqrt().div_(correction2**0.5).add_(self.epsilon)

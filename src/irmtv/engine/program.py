@@ -39,6 +39,7 @@ from irmtv.engine.weights import PenaltyWeights, Phase
 from irmtv.objectives.base import Objective, Weight
 from irmtv.objectives.lambda_phi import worst_risk_objective
 from irmtv.selection import Rule
+from irmtv.selection.scores import STREAMING
 
 
 class Program:
@@ -133,25 +134,29 @@ class Program:
 
     def _train(self, start: int, stop: int, tell: Callable[[int], None]) -> None:
         """The steps from `start` to before `stop`, both where phases meet."""
-        every = max(1, self.steps // 100)
         for phase in (p for p in self.phases if start <= p.start and p.stop <= stop):
             if self.guard.all_dead:
                 break
             self._begin(phase)
-            advance = self._advance(phase)
-            for step in range(phase.start, phase.stop):
-                if self.snapshot_every and step % self.snapshot_every == 0:
-                    self._snapshot()
-                if step % every == 0:
-                    tell(step)
-                advance()
-                self.stage.step = step + 1
-                if self.guard.all_dead:
-                    break
+            self._walk(phase.start, phase.stop, self._advance(phase), tell)
+
+    def _walk(self, start: int, stop: int, advance: Callable[[], None], tell: Callable[[int], None]) -> None:
+        """One step after the other, as long as a run is alive, with snapshots on the way."""
+        every = max(1, self.steps // 100)
+        for step in range(start, stop):
+            if self.guard.all_dead:
+                return
+            if self.snapshot_every and step % self.snapshot_every == 0:
+                self._snapshot()
+            if step % every == 0:
+                tell(step)
+            advance()
+            self.stage.step = step + 1
 
     def _follow_leaders(self, tell: Callable[[int], None]) -> int:
         """Let one run of each kind go through the common warm-up for all; the step at which it ends."""
         own = isinstance(self.net, (MLP, Conv1d)) and self.rows.batches is None
+        own &= self.rule in STREAMING.values()  # a user's function may count on all runs
         found = leaders(self.chunk, self.objective, self._settings) if own else None
         if found is None:
             return 0
@@ -183,7 +188,7 @@ class Program:
         if self.source is not None:
             self.source.begin(phase.acting, phase.before, self._training_slopes)
             if phase.climbing is not None and self.source.adam is not None:
-                self.source.adam.set_rate(self.source.rate * phase.climbing)
+                self.source.adam.set_rate(self.source.rate * phase.climbing * ~self.guard.dead)
 
     def _advance(self, phase: Phase) -> Callable[[], None]:
         """One step of this phase; on a GPU recorded and replayed, where nothing in it can need the host."""
@@ -214,7 +219,8 @@ class Program:
     def _others(self, phase: Phase) -> list[Adam | None]:
         """The optimizers that a frozen run must be held still in, beside Phi's."""
         climbing = self.source.adam if self.source is not None and phase.climbing is not None else None
-        return [climbing, None if self.mask is None else self.mask.adam]
+        learner = self.weights.learner
+        return [climbing, None if self.mask is None else self.mask.adam, None if learner is None else learner.adam]
 
     def _descend(self, phase: Phase, f: Tensor, rows: StepRows, last: LastLayer | None) -> tuple[Tensor, Tensor]:
         """The objective (R,) and its scale (R,); its gradient, scaled, is written into the parameters."""
@@ -263,7 +269,7 @@ class Program:
         weights, scale = self.weights.at(phase, e)
         weights = weights if phase.penalised else ()
         if self.measure is not None and e.risk is not None:  # inferred environments: none before the penalty acts
-            e = self.measure.update(e, weights, scale)
+            e = self.measure.update(e, weights, scale, self.guard.dead)
         return e, weights, scale
 
     def _seen(self, e: Statistics) -> Statistics:

@@ -36,8 +36,9 @@ class RhoOnAux:
             self.all_rows = PlainRows(self.aux.transpose(1, 2).contiguous())
         else:
             self.all_rows = lay_out(self.aux, self.stage.per_set)
-        grouped = isinstance(self.all_rows, GroupedRows)
-        return self.all_rows.order, self.all_rows.blocks.rows_shape if grouped else (self.aux.shape[1],)  # type: ignore[union-attr]
+        if isinstance(self.all_rows, GroupedRows):
+            return self.all_rows.order, self.all_rows.blocks.rows_shape
+        return self.all_rows.order, (self.aux.shape[1],)
 
     def rows(self, index: Tensor | None) -> AuxRows:
         if index is None:

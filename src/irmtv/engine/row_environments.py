@@ -15,7 +15,10 @@ from irmtv.objectives.eiil import exact_split, inference_gradient
 
 
 class RowEnvironments:
-    """Two environments (q, 1 - q) with q (R, N): climbing at every step, or split where a run's warm-up ends."""
+    """Two environments (q, 1 - q) with q (R, N): climbing at every step, or split where a run's warm-up ends.
+
+    The split is by the slope in one w on all logits, whichever classifier the penalty then has.
+    """
 
     n_environments = 2
 

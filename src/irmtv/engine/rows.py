@@ -63,7 +63,6 @@ class TrainingRows:
         if order is not None:
             index = torch.arange(stage.n_sets, device=stage.device).unsqueeze(1)
             x, y = x[index, order], y[index, order]
-        self.order = order
         inferred = None if source is None else source.rows(None)
         y = y.view(stage.n_sets, 1, *shape, *y.shape[2:])
         self.whole = StepRows(net.prepare(x), y, shape, None, given, inferred)

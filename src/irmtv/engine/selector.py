@@ -85,8 +85,7 @@ class RhoOnTheRest(RhoOnAux):
     def before_climbing(self, rows: AuxRows, y: Tensor) -> None:
         assert isinstance(rows, PlainRows)
         # whoever is held still in rho, after its warm-up or for being frozen, is held still in the selector
-        weights = self.parameters.views["W"]
-        rates = self.adam.rate[: weights.numel()].view(len(weights), -1)[:, 0]
+        rates = self.parameters.by_name(self.adam.rate)["W"][:, 0, 0]
         self.selector.step(rows.z, y, rates > 0)
 
     def views(self) -> Mapping[str, Tensor]:

@@ -80,7 +80,9 @@ class SparseMask:
         now = self._now()
         if isinstance(self.optimizer.steps, Tensor):  # a recorded step: its count begins with the falling share, too
             self.optimizer.steps.mul_(now >= self.first)
-        moving = self.optimizer.rate.view(self.scores.shape)[:, 0] > 0  # the guard sets a frozen run's rate to 0
+        moving = (
+            self.parameters.by_name(self.optimizer.rate)["scores"][:, 0] > 0
+        )  # the guard sets a frozen run's rate to 0
         share = kept_at(now + 1, self.first, self.last, self.kept_share)
         self.share.copy_(torch.where(moving, share, self.share))
         nearest = within_budget(self.scores, self.share * self.n)

@@ -178,7 +178,12 @@ def train(
 
     for chunk in chunks:
         done = sum(len(p.chunk.runs) for p in finished)
-        program = procedure(chunk, tasks, chosen, settings, net, rule, snapshot_every, keep_states, where, dtype)
+        try:
+            program = procedure(chunk, tasks, chosen, settings, net, rule, snapshot_every, keep_states, where, dtype)
+        except KeyboardInterrupt:  # before this chunk has begun
+            if finished:
+                raise TrainingInterrupted(result()) from None
+            raise
 
         def tell(step: int, done: int = done, program: Program = program) -> None:
             if progress is not None:

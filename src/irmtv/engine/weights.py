@@ -121,10 +121,10 @@ class PenaltyWeights:
             if self.mode == "given":
                 weights = torch.where(phase.acting.unsqueeze(1), self._ramped(weights), weights)
             else:
-                acting = phase.acting.to(self.full.dtype)
-                weights = self.full * (self._following(e) * acting).unsqueeze(1)
+                following = self.full * self._following(e).unsqueeze(1)
+                weights = torch.where(phase.acting.unsqueeze(1), following, weights)
             total = weights.sum(1)
-            self.last.copy_(total)
+            self.last.copy_(torch.where(self.guard.dead, self.last, total))
             scale = self._scale(total, phase.acting)
             return self._as_weights(weights, scale), scale
 
@@ -149,7 +149,7 @@ class PenaltyWeights:
             return
         with torch.no_grad():
             penalty = torch.stack(self.objective.penalty_values(e, self.stage.static), 1)
-            pull = (self.full * penalty).sum(1) * phase.acting * scale  # (R,)
+            pull = (self.full * penalty).sum(1) * (phase.acting & ~self.guard.dead) * scale  # (R,)
         self.learner.parameters.gradient.zero_()
         value = self.learner.value()
         torch.autograd.backward((torch.where(value < self.cap, value, value.detach()) * pull).sum())

@@ -6,9 +6,10 @@ import os
 import platform
 import socket
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -92,7 +93,8 @@ def run_experiment(
     device = pick_device(spec.device)
     started = time.perf_counter()
     tasks = _Tasks(spec, str(device))
-    with Store.create_or_open(folder, wait=wait, on_wait=on_wait) as store:
+    with ExitStack() as stack:
+        store = stack.enter_context(Store.create_or_open(folder, wait=wait, on_wait=on_wait))
         work, total, found = plan(
             spec, store.finished(), device.type, lambda setting: tasks.whole(setting, spec.seeds[0])
         )
@@ -115,27 +117,33 @@ def run_experiment(
         else:
             outcomes = side_by_side(work, partial(_train_elsewhere, spec), jobs, stage)
         try:
-            for group, outcome in outcomes:
+            for group, outcome in stack.enter_context(closing(outcomes)):
                 key = group_key(m.key for m in group.members)
                 tried += len(group.members)
                 if outcome.error is not None:
                     store.add_failure(key, group.label, outcome.traceback)
                     failed.append(f"{group.label}: {outcome.error}")
                     continue
-                store.add_group(
-                    Group(
-                        key=key,
-                        label=group.label,
-                        spec_hash=spec.hash,
-                        device=_device_name(device),
-                        host=socket.gethostname(),
-                        pid=os.getpid(),
-                        started=outcome.started,
-                        seconds=outcome.seconds,
-                        versions=_versions(),
-                        runs=tuple(outcome.result),
-                    )
+                made = Group(
+                    key=key,
+                    label=group.label,
+                    spec_hash=spec.hash,
+                    device=_device_name(device),
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    started=outcome.started,
+                    seconds=outcome.seconds,
+                    versions=_versions(),
+                    runs=tuple(outcome.result),
                 )
+                try:
+                    store.add_group(made)
+                except ValueError:
+                    raise  # the folder cannot be written to: the user should know now
+                except Exception as error:
+                    store.add_failure(key, group.label, traceback.format_exc())
+                    failed.append(f"{group.label}: {type(error).__name__}: {error}")
+                    continue
                 done += len(outcome.result)
                 diverged += sum(r.status == "diverged" for r in outcome.result)
                 tell(Progress(0, 1, 0, 0, to_do, 0.0))

@@ -199,8 +199,12 @@ def _combination_problems(
             (settings,) = resolve_settings(objective, Runs(), engine, combination, n_tasks=1)
         except ValueError as error:
             return [f"{place}: {error}"]
-        weighs = objective.penalties and not is_zero(settings["penalty_weight"])
-        if weighs and objective.plain_until(settings) >= settings["steps"]:
+        weighs = bool(objective.penalties) and any(objective.weights(settings["penalty_weight"]))
+        if (
+            weighs
+            and objective.silent_in_warmup
+            and warmup_steps(settings["warmup"], settings["steps"]) >= settings["steps"]
+        ):
             return [
                 f"{place}: warmup must be shorter than steps={settings['steps']}, or the penalty never acts. "
                 f"Got warmup={settings['warmup']!r}."
@@ -283,11 +287,6 @@ def invariance_problems(options: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def is_zero(weight: Any) -> bool:
-    """Whether a penalty weight, or every weight of a sum, is 0: plain risk minimisation."""
-    return all(v == 0 for v in weight.values()) if isinstance(weight, Mapping) else weight == 0
-
-
 def settled_from(objective: Objective, settings: Mapping[str, Any]) -> int:
     """The step from which inferred environments stay what they are at the end."""
     if objective.climbs(settings) != "warm-up":
@@ -356,13 +355,14 @@ def _own_reference_problems(
     place: str, method: Any, resolved: Sequence[Mapping[str, Any]], snapshot_every: int
 ) -> list[str]:
     """Of a method that infers its environments, with no run that is plain throughout: does a warm-up serve?"""
-    if all(_plain_where_settled(OBJECTIVES[method.objective], s, snapshot_every) for s in resolved):
+    objective = OBJECTIVES[method.objective]
+    if all(_plain_where_settled(objective, s, snapshot_every) for s in resolved):
         return []
     begins = (
         f"{place}: the rule 'invariance' compares with plain risk minimisation on the environments that the method "
         "infers"
     )
-    if any(is_zero(s["penalty_weight"]) for s in resolved):
+    if not all(any(objective.weights(s["penalty_weight"])) for s in resolved):
         return [
             f"{begins}, and with its other settings (such as a learned measure, or gates) it is none even at "
             "penalty_weight = 0. Change them, or set selection.rules to other rules."

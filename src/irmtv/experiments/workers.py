@@ -10,8 +10,9 @@ import multiprocessing
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -53,7 +54,7 @@ def attempt(work: Callable[[W], Any], piece: W) -> Outcome:
 
 def one_by_one(
     pieces: Sequence[W], work: Callable[[W], Any], stage: Callable[[str], None] | None
-) -> Iterator[tuple[W, Outcome]]:
+) -> Generator[tuple[W, Outcome]]:
     """In order; `stage` is told the label of each that begins."""
     for piece in pieces:
         if stage is not None:
@@ -68,11 +69,14 @@ def _begin() -> None:
 
 def side_by_side(
     pieces: Sequence[W], work: Callable[[W], Any], jobs: int, stage: Callable[[str], None] | None
-) -> Iterator[tuple[W, Outcome]]:
+) -> Generator[tuple[W, Outcome]]:
     """As they are finished. Each of `jobs` processes has one core; the results of a few pieces wait at most."""
-    # a fresh interpreter: threads of torch do not survive a fork
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+
+    def new_pool() -> ProcessPoolExecutor:
+        # a fresh interpreter: threads of torch do not survive a fork
+        return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+
+    pool = new_pool()
     waiting = list(reversed(pieces))
     running: dict[Future[Outcome], W] = {}
     try:
@@ -83,6 +87,15 @@ def side_by_side(
                 if stage is not None:
                     stage(piece.label)
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            if any(isinstance(future.exception(), BrokenProcessPool) for future in finished):
+                # a process was killed (out of memory, say): nobody knows on which of these pieces
+                lost = list(running.values())
+                running.clear()
+                pool.shutdown(wait=False)
+                pool = new_pool()
+                for piece in lost:
+                    yield piece, Outcome(now(), 0.0, None, "a process that trained was killed; try fewer jobs")
+                continue
             for future in finished:
                 yield running.pop(future), future.result()
     finally:

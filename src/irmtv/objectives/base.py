@@ -86,13 +86,13 @@ class Objective:
         if self.choose is not None:
             return replace(self.chosen(settings), choose=None).plain_until(settings)
         steps = int(settings["steps"])
-        others = self.row_weights or self.procedure or (settings.get("measure") or self.measure) == "learned"
-        if others:
+        # where environments are inferred the risk is the mean loss, whatever their measure
+        learned = self.infers is None and (settings.get("measure") or self.measure) == "learned"
+        if self.row_weights or self.procedure or learned:
             return 0
         if self.mask is not None:
             steps = round(settings[self.mask_from] * steps) if self.mask_from else 0
-        weight = settings.get("penalty_weight", 0)
-        if not any(weight.values() if isinstance(weight, Mapping) else [weight]):
+        if not self.penalties or not any(self.weights(settings["penalty_weight"])):
             return steps
         if not self.silent_in_warmup:
             return 0
@@ -189,7 +189,12 @@ class Objective:
                 )
             known[name].validate(value, self.name)
         settings = {name: h.convert(given.get(name, h.default)) for name, h in known.items()}
-        for p in self.penalties:
+        if settings.get("penalty_schedule", "constant") != "constant" and isinstance(settings["penalty_weight"], str):
+            raise ValueError(
+                "penalty_schedule lets a number rise; a penalty weight that follows Phi has no schedule. Got "
+                f"penalty_schedule={settings['penalty_schedule']!r} and penalty_weight={settings['penalty_weight']!r}."
+            )
+        for p in self.chosen(settings).penalties:
             measure, reduction = settings.get("measure") or p.measure, settings.get("reduction") or p.reduction
             if reduction == "authors" and measure != "empirical" and "slope" in p.uses:
                 raise ValueError(

@@ -25,7 +25,10 @@ def lambda_phi(worst: Tensor, expected: Tensor, penalty: Tensor, cap: Tensor | f
 
 
 def worst_risk_objective(worst: Tensor, expected: Tensor, penalty: Tensor, cap: Tensor | float) -> Tensor:
-    """E R + lambda_Phi penalty with lambda_Phi differentiated: the worst risk, where the cap does not act: (R,)."""
+    """E R + lambda_Phi penalty with lambda_Phi differentiated: the worst risk, where the cap does not act: (R,).
+
+    An estimate of the penalty below 0 says nothing about the cap: the worst risk there too.
+    """
     cap = torch.as_tensor(cap, dtype=penalty.dtype, device=penalty.device)
-    capped = (lambda_phi(worst.detach(), expected.detach(), penalty.detach(), cap) >= cap) | (penalty <= 0)
+    capped = lambda_phi(worst.detach(), expected.detach(), penalty.detach(), cap) >= cap
     return torch.where(capped, expected + cap * penalty, torch.maximum(worst, expected))

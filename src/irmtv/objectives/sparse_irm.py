@@ -95,7 +95,7 @@ def choose_penalty(objective: Objective, settings: Mapping[str, Any]) -> Objecti
 def _hyperparameters() -> tuple[HyperParameter, ...]:
     common = common_hyperparameters((PENALTIES["irm-tv-l2"],))
     return (
-        *(replace(h, default=200) if h.name == "warmup" else h for h in common),
+        *(replace(h, default=0.13) if h.name == "warmup" else h for h in common),
         HyperParameter(
             "penalty",
             "irm-tv-l2",
