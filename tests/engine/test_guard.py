@@ -205,3 +205,27 @@ def test_where_all_runs_fail_training_stops_early(objective):
     assert history.risk.shape[:2] == (len(history.steps), 3)
     assert history.risk[-1, 2].isfinite().all()
     assert (history.rows[-1, :2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "what"),
+    [
+        ("groupdro", {"batch_size": 16}, "measure"),
+        ("irm-tv-l1", {"measure": "learned", "warmup": 2}, "measure"),
+        ("irm-tv-l2", {"penalty_weight": "adaptive", "warmup": 2}, "penalty_weight"),
+        ("irm-tv-l1", {"penalty_weight": "learned", "warmup": 15}, "penalty_weight"),
+        ("ood-tv-irm-l1", {"warmup": 15}, "penalty_weight"),
+    ],
+    ids=str,
+)
+def test_what_a_frozen_run_learned_stands_still_with_it(name, settings, what):
+    task = task_of("squared")
+    runs = Runs(seed=[0, 1], learning_rate=[1e-3, 1e180])
+    with pytest.warns(UserWarning, match="1 of 2 runs diverged"):
+        fitted = train(task, name, runs, steps=30, snapshot_every=1, keep_states=True, dtype=torch.float64, **settings)
+    frozen = fitted.diverged[1]
+    assert frozen < 15
+    then, last = (fitted.at(s).learned(what)[1] for s in (frozen + 1, 30))
+    assert torch.isfinite(last).all()
+    assert torch.equal(then, last)
+    assert not torch.equal(fitted.at(frozen + 1).learned(what)[0], fitted.learned(what)[0])  # the other goes on

@@ -199,12 +199,9 @@ def _combination_problems(
             (settings,) = resolve_settings(objective, Runs(), engine, combination, n_tasks=1)
         except ValueError as error:
             return [f"{place}: {error}"]
-        weighs = bool(objective.penalties) and any(objective.weights(settings["penalty_weight"]))
-        if (
-            weighs
-            and objective.silent_in_warmup
-            and warmup_steps(settings["warmup"], settings["steps"]) >= settings["steps"]
-        ):
+        weighs = objective.penalties and any(objective.weights(settings["penalty_weight"]))
+        waits = weighs and objective.silent_in_warmup
+        if waits and warmup_steps(settings["warmup"], settings["steps"]) >= settings["steps"]:
             return [
                 f"{place}: warmup must be shorter than steps={settings['steps']}, or the penalty never acts. "
                 f"Got warmup={settings['warmup']!r}."
