@@ -70,7 +70,8 @@ def _show(console: Console, objective: Objective) -> None:
     console.print("\nhyper-parameters (* may differ between the runs of one batch):")
     for h in objective.hyperparameters:
         star = "*" if h.per_run else " "
-        default = "each part's own" if h.default is None else str(h.default)  # in a sum of penalties
+        own = h.default is None and h.name in ("measure", "reduction")  # in a sum of penalties
+        default = "each part's own" if own else str(h.default)
         console.print(f"  [bold]{h.name}[/bold]{star} = {escape(default)}    search: {escape(_search(h.search))}")
         console.print(Padding(escape(h.meaning), (0, 0, 0, 6)))
 

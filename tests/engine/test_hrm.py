@@ -15,6 +15,7 @@ from irmtv.datasets import make_selection_bias
 from irmtv.engine.hrm import NOISE_BLOCK, NOISE_STREAM, GramRisks, RowRisks
 from irmtv.engine.nets import MLP
 from irmtv.engine.noise import Noise
+from irmtv.experiments import parse_spec
 
 # in so few steps some runs close everything; one test is about that
 pytestmark = pytest.mark.filterwarnings("ignore:hrm closed the gates")
@@ -341,20 +342,25 @@ def test_any_smooth_loss_will_do():
 def test_it_needs_no_environments_and_few_steps_are_no_error():
     x, y = task_of("squared", n=40).train.x.numpy(), task_of("squared", n=40).train.y.numpy()
     task = make_task(x, y, dtype=torch.float64)
-    for steps in (1, 2, 5):
+    for steps in (SHORT["rounds"] * 3, SHORT["rounds"] * 3 + 1, 20):
         fitted = train(task, "hrm", **{**SHORT, "steps": steps})
         assert torch.isfinite(fitted.coefficients()[0]).all()
 
 
 def test_what_it_cannot_do_is_said():
     task = task_of("binary", n=40)
-    linear = "selects input features of a linear model: use hidden=() and no net="
-    with refuse(linear, "Got hidden=(4,)"):
-        train(task, "hrm", hidden=(4,), steps=5)
-    with refuse(linear, "Got net=Module"):
-        train(task, "hrm", net=lambda: nn.Linear(3, 1), steps=5)
-    with refuse("reads all of them at every step: use batch_size=None", "Got batch_size=16"):
-        train(task, "hrm", batch_size=16, steps=5)
+    linear = "selects input features of a linear model"
+    with refuse(linear, "hidden must be empty", "Got hidden=(4,)"):
+        train(task, "hrm", hidden=(4,))
+    with refuse(linear, "no net=", "Got net=Module"):
+        train(task, "hrm", net=lambda: nn.Linear(3, 1))
+    with refuse("reads them all at every step: batch_size must be 'auto' or None", "Got batch_size=16"):
+        train(task, "hrm", batch_size=16)
+    with refuse("divides steps over 5 rounds and a refit", "at least three times the rounds", "Got steps=5"):
+        train(task, "hrm", steps=5)
+    # a spec hears of it before anything is trained, with its place
+    with pytest.raises(ValueError, match=r"methods\[0\].*hidden must be empty"):
+        parse_spec('name = "x"\n[data]\nname = "selection-bias"\n[[methods]]\nobjective = "hrm"\nhidden = [8]\n')
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(task, "hrm", net=MLP(3, (), 1), **SHORT)

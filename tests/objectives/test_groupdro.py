@@ -179,7 +179,7 @@ def test_what_it_is():
         "sampling": "stratified",
     }
     assert {n for n, h in known.items() if h.per_run} == {"measure_distance", "measure_rate", "adjustment"}
-    with refuse("must name different penalties", "nor has 'groupdro'"):
+    with refuse("'groupdro' is a way of training", "use it alone"):
         combine((OBJECTIVES["vrex"], OBJECTIVES["groupdro"]))
 
 

@@ -220,7 +220,8 @@ class FittedRuns:
         first = [s.rho["q"] for s in self.state(which) if s.rho is not None and "q" in s.rho]  # (R', N) per chunk
         if not first:
             raise ValueError(
-                f"membership() is for objectives that infer environments. {self.objective.name!r} does not."
+                f"membership() is for objectives that infer environments from aux or row by row. "
+                f"{self.objective.name!r} does not; learned(...) gives what else its runs learned."
             )
         if aux is not None:
             raise ValueError(
@@ -246,8 +247,8 @@ class FittedRuns:
         if name not in known:
             some = any(name in s.learned for s in states)
             there = f"one of {known}" if known else "nothing: these runs learned Phi alone"
-            there = f"one of {known}; only some of them learned this one: train those alone" if some else there
-            raise ValueError(f"name must be what these runs learned, {there}. Got {name!r}.{did_you_mean(name, known)}")
+            there += "; some of them learned this one: train those in a call of their own" if some else ""
+            raise ValueError(f"name must be what all runs learned: {there}. Got {name!r}.{did_you_mean(name, known)}")
         found = [s.learned[name] for s in states]
         if len({v.shape[1:] for v in found}) > 1:
             raise ValueError(
@@ -265,7 +266,7 @@ class FittedRuns:
         coef, intercept = [], []
         for fitted, state in zip(self.chunks, self.state(which), strict=True):
             if not isinstance(fitted.net, MLP) or len(fitted.net.widths) > 2:
-                raise ValueError("coefficients() is for linear models, hidden=(). This network has hidden layers.")
+                raise ValueError("coefficients() is for linear models, hidden=() and no net=. This network is another.")
             w, b = state.parameters["W0"], state.parameters["b0"].squeeze(2)
             coef.append(w.squeeze(1) if w.shape[1] == 1 else w)
             intercept.append(b.squeeze(1) if b.shape[1] == 1 else b)

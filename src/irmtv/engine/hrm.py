@@ -214,14 +214,9 @@ class HrmProgram(Program):
         super().__init__(*arguments)
         stage = self.stage
         if not isinstance(self.net, MLP) or len(self.net.widths) != 2:
-            given = f"hidden={self.static['hidden']}" if isinstance(self.net, MLP) else f"net={type(self.net).__name__}"
             raise ValueError(
-                f"objective 'hrm' selects input features of a linear model: use hidden=() and no net=. Got {given}."
-            )
-        if isinstance(self.static["batch_size"], int):
-            raise ValueError(
-                "objective 'hrm' clusters all rows and reads all of them at every step: use batch_size=None. "
-                f"Got batch_size={self.static['batch_size']}."
+                "objective 'hrm' selects input features of a linear model: use hidden=() and no net=. "
+                f"Got net={type(self.net).__name__}."
             )
         rows = [t.train for t in stage.tasks]
         x = stage.inputs(rows)

@@ -82,6 +82,8 @@ def resolve_settings(
             )
         kept = {k: asked[k] for k in (*ENGINE_CHECKS, "data")}
         settings.append({**kept, **objective.resolve(own)})
+        if (refused := objective.refuses(settings[-1])) is not None:
+            raise ValueError(f"{refused} (run {r})" if len(runs) > 1 else refused)
     return settings
 
 

@@ -74,6 +74,8 @@ class Objective:
     mask_from: str | None = None  # the setting that says from which share of the steps on; None: from the first
     reads_aux: bool = False  # whether the predictor reads aux beside x
     procedure: str | None = None  # a training procedure of its own, in place of the common steps
+    # what these settings of the call (its own and the engine's) ask for that the method cannot do, if anything
+    refuses: Callable[[Mapping[str, Any]], str | None] = field(default=lambda settings: None, repr=False)
     # the objective for these settings, where a setting chooses among penalties
     choose: Callable[[Objective, Mapping[str, Any]], Objective] | None = field(default=None, repr=False)
 
@@ -259,19 +261,29 @@ def combine(parts: tuple[Objective, ...]) -> Objective:
     part does alone.
     """
     name = "+".join(o.name for o in parts)
-    alone = [o.name for o in parts if o.row_weights or o.mask or o.procedure or o.choose or o.weight_mode != "given"]
+
+    def is_more(o: Objective) -> bool:
+        more = o.row_weights or o.mask or o.procedure or o.choose or o.weight_mode != "given"
+        return bool(more) or o.measure == "learned"
+
+    alone = [o.name for o in parts if is_more(o)]
     if alone:
-        raise ValueError(f"{alone[0]!r} is a way of training, not a penalty that can be added to others. Got {name!r}.")
+        raise ValueError(
+            f"{alone[0]!r} is a way of training, not a penalty that can be added to others. Got {name!r}; use it alone."
+        )
     penalties = tuple(replace(p, name=o.name) for o in parts for p in o.penalties)
     repeated = {p.name for p in penalties if [q.name for q in penalties].count(p.name) > 1}
     if repeated or len(penalties) < len(parts):
         raise ValueError(
             f"a sum of objectives must name different penalties. Got {name!r}; 'erm' has none and adds nothing, "
-            "nor has 'groupdro', and the same penalty twice is one penalty with the sum of the weights."
+            "and the same penalty twice is one penalty with the sum of the weights."
         )
     infers = list(dict.fromkeys(o.infers for o in parts if o.infers is not None))
     if len(infers) > 1:
-        raise ValueError(f"the parts of a sum must see the same environments. Got {name!r}, which infers {infers}.")
+        raise ValueError(
+            f"the parts of a sum must see the same environments. Got {name!r}, whose parts infer them in different "
+            "ways; add a penalty for given environments to one of them, such as 'vrex'."
+        )
     inferring = next((o for o in parts if o.infers is not None), None)
     needs: Needs = "environment" if inferring is None else inferring.needs
     if infers:  # every part then sees the inferred environments

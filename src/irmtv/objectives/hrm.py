@@ -27,6 +27,8 @@ of the loss too: a classification wants a shrinkage of about 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -99,6 +101,25 @@ def _check_open_share(value: object) -> str | None:
     return None if check_share(value) is None and value not in (0, 1) else "a number in (0, 1)"
 
 
+def _refuses(settings: Mapping[str, Any]) -> str | None:
+    if settings["hidden"] != ():
+        return (
+            "objective 'hrm' selects input features of a linear model: hidden must be empty. "
+            f"Got hidden={settings['hidden']}."
+        )
+    if isinstance(settings["batch_size"], int):
+        return (
+            "objective 'hrm' clusters all rows and reads them all at every step: batch_size must be 'auto' or None. "
+            f"Got batch_size={settings['batch_size']}."
+        )
+    if settings["steps"] < 3 * settings["rounds"]:
+        return (
+            f"objective 'hrm' divides steps over {settings['rounds']} rounds and a refit: steps must be at least three "
+            f"times the rounds. Got steps={settings['steps']}."
+        )
+    return None
+
+
 HRM = Objective(
     name="hrm",
     formula="mean_e R_e + alpha sum_j (mu_j + 0.5) sum_e |G_ej - mean_e G_ej|^2 + lambda (sum_j density_j - D)^2",
@@ -108,6 +129,7 @@ HRM = Objective(
     needs="nothing",
     penalties=(),
     procedure="hrm",
+    refuses=_refuses,
     hyperparameters=(
         HyperParameter(
             "penalty_weight",

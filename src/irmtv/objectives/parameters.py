@@ -143,7 +143,7 @@ def weight_hyperparameters(penalties: tuple[Penalty, ...]) -> list[HyperParamete
         HyperParameter(
             "max_penalty_weight",
             1e6,
-            "the largest lambda that 'adaptive', 'adaptive-exact' and 'learned' reach",
+            "the largest lambda that a weight which follows Phi reaches",
             ("log", 1e2, 1e8),
             True,
             check_above_zero,
