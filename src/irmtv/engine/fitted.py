@@ -127,7 +127,8 @@ class FittedRuns:
             if aux is None:
                 raise ValueError(
                     f"aux must be given: the predictor of {self.objective.name!r} reads aux beside x. Use "
-                    "logits(x, aux=...) with the columns of the training rows."
+                    "logits(x, aux=...), or evaluate(make_task(..., aux=...).train), with the columns of the training "
+                    "rows."
                 )
             beside = self._aux(aux)
         parts = []
@@ -292,11 +293,12 @@ class FittedRuns:
                     raise ValueError(f"evaluate() needs rows: the task {task.name!r} has no test rows.")
                 sets.append(task.test)
         else:
-            sets = [rows] if isinstance(rows, Rows) else list(rows)
+            given: list[Any] = list(rows) if isinstance(rows, (list, tuple)) else [rows]
+            sets = given
             if not all(isinstance(s, Rows) for s in sets):
                 raise ValueError(
-                    "rows must be irmtv.Rows, or one for each data set; make_task(x, y, environment=...).train makes "
-                    f"them from arrays. Got {type(rows).__name__}."
+                    "rows must be irmtv.Rows, or one for each data set: task.train, task.test, or from arrays "
+                    f"make_task(x, y, environment=...).train. Got {type(rows).__name__}."
                 )
         name = metric or {"binary": "accuracy", "multiclass": "accuracy"}.get(self.tasks[0].loss.name, "mse")
         if len(sets) == 1:

@@ -22,7 +22,7 @@ from irmtv.engine.settings import check_tasks, resolve_settings
 from irmtv.experiments.spec import Method, Spec
 from irmtv.objectives import OBJECTIVES
 
-NUMBERS = 2  # raised when the same settings give other numbers: a generator or the training itself has changed
+NUMBERS = 3  # raised when the same settings give other numbers: a generator or the training itself has changed
 ALL = "all"  # the part of a run that was trained on all training rows
 LEFT_OUT = "without "  # and the name of an environment
 RUNS_PER_GROUP = {"cpu": 64, "cuda": 1024}  # a group is what a kill costs; a larger one is faster
