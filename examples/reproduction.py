@@ -146,8 +146,9 @@ TRIED = (
         {**LATE, "steps": 5600, "normalise": False},
         (5100, 5300, 5600),
     ),
+    Tried("irm-tv-l1", "IRM-TV-l1, not divided", "irm-tv-l1", {**LATE, "steps": 5300, "normalise": False}, (5300,)),
     Tried("eiil", "EIIL joint, five", "eiil", JOINT, (5300,), 5),
-    Tried("eiil", "EIIL joint, expectation", "eiil", {**JOINT, "reduction": "expectation"}, (5300,)),
+    Tried("eiil", "EIIL joint, five, not divided", "eiil", {**JOINT, "normalise": False}, (5300,), 5),
     Tried("tiva", "TIVA, gate_weight 0.03", "tiva", TIVA, (5000,)),
 )
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,6 +76,43 @@ def test_who_stops_listening_stops_the_processes():
     for process in multiprocessing.active_children():
         process.join(10)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+def test_workers_of_a_killed_process_do_not_stay(tmp_path):
+    """What `kill -9` leaves: nothing."""
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "from dataclasses import dataclass\n"
+        "from irmtv.experiments.workers import side_by_side\n"
+        "@dataclass(frozen=True)\n"
+        "class Piece:\n"
+        "    label: str\n"
+        "def work(piece):\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(120)\n"
+        "if __name__ == '__main__':\n"
+        "    list(side_by_side([Piece('a'), Piece('b')], work, 2, None))\n"
+    )
+    main = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    workers = [int(main.stdout.readline()) for _ in range(2)]
+    main.kill()
+    main.wait()
+    main.stdout.close()
+    for _ in range(300):
+        alive = [pid for pid in workers if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
+        if not alive:
+            break
+        time.sleep(0.1)
+    assert not alive
+
+
+def _is_zombie(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def test_an_experiment_in_two_processes_is_the_same_experiment(tmp_path):
