@@ -165,6 +165,15 @@ def test_a_second_writer_waits_if_asked(folder, monkeypatch):
         assert told[0].endswith("Waiting until it is free.")
 
 
+@pytest.fixture
+def ctrl_c():
+    """Interrupts, also where whoever started the tests has them ignored (a shell's background job)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_waiting_needs_no_one_to_tell_and_ends_with_ctrl_c(folder, monkeypatch):
     with Store.create_or_open(folder) as store:
         naps = []
