@@ -228,5 +228,5 @@ def test_what_is_refused():
         train(task_of(), "minimax-tv-l1", measure="learned", expand=Affine(4))
     with refuse("goes with measure='empirical' only", "Got measure='learned'"):
         train(task_of(), "irm-tv-l1", measure="learned", reduction="authors")
-    with refuse("name must be what these runs learned", "Got 'measure'"):
+    with refuse("name must be what all runs learned", "Got 'measure'"):
         train(task_of(), "irm-tv-l1", steps=2).learned("measure")
