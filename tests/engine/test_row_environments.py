@@ -171,7 +171,9 @@ def test_a_vector_classifier_is_split_by_the_slope_of_a_scalar_one(kind):
 
 
 def test_a_network_of_the_users():
-    net = lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))  # noqa: E731
+    def net():
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
     for own in VARIANTS:
         fitted = train(bare(), "eiil", Runs(seed=range(2)), net=net, inference_steps=10, **own, **S)
         assert fitted.diverged == {} and fitted.membership().shape == (2, 100, 2)

@@ -89,7 +89,7 @@ class Program:
         weigher = objective.row_weights
         self.row_weights = None if weigher is None else ROW_WEIGHTS[weigher](stage, self.net)
         self.weights = PenaltyWeights(stage, self.phi, self.guard)
-        learned = (self.static.get("measure") or objective.measure) == "learned"
+        learned = objective.measure_of(self.static) == "learned"
         self.measure = LearnedMeasure(stage, self.n_environments) if learned else None
         self.mixtures: Tensor | None = None
         if self.static.get("expand") is not None:

@@ -30,7 +30,7 @@ def leaders(
     """
     static = chunk.static
     others = objective.row_weights or objective.mask or objective.procedure
-    learned = (static.get("measure") or objective.measure) == "learned"
+    learned = objective.measure_of(static) == "learned"
     # whoever climbs several penalties weighs them by their lambdas
     early = objective.infers is not None and len(objective.penalties) > 1
     if others or learned or early or not objective.penalties or not objective.silent_in_warmup:

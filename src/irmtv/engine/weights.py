@@ -13,6 +13,7 @@ from irmtv.core.types import Statistics
 from irmtv.engine.guard import Guard
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.stage import Stage
+from irmtv.environments.aux_network import AuxNetwork
 from irmtv.objectives.base import Weight
 from irmtv.objectives.lambda_phi import lambda_phi
 from irmtv.objectives.parameters import warmup_steps
@@ -117,12 +118,9 @@ class PenaltyWeights:
         if not self.varies or not phase.penalised:
             return phase.weights, phase.scale
         with torch.no_grad():
-            weights = phase.full
-            if self.mode == "given":
-                weights = torch.where(phase.acting.unsqueeze(1), self._ramped(weights), weights)
-            else:
-                following = self.full * self._following(e).unsqueeze(1)
-                weights = torch.where(phase.acting.unsqueeze(1), following, weights)
+            given = self.mode == "given"
+            now = self._ramped(self.full) if given else self.full * self._following(e).unsqueeze(1)
+            weights = torch.where(phase.acting.unsqueeze(1), now, phase.full)
             total = weights.sum(1)
             self.last.copy_(torch.where(self.guard.dead, self.last, total))
             scale = self._scale(total, phase.acting)
@@ -180,26 +178,15 @@ class WeightNetwork:
     """
 
     def __init__(self, stage: Stage, phi: FlatParameters) -> None:
-        self.phi, hidden = phi, stage.static["weight_hidden"]
+        self.phi = phi
         n_inputs = sum(v[0].numel() for v in phi.views.values())
-
-        def start(g: torch.Generator) -> dict[str, Tensor]:
-            def xavier(n_out: int, n_in: int) -> Tensor:
-                bound = (6 / (n_in + n_out)) ** 0.5
-                return torch.empty(n_out, n_in, dtype=torch.float64).uniform_(-bound, bound, generator=g)
-
-            zero = torch.zeros(hidden, dtype=torch.float64)
-            return {"W": xavier(hidden, n_inputs), "b": zero, "V": xavier(1, hidden), "c": zero[:1]}
-
-        self.parameters = FlatParameters([start(g) for g in stage.generators], stage.device, stage.dtype)
+        self.net = AuxNetwork(n_inputs, hidden=stage.static["weight_hidden"])  # one output: the same shape as rho
+        self.parameters = FlatParameters([self.net.init(g) for g in stage.generators], stage.device, stage.dtype)
         self.adam = Adam(self.parameters, stage.column("weight_learning_rate"), maximise=True)
 
     def value(self) -> Tensor:
-        p = self.parameters.views
-        flat = torch.cat([v.flatten(1) for v in self.phi.views.values()], 1).unsqueeze(2)  # (R, n, 1)
-        hidden = torch.baddbmm(p["b"].unsqueeze(2), p["W"], flat).relu()
-        out = torch.baddbmm(p["c"].unsqueeze(2), p["V"], hidden)  # (R, 1, 1)
-        return torch.nn.functional.softplus(out).flatten()
+        flat = torch.cat([v.flatten(1) for v in self.phi.views.values()], 1).unsqueeze(2)  # (R, n, 1): a row per run
+        return torch.nn.functional.softplus(self.net.logits(self.parameters.views, flat)).flatten()
 
 
 LEARNERS: Mapping[str, type[LogWeight | WeightNetwork]] = {"learned": LogWeight, "network": WeightNetwork}

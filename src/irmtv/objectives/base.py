@@ -83,13 +83,18 @@ class Objective:
         """This objective as these settings make it."""
         return self if self.choose is None else self.choose(self, settings)
 
+    def measure_of(self, settings: Mapping[str, Any]) -> Measure:
+        """Of the risk term with these settings; in a sum it may be left to the objective."""
+        measure: Measure = settings.get("measure") or self.measure
+        return measure
+
     def plain_until(self, settings: Mapping[str, Any]) -> int:
         """Up to this step training is plain risk minimisation: all of ERM; else the warm-up, if nothing acts in it."""
         if self.choose is not None:
             return replace(self.chosen(settings), choose=None).plain_until(settings)
         steps = int(settings["steps"])
         # where environments are inferred the risk is the mean loss, whatever their measure
-        learned = self.infers is None and (settings.get("measure") or self.measure) == "learned"
+        learned = self.infers is None and self.measure_of(settings) == "learned"
         if self.row_weights or self.procedure or learned:
             return 0
         if self.mask is not None:
@@ -113,14 +118,14 @@ class Objective:
     def uses(self, settings: Mapping[str, Any]) -> frozenset[Uses]:
         """Which statistics a step must compute."""
         used = frozenset[Uses]().union(*(p.uses for p in self.penalties))
-        measure = settings.get("measure") or self.measure
+        measure = self.measure_of(settings)
         follows_risks = self.weight_mode_of(settings).startswith("adaptive")
         plain = measure == "empirical" or (self.infers is not None and measure != "learned")
         return used if plain and not follows_risks else used | {"risk"}
 
     def risk(self, e: Statistics, settings: Mapping[str, Any]) -> Tensor:
         """sum_e mu_e R_e, or the mean loss where environments are inferred: (R,)."""
-        return e.mean_risk if self.infers is not None else e.expected_risk(settings.get("measure") or self.measure)
+        return e.mean_risk if self.infers is not None else e.expected_risk(self.measure_of(settings))
 
     def penalty_values(self, e: Statistics, settings: Mapping[str, Any]) -> list[Tensor]:
         """One (R,) tensor per penalty."""
@@ -147,7 +152,7 @@ class Objective:
 
         Without weights: the risk alone, as in the warm-up.
         """
-        measure = settings.get("measure") or self.measure
+        measure = self.measure_of(settings)
         total = self.risk(e, settings)
         plain = measure == "empirical" or self.infers is not None
         by_mean = scale if plain else None
