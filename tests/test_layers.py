@@ -25,6 +25,7 @@ LAYERS = (
     "datasets",
     "experiments",
     "report",
+    "theory",
     "cli",
 )
 # inside a layer, what stands lower may not import what stands higher either

@@ -1,0 +1,33 @@
+"""How the figures of the statements look. No pyplot: nothing global is touched, and a figure is freed by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Colours that can be told apart by everyone (Okabe and Ito), by what they stand for throughout.
+LEFT, RIGHT = "#0072B2", "#D55E00"  # the two sides of an equation
+L1, L2, ERM, TRUTH, OTHER = "#0072B2", "#E69F00", "#777777", "#222222", "#009E73"
+BAD = "#CC3311"
+
+
+def new_figure(size: tuple[float, float]) -> Figure:
+    """An empty figure that finds its own margins."""
+    return Figure(figsize=size, layout="constrained")
+
+
+def plain(axes: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
+    """Axes with labels and without a box."""
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def legend(axes: Axes, **settings: Any) -> None:
+    """A small legend without a box."""
+    axes.legend(fontsize=7, frameon=False, **settings)
