@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from irmtv.experiments import Report
     from irmtv.objectives import Objective
 
+THEORY = "theory"  # what `reproduce` makes besides tables
+THEORY_DESCRIPTION = "Every statement of the paper's mathematics, run: one page with numbers, figures and verdicts."
+
 app = typer.Typer(
     help="Predictors that keep working when the environment changes.",
     no_args_is_help=True,
@@ -128,13 +131,23 @@ def reproduce(
     if name is None:
         import tomllib
 
-        for known, path in paper_specs().items():
-            description = tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
-            Console(highlight=False).print(f"[bold]{known:20s}[/bold] {escape(' '.join(description.split()))}")
+        known = {
+            spec: tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
+            for spec, path in paper_specs().items()
+        }
+        for title, description in sorted({**known, THEORY: THEORY_DESCRIPTION}.items()):
+            Console(highlight=False).print(f"[bold]{title:20s}[/bold] {escape(' '.join(description.split()))}")
         return
     if out is None:
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
-    _run(paper_spec(name), out, repetitions, settings, methods, device, jobs, wait)
+    if name == THEORY:
+        of_tables = {"repetitions": repetitions, "settings": settings, "methods": methods, "device": device}
+        given = [f"--{option}" for option, value in of_tables.items() if value is not None] + ["--wait"] * wait
+        if given:
+            raise ValueError(f"{given[0]} is for tables; the theory has statements. Leave it out, or see --jobs.")
+        _theory(out, jobs)
+        return
+    _run(paper_spec(name, (THEORY,)), out, repetitions, settings, methods, device, jobs, wait)
 
 
 def _run(
@@ -186,6 +199,31 @@ def _run(
     to_terminal(made.summary, console, made.tests)
     say("written: " + ", ".join(map(str, written)))
     if report.failed:
+        raise typer.Exit(1)
+
+
+def _theory(out: Path, jobs: int) -> None:
+    from irmtv.progress import ProgressBar
+    from irmtv.theory import run_statements
+
+    console, notes = Console(highlight=False), Console(stderr=True, highlight=False)
+    if out.exists() and not out.is_dir():  # before two minutes of work rather than after
+        raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
+    try:
+        with ProgressBar(THEORY, console=notes) as bar:
+            report = run_statements(jobs=jobs, progress=lambda share, name: bar.at(share, escape(name)))
+    except KeyboardInterrupt:
+        notes.print("irmtv: stopped; nothing was written. The same command starts again.")
+        raise typer.Exit(130) from None
+    written = report.write(out)
+    for title, names in report.by_chapter().items():
+        console.print(f"\n[bold]{escape(title)}[/bold]")
+        for name in names:
+            verdict = report.found[name].verdict if name in report.found else f"failed: {report.failed[name]}"
+            console.print(f"  {name:30s} {escape(verdict)}")
+    console.print(f"\n{len(report.found)} statements: {report.counted()}.")
+    notes.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
+    if not report.sound:
         raise typer.Exit(1)
 
 

@@ -53,6 +53,10 @@ class ProgressBar:
         """What the bar is about now."""
         self._bar.update(self._task, description=name)
 
+    def at(self, share: float, name: str) -> None:
+        """How much of the whole is done, and what is being done, where no training reports it."""
+        self._bar.update(self._task, completed=share, description=name)
+
     def __call__(self, report: Report) -> None:
         rate = (report.runs_done * report.steps + report.runs_now * report.step) / max(report.seconds, 1e-9)
         self._bar.update(

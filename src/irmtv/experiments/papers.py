@@ -23,9 +23,10 @@ def paper_specs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(papers_folder().glob("*.toml"))}
 
 
-def paper_spec(name: str) -> Path:
-    """The spec file of a table."""
+def paper_spec(name: str, besides: tuple[str, ...] = ()) -> Path:
+    """The spec file of a table; `besides` are names that would have been right too, for the message."""
     known = paper_specs()
     if name not in known:
-        raise ValueError(f"NAME must be one of {list(known)}. Got {name!r}.{did_you_mean(name, known)}")
+        names = [*known, *besides]
+        raise ValueError(f"NAME must be one of {names}. Got {name!r}.{did_you_mean(name, names)}")
     return known[name]

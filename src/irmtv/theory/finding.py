@@ -45,6 +45,10 @@ class Comparison:
     tolerance: float = 0.0  # absolute; how far apart equal sides may lie, and how far apart unequal ones must
     role: Role = "claim"
 
+    def __post_init__(self) -> None:
+        for side in ("left", "right", "tolerance"):  # plain numbers, whatever library they come from
+            object.__setattr__(self, side, float(getattr(self, side)))
+
     @property
     def error(self) -> float:
         """|left - right|."""
