@@ -23,11 +23,20 @@ def test_arguments_are_the_defaults_and_what_is_given(name):
     assert "random_state" in signature
     defaults = entry.arguments({})
     assert defaults == {
-        k: p.default for k, p in signature.items() if k != "random_state" and p.default is not inspect.Parameter.empty
+        k: p.default
+        for k, p in signature.items()
+        if k != "random_state" and p.default is not inspect.Parameter.empty and p.default is not None
     }
     one = next(iter(defaults))
     assert entry.arguments({one: "other"}) == {**defaults, one: "other"}
     assert entry.arguments({}) == defaults  # nothing is remembered
+
+
+def test_an_argument_that_asks_for_nothing_is_no_argument():
+    """Keys of stored runs are made of the arguments: they must not change when `make` learns something new."""
+    entry = DATASETS["simulation"]
+    assert "n_segments" not in entry.arguments({})
+    assert entry.arguments({"n_segments": 4})["n_segments"] == 4
 
 
 def test_arguments_make_the_data_set():

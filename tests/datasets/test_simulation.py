@@ -241,6 +241,64 @@ def test_extreme_probabilities():
     assert (spurious[100:] == -y[100:]).all()
 
 
+# -- agreement as a function of time -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_a_function_constant_by_segments_gives_the_rows_of_its_values(generator):
+    values = np.array([0.999, 0.6, 0.3])
+    settings = {"p_v": 0.9, "random_state": 2, "n_test": 40, "generator": generator}
+    by_value = make_simulation(301, values, **settings)
+    by_time = make_simulation(301, lambda t: values[np.floor(3 * t).astype(int)], n_segments=3, **settings)
+    assert equal(by_value.train, by_time.train) and equal(by_value.test, by_time.test)
+    assert torch.equal(by_value.train.aux, by_time.train.aux) and by_value.train.names == by_time.train.names
+    np.testing.assert_allclose(by_time.card["p_s"], values, atol=1e-12)
+    assert {k: v for k, v in by_time.card.items() if k not in ("p_s", "shift")} == {
+        k: v for k, v in by_value.card.items() if k not in ("p_s", "shift")
+    }
+
+
+def test_segments_divide_the_same_rows():
+    def drift(t):
+        return 0.9 - 0.5 * t
+
+    by_default, ten = (make_simulation(200, drift, random_state=0, **kw).train for kw in ({}, {"n_segments": 10}))
+    assert torch.equal(by_default.x, ten.x) and torch.equal(by_default.y, ten.y)
+    assert by_default.names == ("t<0.5", "t>=0.5") and torch.bincount(ten.environment).tolist() == [20] * 10
+    one = make_simulation(200, drift, random_state=0, n_segments=np.int64(1))
+    assert one.train.names == ("0<=t<1",) and one.card["p_s"] == pytest.approx((0.65,))
+
+
+def test_agreement_follows_the_function():
+    def wave(t):
+        return 0.6 + 0.3 * np.sin(2 * np.pi * t)
+
+    rows = make_simulation(40_000, wave, 0.8, 1, 100, 4, n_test=4, n_segments=2).train
+    agree = np.sign(rows.x[:, 1:].double().mean(1).numpy()) == signs(rows)  # 100 columns show the sign
+    t = rows.aux[:, 0].double().numpy()
+    for low in np.arange(0, 1, 0.05):  # finer than the two environments
+        here = (t >= low) & (t < low + 0.05)
+        p = integrate.quad(wave, low, low + 0.05)[0] / 0.05
+        assert agree[here].mean() == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / here.sum()))
+
+
+def test_card_of_a_function():
+    task = make_simulation(1000, lambda t: 0.9 - 0.2 * t, random_state=0, n_segments=4)
+    assert task.card["p_s"] == pytest.approx((0.875, 0.825, 0.775, 0.725))
+    assert "a function of time from 0.7001 to 0.8999" in task.card["shift"] and "4 equal segments" in task.card["shift"]
+    assert task.name == "simulation ps=[0.7001..0.8999] in 4,pv=0.8"
+    json.dumps(task.card)
+
+
+def test_the_times_are_the_functions_own_copy():
+    def careless(t):
+        t *= 0  # would move the times of the rows
+        return t + 0.9
+
+    times = make_simulation(10, careless, random_state=0, n_test=4).train.aux[:, 0]
+    torch.testing.assert_close(times, (torch.arange(10) + 0.5) / 10)
+
+
 # -- the exact accuracy --------------------------------------------------------------------------------
 
 
@@ -508,6 +566,7 @@ def simulate(**settings):
 
 SHARE = "a number from 0 to 1. Got"
 COEF = np.ones(15)
+OVER_TIME = "p_s, as a function of time, must take an array of times and return as many probabilities. Got"
 
 
 @pytest.mark.parametrize(
@@ -523,6 +582,24 @@ COEF = np.ones(15)
         (simulate(p_s=(0.9, 80)), f"p_s[1] must be a probability, {SHARE} 80."),
         (simulate(p_s=[(0.9, 0.8)]), f"p_s[0] must be a probability, {SHARE} (0.9, 0.8)."),
         (simulate(p_s=()), "p_s must hold at least one probability. Got (). Give one per environment."),
+        (simulate(p_s=lambda t: 2 * t), f"{OVER_TIME} 1.1 at t = 0.55, and 5 of 10 values outside [0, 1]. Give shares"),
+        (simulate(p_s=lambda t: -t), f"{OVER_TIME} -0.05 at t = 0.05, and 10 of 10 values outside [0, 1]."),
+        (simulate(p_s=lambda t: np.where(t > 0.9, math.nan, 0.5)), f"{OVER_TIME} nan at t = 0.95, and 1 of 10 values"),
+        (simulate(p_s=lambda t: t + math.inf), f"{OVER_TIME} inf at t = 0.05, and 10 of 10"),
+        (simulate(p_s=lambda t: 0.9), f"{OVER_TIME} shape () for times of shape (10,). For a constant give the number"),
+        (simulate(p_s=lambda t: t[:3]), f"{OVER_TIME} shape (3,) for times of shape (10,)."),
+        (simulate(p_s=lambda t: t[:, None]), f"{OVER_TIME} shape (10, 1) for times of shape (10,)."),
+        (simulate(p_s=lambda t: 0.9 if t < 0.5 else 0.8), f"{OVER_TIME} ValueError: The truth value of an array"),
+        (simulate(p_s=lambda: 0.9), f"{OVER_TIME} TypeError: "),
+        (
+            simulate(n_segments=3),
+            "n_segments must be None where p_s holds values, one per segment of time. Got n_segments=3 and "
+            "p_s=(0.999, 0.9). Drop n_segments, or give p_s as a function of time.",
+        ),
+        (simulate(p_s=0.9, n_segments=1), "Got n_segments=1 and p_s=0.9."),
+        (simulate(p_s=np.cos, n_segments=0), "n_segments must be an integer of at least 1. Got 0."),
+        (simulate(p_s=np.cos, n_segments=2.0), "n_segments must be an integer of at least 1. Got 2.0."),
+        (simulate(p_s=np.cos, n_segments=11), "n_samples must be an integer of at least 11 (one row per segment of"),
         (simulate(test_p_s=(0.9, -1)), f"test_p_s[1] must be a probability, {SHARE} -1."),
         (simulate(test_p_s=[]), "test_p_s must hold at least one probability. Got []."),
         (

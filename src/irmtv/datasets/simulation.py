@@ -23,7 +23,7 @@ population is exact (:func:`population_accuracy`), and a sampled accuracy need n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -38,11 +38,12 @@ from irmtv.datasets.checks import count, segment_names, segments, streams
 
 GeneratorName = Literal["code", "appendix"]
 Floats = NDArray[np.float64]
+OverTime = Callable[[Floats], ArrayLike]  # times (N,) in [0, 1] -> probabilities (N,)
 
 
 def make_simulation(
     n_samples: int = 5000,
-    p_s: float | Sequence[float] = (0.999, 0.9),
+    p_s: float | Sequence[float] | OverTime = (0.999, 0.9),
     p_v: float = 0.8,
     n_invariant: int = 5,
     n_spurious: int = 10,
@@ -51,18 +52,22 @@ def make_simulation(
     n_test: int = 5000,
     test_p_s: float | Sequence[float] = (0.999, 0.8, 0.2, 0.001),
     generator: GeneratorName = "code",
+    n_segments: int | None = None,
 ) -> Task:
     """Draw the paper's simulation: training rows over time, test rows in other environments.
 
     The training rows are equally spaced in time, t_i = (i + 0.5) / n_samples, and time falls into as many
-    equal segments as ``p_s`` has values. The segment is the environment and t is the auxiliary variable.
+    equal segments as ``p_s`` has values (or ``n_segments``, where it is a function). The segment is the
+    environment and t is the auxiliary variable.
 
     Parameters
     ----------
     n_samples : int, default 5000
         Training rows.
-    p_s : float or sequence of float, default (0.999, 0.9)
-        Probability that the spurious sign agrees with the label, one value per segment of time.
+    p_s : float, sequence of float or function of time, default (0.999, 0.9)
+        Probability that the spurious sign agrees with the label: one value per segment of time, or a function
+        that takes an array of times in [0, 1] and returns as many probabilities, for an agreement that drifts
+        within the segments too.
     p_v : float, default 0.8
         Probability that the invariant sign agrees with the label, in every environment.
     n_invariant : int, default 5
@@ -80,12 +85,16 @@ def make_simulation(
         Agreement of the spurious sign in each test environment.
     generator : {"code", "appendix"}, default "code"
         Which of the two generators of this module's table draws the rows.
+    n_segments : int or None, default None
+        Where ``p_s`` is a function: into how many equal segments of time, the environments, the rows fall (None
+        is 2). It changes the environment labels only. Not with values of ``p_s``, which have a segment each.
 
     Returns
     -------
     Task
         ``train``: x (n_samples, n_invariant + n_spurious), y 0/1, environment, aux = t (n_samples, 1).
-        ``test``: the same, its t without meaning. ``card``: the settings, their limit, and what shifts.
+        ``test``: the same, its t without meaning. ``card``: the settings, their limit, and what shifts; its
+        ``p_s`` has one value per segment, the mean over the segment's rows where ``p_s`` is a function.
 
     Examples
     --------
@@ -96,13 +105,25 @@ def make_simulation(
     ('p_s=0.999', 'p_s=0.8', 'p_s=0.2', 'p_s=0.001')
     >>> round(task.card["limit"], 4)
     0.8899
+    >>> drift = make_simulation(1000, p_s=lambda t: 0.95 - 0.2 * t, n_segments=4, random_state=0)
+    >>> [round(p, 3) for p in drift.card["p_s"]]
+    [0.925, 0.875, 0.825, 0.775]
     """
-    p_s = _probabilities("p_s", p_s)
+    over_time = p_s if callable(p_s) else None
+    given = () if callable(p_s) else _probabilities("p_s", p_s)
+    k, reason = len(given), "one row per value of p_s"
+    if over_time is not None:
+        k, reason = count("n_segments", 2 if n_segments is None else n_segments), "one row per segment of time"
+    elif n_segments is not None:
+        raise ValueError(
+            f"n_segments must be None where p_s holds values, one per segment of time. Got n_segments={n_segments!r} "
+            f"and p_s={p_s!r}. Drop n_segments, or give p_s as a function of time."
+        )
     test_p_s = _probabilities("test_p_s", test_p_s)
     p_v = _probability("p_v", p_v)
     n_invariant = count("n_invariant", n_invariant)
     n_spurious = count("n_spurious", n_spurious)
-    n_samples = count("n_samples", n_samples, len(p_s), "one row per value of p_s")
+    n_samples = count("n_samples", n_samples, k, reason)
     n_test = count("n_test", n_test, len(test_p_s), "one row per value of test_p_s")
     generator = _known_generator(generator)
     if len(set(test_p_s)) < len(test_p_s):
@@ -110,12 +131,13 @@ def make_simulation(
             f"test_p_s must hold different values, since they name the test environments. Got {test_p_s}. "
             "Drop the repeated ones, and raise n_test for more rows of each."
         )
-    train_stream, test_stream = streams(random_state)
-
-    k = len(p_s)
     time = (np.arange(n_samples) + 0.5) / n_samples  # (N,)
     segment = segments(n_samples, k)  # (N,)
-    x, y = _draw(train_stream, np.asarray(p_s)[segment], p_v, n_invariant, n_spurious, generator)
+    agreement = np.asarray(given)[segment] if over_time is None else _agreement(over_time, time)  # (N,)
+    by_segment = given or tuple((np.bincount(segment, agreement) / np.bincount(segment)).tolist())
+    train_stream, test_stream = streams(random_state)
+
+    x, y = _draw(train_stream, agreement, p_v, n_invariant, n_spurious, generator)
     train = Rows(x, y, torch.from_numpy(segment), torch.from_numpy(time).float()[:, None], segment_names(k))
 
     sizes = [n_test // len(test_p_s) + (e < n_test % len(test_p_s)) for e in range(len(test_p_s))]
@@ -126,6 +148,11 @@ def make_simulation(
     test = Rows(x, y, torch.from_numpy(code), aux, tuple(f"p_s={p!r}" for p in test_p_s))
 
     limit = simulation_limit(p_v, n_invariant, generator)
+    course, title = f"{given}", f"({','.join(f'{p:g}' for p in given)})"  # the title: the keys of published.json
+    if over_time is not None:
+        low, high = agreement.min(), agreement.max()
+        course = f"a function of time from {low:.4g} to {high:.4g}, on average {tuple(round(p, 4) for p in by_segment)}"
+        title = f"[{low:.4g}..{high:.4g}] in {k}"
     card = {
         "description": (
             f"Binary labels; {n_invariant} invariant columns whose sign agrees with the label with "
@@ -140,7 +167,7 @@ def make_simulation(
         ),
         "licence": "generated",
         "generator": generator,
-        "p_s": p_s,
+        "p_s": by_segment,
         "p_v": p_v,
         "n_invariant": n_invariant,
         "n_spurious": n_spurious,
@@ -150,13 +177,12 @@ def make_simulation(
         "limit": limit,
         "expected_worst": _expected_minimum(limit, sizes),
         "shift": (
-            f"The agreement of the spurious sign with the label: {p_s} over {k} equal segments of time in "
+            f"The agreement of the spurious sign with the label: {course} over {k} equal segments of time in "
             f"training, {test_p_s} in the test environments. Nothing else shifts."
         ),
         "differs_from_paper": _DIFFERS[generator],
     }
-    name = f"simulation ps=({','.join(f'{p:g}' for p in p_s)}),pv={p_v:g}"  # the keys of published.json
-    return Task(train=train, loss=Binary(), test=test, name=name, card=card)
+    return Task(train=train, loss=Binary(), test=test, name=f"simulation ps={title},pv={p_v:g}", card=card)
 
 
 def simulation_limit(p_v: float, n_invariant: int = 5, generator: GeneratorName = "code") -> float:
@@ -440,6 +466,29 @@ def _probabilities(name: str, values: Any) -> tuple[float, ...]:
     if not items:
         raise ValueError(f"{name} must hold at least one probability. Got {values!r}. Give one per environment.")
     return items
+
+
+def _agreement(over_time: OverTime, time: Floats) -> Floats:
+    """p_s at every time, (N,), or an error that says what is wrong with the function."""
+    what = "p_s, as a function of time, must take an array of times and return as many probabilities."
+    try:
+        values = np.asarray(over_time(time.copy()), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{what} Got {type(error).__name__}: {error}. Write it with NumPy: np.where(t < 0.5, 0.9, 0.8), not if."
+        ) from error
+    if values.shape != time.shape:
+        raise ValueError(
+            f"{what} Got shape {values.shape} for times of shape {time.shape}. For a constant give the number itself."
+        )
+    outside = ~((values >= 0) & (values <= 1))  # not a number is outside, too
+    if outside.any():
+        first = int(outside.argmax())
+        raise ValueError(
+            f"{what} Got {values[first]:g} at t = {time[first]:g}, and {outside.sum()} of {len(time)} values outside "
+            "[0, 1]. Give shares, or np.clip them."
+        )
+    return values
 
 
 def _is_single(value: Any) -> bool:

@@ -4,11 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from irmtv.theory.adaptive_weight import detached_weight_stops_short, optima_agree
+from irmtv.theory.blocky import blockiness_in_w, coarea_prefers_blocks
+from irmtv.theory.blocky_time import blocky_over_time
+from irmtv.theory.coarea import coarea_1d, coarea_2d
+from irmtv.theory.coarea_readings import coarea_needs_lipschitz, coarea_piecewise_constant
+from irmtv.theory.coarea_trained import coarea_trained
+from irmtv.theory.coarse_labels import coarse_measure
+from irmtv.theory.extrapolation import risk_extrapolation, vrex_l2, vrex_sum_is_no_expectation
 from irmtv.theory.finding import Finding
+from irmtv.theory.fixed_weight import fixed_weight_misses
+from irmtv.theory.induced_measure import induced_measure
 from irmtv.theory.integrability import l1_allows_more
+from irmtv.theory.minimax import minimax_penalties_coincide
+from irmtv.theory.ood import lambda_phi_makes_worst_risk, ood_over_w
+from irmtv.theory.recovery import recovery_1d, recovery_2d
+from irmtv.theory.requirements import normalised_measure, sufficient_condition
+from irmtv.theory.span import environment_span
+from irmtv.theory.subgradient import subgradient_scalar, subgradient_vector
+from irmtv.theory.surrogate import irmv1_is_tv_l2, zero_slope_may_be_a_maximum
+from irmtv.theory.variation import dual_total_variation
+from irmtv.theory.zero_slopes import zero_penalty_without_constancy
+from irmtv.theory.zin import tiva_is_minimax_tv_l2, zin_rewriting
 
 _CHAPTERS: dict[str, tuple[Callable[[], Finding], ...]] = {
-    "TV-l1 allows more functions": (l1_allows_more,),
+    "Total variation": (
+        dual_total_variation,
+        coarea_prefers_blocks,
+        recovery_1d,
+        recovery_2d,
+    ),
+    "IRM is a TV-l2 model": (
+        zero_slope_may_be_a_maximum,
+        induced_measure,
+        irmv1_is_tv_l2,
+        normalised_measure,
+        vrex_l2,
+        vrex_sum_is_no_expectation,
+        risk_extrapolation,
+        zin_rewriting,
+        tiva_is_minimax_tv_l2,
+    ),
+    "IRM-TV-l1": (
+        l1_allows_more,
+        minimax_penalties_coincide,
+        subgradient_scalar,
+        subgradient_vector,
+        coarea_1d,
+        coarea_2d,
+        coarea_trained,
+        coarea_piecewise_constant,
+        coarea_needs_lipschitz,
+        blockiness_in_w,
+        blocky_over_time,
+    ),
+    "Out-of-distribution generalization": (
+        ood_over_w,
+        lambda_phi_makes_worst_risk,
+        zero_penalty_without_constancy,
+        fixed_weight_misses,
+        optima_agree,
+        detached_weight_stops_short,
+        environment_span,
+        coarse_measure,
+        sufficient_condition,
+    ),
 }
 
 

@@ -1,0 +1,276 @@
+"""Blocky risks: the number for it, the population risk, and three statements whose wrong formulas are noticed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+from irmtv.core.types import Statistics
+from irmtv.datasets import make_simulation
+from irmtv.objectives.irm_tv_l1 import tv_l1
+from irmtv.objectives.irm_tv_l2 import tv_l2
+from irmtv.theory import blocky_time
+from irmtv.theory.blocky import blockiness, blockiness_in_w, coarea_prefers_blocks
+from irmtv.theory.blocky_time import blocky_over_time, wave
+from irmtv.theory.simulated_risk import Linear, fit, mixed, risk_gradient
+
+SMALL = {"repetitions": 2, "n_samples": 2000, "steps": 450}
+
+
+def failed(found, role):
+    return [c.what for c in found.comparisons if c.role == role and not c.agrees]
+
+
+# -- the number ----------------------------------------------------------------------------------------
+
+
+def test_blockiness_of_known_functions():
+    w = (np.arange(100_000) + 0.5) / 50_000  # [0, 2]
+    assert blockiness(np.abs(2 * (w - 1))) == pytest.approx(0.25, abs=1e-8)  # (w - 1)^2: 1 - 2^2 / (2 * 8/3)
+    assert blockiness(np.exp(-w)) == pytest.approx(1 - (1 - np.exp(-2)) ** 2 / (1 - np.exp(-4)), abs=1e-8)
+    assert blockiness(np.ones((3, 7))).tolist() == [0.0] * 3
+    one_of = np.zeros(50)
+    one_of[3] = 2.0
+    assert blockiness(one_of) == pytest.approx(0.98)
+
+
+def test_blockiness_over_environments_is_the_ratio_of_the_papers_penalties():
+    slope = torch.tensor([[0.3, -0.1, 0.5, 0.0]], dtype=torch.float64)
+    e = Statistics(slope.mean(-1), torch.full_like(slope, 0.25), torch.zeros_like(slope), slope)
+    assert 1 - blockiness(slope.abs().numpy()) == pytest.approx((tv_l1(e, e.mass) / tv_l2(e, e.mass)).item())
+
+
+# -- the risk in the population ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model():
+    rng = np.random.default_rng(0)
+    return Linear(rng.normal(size=(3, 15)) * 0.3, rng.normal(size=3) * 0.2, 0.8)
+
+
+def by_quad(coef, intercept, w, p_s, p_v):
+    """The risk by adaptive quadrature over the Gaussian logit, from the generator's definition."""
+    v, s = w[0] * coef[:5], w[1] * coef[5:]
+    noise, total = np.sqrt((v**2).sum() + (s**2).sum()), 0.0
+    for y, a, b in itertools.product((1, -1), repeat=3):
+        p = 0.5 * (p_v if a == y else 1 - p_v) * (p_s if b == y else 1 - p_s)
+        mean = a * v.sum() + b * s.sum() + w[2] * intercept
+
+        def integrand(z, mean=mean, y=y):
+            return stats.norm.pdf(z) * np.logaddexp(0, -y * (mean + noise * z))
+
+        total += p * integrate.quad(integrand, -12, 12, epsabs=1e-12)[0]
+    return total
+
+
+@pytest.mark.parametrize("w", [(1.0, 1.0, 1.0), (0.3, 1.7, 1.0), (2.0, 2.0, 2.0)])
+def test_risk_against_adaptive_quadrature(model, w):
+    risk = mixed(model.risk([w])[..., 0], 0.7, -1)
+    expected = [by_quad(c, b, w, 0.7, 0.8) for c, b in zip(model.coef, model.intercept, strict=True)]
+    np.testing.assert_allclose(risk, expected, atol=1e-8)
+
+
+def test_risk_where_the_classifier_is_zero(model):
+    np.testing.assert_allclose(model.risk([(0.0, 0.0, 0.0)]), np.log(2), atol=1e-14)
+
+
+def test_risk_against_drawn_rows(model):
+    rows = make_simulation(2, p_v=0.8, random_state=5, n_test=200_000, test_p_s=(0.9, 0.3)).test
+    x, sign = rows.x.double().numpy(), 1 - 2 * rows.y.double().numpy()
+    loss = np.logaddexp(0, sign[:, None] * (x @ model.coef.T + model.intercept))  # (N, 3)
+    for e, p_s in enumerate((0.9, 0.3)):
+        here = loss[rows.environment.numpy() == e]
+        exact = mixed(model.risk()[..., 0], p_s, -1)
+        assert (np.abs(here.mean(0) - exact) < 4.5 * here.std(0) / np.sqrt(len(here))).all()
+
+
+def test_gradient_against_differences(model):
+    w, h = np.array([[1.0, 1.0, 1.0], [0.2, 1.5, 0.7]]), 1e-5
+    exact = risk_gradient(model, w)
+    assert exact.shape == (3, 2, 2, 3)
+    for k in range(3):
+        step = h * np.eye(3)[k]
+        np.testing.assert_allclose(exact[..., k], (model.risk(w + step) - model.risk(w - step)) / (2 * h), atol=1e-8)
+
+
+def test_fit_is_one_run_per_task_and_weight():
+    tasks = [make_simulation(200, random_state=r, n_test=4) for r in range(2)]
+    both = fit(tasks, "irm-tv-l1", 0.8, 30, [1.0, 100.0])
+    assert both.coef.shape == (2, 2, 15) and both.intercept.shape == (2, 2)
+    alone = fit(tasks[1:], "irm-tv-l1", 0.8, 30, [100.0])  # another seed of the start, but the same data
+    assert not np.allclose(both.coef[0, 1], both.coef[1, 1]) and not np.allclose(both.coef[1, 0], both.coef[1, 1])
+    assert np.abs(alone.coef[0, 0] - both.coef[1, 1]).max() < 1
+
+
+# -- section 2.2 ---------------------------------------------------------------------------------------
+
+
+def test_blocks_are_not_cheaper():
+    found = coarea_prefers_blocks()
+    assert found.verdict == "does not hold as printed"
+    assert failed(found, "claim") == ["total variation, on a line", "total variation, a disc"]
+
+
+def missing_cell(modulus, cell):
+    return float(modulus.sum())
+
+
+def root_of_squares(modulus, cell):
+    return float(np.sqrt((modulus**2).sum() * cell))
+
+
+@pytest.mark.parametrize("wrong", [{"l1": missing_cell}, {"l1": root_of_squares}, {"l2": root_of_squares}])
+def test_wrong_energies_are_noticed(wrong):
+    assert coarea_prefers_blocks(**wrong).verdict == "not verified"
+
+
+def without_the_square(modulus):
+    return 1 - modulus.mean(-1) / np.sqrt((modulus**2).mean(-1))
+
+
+def without_the_volume(modulus):
+    return 1 - modulus.mean(-1) ** 2 / (modulus**2).sum(-1)
+
+
+def peak_to_mean(modulus):
+    return 1 - modulus.mean(-1) / modulus.max(-1)
+
+
+@pytest.mark.parametrize("wrong", [without_the_square, without_the_volume, peak_to_mean])
+def test_another_number_for_blockiness_is_noticed(wrong):
+    assert coarea_prefers_blocks(measure=wrong).verdict == "not verified"
+
+
+def test_figure_of_the_climb():
+    shapes, energies, blocks = coarea_prefers_blocks(widths=(1.0, 0.2, 0.1)).draw().axes
+    assert len(shapes.lines) == 3
+    np.testing.assert_allclose(energies.lines[0].get_ydata(), 1, atol=1e-10)
+    np.testing.assert_allclose(energies.lines[1].get_ydata(), [1.2, 6, 12], rtol=1e-4)
+    np.testing.assert_allclose(blocks.lines[0].get_ydata(), 1 - np.array([1, 0.2, 0.1]) * 5 / 6, atol=1e-4)
+
+
+@pytest.mark.parametrize("widths", [(0.5,), (0.5, 0.0), (2.0, 0.5)])
+def test_widths_that_do_not_fit(widths):
+    with pytest.raises(ValueError, match=r"widths must be two or more numbers in \(0, 1\].*Got"):
+        coarea_prefers_blocks(widths=widths)
+
+
+# -- in w ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def in_w():
+    return blockiness_in_w(**SMALL)
+
+
+def test_squashed_but_not_blockier(in_w):
+    assert in_w.verdict == "does not hold as printed"
+    assert failed(in_w, "ours") == []
+    assert "total variation in scalar w" not in failed(in_w, "claim")
+    assert failed(in_w, "claim")[0] == "blockiness in scalar w"
+
+
+def signs_exchanged(model, w):
+    """The gradient where the spurious sign agrees in place of that where it does not."""
+    return risk_gradient(model, w)[..., ::-1, :, :]
+
+
+def twice(model, w):
+    return 2 * risk_gradient(model, w)
+
+
+@pytest.mark.parametrize("wrong", [{"gradient": twice}, {"gradient": signs_exchanged}, {"measure": peak_to_mean}])
+def test_wrong_formulas_in_w_are_noticed(wrong):
+    assert blockiness_in_w(**{**SMALL, "steps": 150}, **wrong).verdict == "not verified"
+
+
+def test_figure_in_w(in_w):
+    graph, dots, flat = in_w.draw().axes
+    assert len(graph.lines) == 9 + 2  # three methods, three environments, two entries of the legend
+    for curve in graph.lines[:9]:  # convex, from log 2
+        assert (np.diff(curve.get_ydata(), 2) > 0).all()
+        assert curve.get_ydata()[0] == pytest.approx(np.log(2), abs=0.01)
+    assert len(dots.lines) == 3 * 6 + 1
+    share = flat.lines[2].get_ydata()
+    assert share[8] / share[0] == pytest.approx(10, abs=0.5)
+
+
+def test_one_repetition_has_no_scatter():
+    for run in (blockiness_in_w, blocky_over_time):
+        with pytest.raises(ValueError, match=r"repetitions must be an integer of at least 2.*Got 1"):
+            run(repetitions=1)
+
+
+# -- over time -----------------------------------------------------------------------------------------
+
+QUICK = {**SMALL, "other_weights": (100.0,)}
+
+
+@pytest.fixture(scope="module")
+def over_time():
+    return blocky_over_time(**QUICK)
+
+
+def test_smaller_but_of_the_same_shape(over_time):
+    assert over_time.verdict == "does not hold as printed"
+    assert failed(over_time, "ours") == []
+    assert "blockiness over time" in failed(over_time, "claim")
+    assert "total variation over time" not in failed(over_time, "claim")
+    assert len(failed(over_time, "beyond")) == 1  # labels that tell nothing apart
+
+
+def test_range_and_variation_have_the_ratio_of_the_wave(over_time):
+    """0.85 + 0.1 sin(3 pi t): up 0.1, down 0.2, up 0.2, down 0.1, within a range of 0.2."""
+    reach, variation = over_time.comparisons[:2]
+    assert reach.what.startswith("range") and variation.what.startswith("total variation")
+    assert variation.left / reach.left == pytest.approx(3, abs=1e-5)
+    assert variation.right / reach.right == pytest.approx(3, abs=1e-5)
+    halves = wave((np.arange(1000) + 0.5) / 1000).reshape(2, -1).mean(1)
+    assert halves[0] == pytest.approx(halves[1], abs=1e-12)
+
+
+def swapped(agree, disagree, p_s):
+    return agree[..., None] * (1 - p_s) + disagree[..., None] * p_s
+
+
+def curved(agree, disagree, p_s):
+    return agree[..., None] * p_s**2 + disagree[..., None] * (1 - p_s**2)
+
+
+@pytest.mark.parametrize("wrong", [swapped, curved])
+def test_a_wrong_line_is_noticed(wrong, monkeypatch):
+    few = fit([make_simulation(500, random_state=r, n_test=4) for r in range(2)], "erm", 0.8, 200)
+    trained = {"erm": few}
+    calls = []
+
+    def instead(tasks, objective, p_v, steps, weights=None, **more):  # the formula is under test, not the training
+        calls.append(objective)
+        return trained["erm"] if weights is None else Linear(
+            np.repeat(few.coef, len(weights), 0) * 0.9, np.repeat(few.intercept, len(weights), 0), p_v
+        )  # fmt: skip
+
+    monkeypatch.setattr(blocky_time, "fit", instead)
+    assert failed(blocky_over_time(**QUICK), "ours") == []
+    assert blocky_over_time(**QUICK, line=wrong).verdict == "not verified"
+    assert calls.count("irm-tv-l1") == 4
+
+
+def test_figure_over_time(over_time):
+    graph, bars, front = over_time.draw().axes
+    assert len(graph.lines) == 6
+    for line, dots in zip(graph.lines[::2], graph.lines[1::2], strict=True):
+        p = wave(np.asarray(line.get_xdata()))
+        assert abs(np.corrcoef(p, line.get_ydata())[0, 1]) == pytest.approx(1, abs=1e-9)
+        assert len(dots.get_xdata()) == 80
+    assert len(bars.patches) == 9 and bars.patches[0].get_width() == pytest.approx(1)
+    assert len(front.lines) == 3 and len(front.lines[0].get_xdata()) == 2
+
+
+def test_an_agreement_that_stands_still():
+    with pytest.raises(ValueError, match=r"p_s must vary over time.*Got values from 0.9 to 0.9"):
+        blocky_over_time(p_s=lambda t: np.full_like(t, 0.9))
