@@ -416,7 +416,11 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_reproduce_without_a_name_lists_the_tables(command, tables):
     ended = command("reproduce")
     assert ended.code == 0
-    assert [line.split(maxsplit=1) for line in ended.out.splitlines()] == [["little", "A little [table]."], ["other"]]
+    assert [line.split(maxsplit=1) for line in ended.out.splitlines()] == [
+        ["little", "A little [table]."],
+        ["other"],
+        ["theory", cli.THEORY_DESCRIPTION],
+    ]
 
 
 def test_reproduce_lists_the_papers_tables(command):
@@ -436,5 +440,5 @@ def test_reproduce_trains_a_table_and_shows_the_published_numbers(command, table
 def test_reproduce_of_an_unknown_table(command, tables, tmp_path):
     ended = command("reproduce", "litle", "--out", tmp_path / "x")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "irmtv: NAME must be one of ['little', 'other']. Got 'litle'. Did you mean 'little'?\n"
+    assert ended.err == "irmtv: NAME must be one of ['little', 'other', 'theory']. Got 'litle'. Did you mean 'little'?\n"
     assert not (tmp_path / "x").exists()

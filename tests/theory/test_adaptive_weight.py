@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from irmtv.core.risk import modulus
 from irmtv.objectives.lambda_phi import lambda_phi
 from irmtv.theory.adaptive_weight import DETACHED, detached_weight_stops_short, optima_agree
+from theory.wrong import not_squared, over_the_root_of_the_penalty, with_the_mean
 
 
 @pytest.fixture(scope="module")
@@ -20,20 +20,8 @@ def detached():
     return detached_weight_stops_short()
 
 
-def with_the_mean(worst, expected, penalty, cap):
-    return lambda_phi(expected, expected, penalty, cap)
-
-
-def over_the_root_of_the_penalty(worst, expected, penalty, cap):
-    return lambda_phi(worst, expected, penalty.sqrt(), cap)
-
-
 def half_of_it(worst, expected, penalty, cap):
     return lambda_phi(worst, expected, penalty, cap) / 2
-
-
-def not_squared(e, mu):
-    return (mu * modulus(e)).sum(-1)
 
 
 # ---- item 3 ----

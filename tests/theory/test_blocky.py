@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
 
 from irmtv.core.types import Statistics
 from irmtv.datasets import make_simulation
@@ -16,7 +13,7 @@ from irmtv.objectives.irm_tv_l2 import tv_l2
 from irmtv.theory import blocky_time
 from irmtv.theory.blocky import blockiness, blockiness_in_w, coarea_prefers_blocks
 from irmtv.theory.blocky_time import blocky_over_time, wave
-from irmtv.theory.simulated_risk import Linear, fit, mixed, risk_gradient
+from irmtv.theory.simulated_risk import Linear, fit, risk_gradient
 
 SMALL = {"repetitions": 2, "n_samples": 2000, "steps": 450}
 
@@ -42,69 +39,6 @@ def test_blockiness_over_environments_is_the_ratio_of_the_papers_penalties():
     slope = torch.tensor([[0.3, -0.1, 0.5, 0.0]], dtype=torch.float64)
     e = Statistics(slope.mean(-1), torch.full_like(slope, 0.25), torch.zeros_like(slope), slope)
     assert 1 - blockiness(slope.abs().numpy()) == pytest.approx((tv_l1(e, e.mass) / tv_l2(e, e.mass)).item())
-
-
-# -- the risk in the population ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def model():
-    rng = np.random.default_rng(0)
-    return Linear(rng.normal(size=(3, 15)) * 0.3, rng.normal(size=3) * 0.2, 0.8)
-
-
-def by_quad(coef, intercept, w, p_s, p_v):
-    """The risk by adaptive quadrature over the Gaussian logit, from the generator's definition."""
-    v, s = w[0] * coef[:5], w[1] * coef[5:]
-    noise, total = np.sqrt((v**2).sum() + (s**2).sum()), 0.0
-    for y, a, b in itertools.product((1, -1), repeat=3):
-        p = 0.5 * (p_v if a == y else 1 - p_v) * (p_s if b == y else 1 - p_s)
-        mean = a * v.sum() + b * s.sum() + w[2] * intercept
-
-        def integrand(z, mean=mean, y=y):
-            return stats.norm.pdf(z) * np.logaddexp(0, -y * (mean + noise * z))
-
-        total += p * integrate.quad(integrand, -12, 12, epsabs=1e-12)[0]
-    return total
-
-
-@pytest.mark.parametrize("w", [(1.0, 1.0, 1.0), (0.3, 1.7, 1.0), (2.0, 2.0, 2.0)])
-def test_risk_against_adaptive_quadrature(model, w):
-    risk = mixed(model.risk([w])[..., 0], 0.7, -1)
-    expected = [by_quad(c, b, w, 0.7, 0.8) for c, b in zip(model.coef, model.intercept, strict=True)]
-    np.testing.assert_allclose(risk, expected, atol=1e-8)
-
-
-def test_risk_where_the_classifier_is_zero(model):
-    np.testing.assert_allclose(model.risk([(0.0, 0.0, 0.0)]), np.log(2), atol=1e-14)
-
-
-def test_risk_against_drawn_rows(model):
-    rows = make_simulation(2, p_v=0.8, random_state=5, n_test=200_000, test_p_s=(0.9, 0.3)).test
-    x, sign = rows.x.double().numpy(), 1 - 2 * rows.y.double().numpy()
-    loss = np.logaddexp(0, sign[:, None] * (x @ model.coef.T + model.intercept))  # (N, 3)
-    for e, p_s in enumerate((0.9, 0.3)):
-        here = loss[rows.environment.numpy() == e]
-        exact = mixed(model.risk()[..., 0], p_s, -1)
-        assert (np.abs(here.mean(0) - exact) < 4.5 * here.std(0) / np.sqrt(len(here))).all()
-
-
-def test_gradient_against_differences(model):
-    w, h = np.array([[1.0, 1.0, 1.0], [0.2, 1.5, 0.7]]), 1e-5
-    exact = risk_gradient(model, w)
-    assert exact.shape == (3, 2, 2, 3)
-    for k in range(3):
-        step = h * np.eye(3)[k]
-        np.testing.assert_allclose(exact[..., k], (model.risk(w + step) - model.risk(w - step)) / (2 * h), atol=1e-8)
-
-
-def test_fit_is_one_run_per_task_and_weight():
-    tasks = [make_simulation(200, random_state=r, n_test=4) for r in range(2)]
-    both = fit(tasks, "irm-tv-l1", 0.8, 30, [1.0, 100.0])
-    assert both.coef.shape == (2, 2, 15) and both.intercept.shape == (2, 2)
-    alone = fit(tasks[1:], "irm-tv-l1", 0.8, 30, [100.0])  # another seed of the start, but the same data
-    assert not np.allclose(both.coef[0, 1], both.coef[1, 1]) and not np.allclose(both.coef[1, 0], both.coef[1, 1])
-    assert np.abs(alone.coef[0, 0] - both.coef[1, 1]).max() < 1
 
 
 # -- section 2.2 ---------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from irmtv.theory.extrapolation import (
     vrex_l2,
     vrex_sum_is_no_expectation,
 )
-
-FAILED = ("not verified", "does not hold as printed")
+from theory.wrong import FAILED, starting
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +24,6 @@ def proposition():
 @pytest.fixture(scope="module")
 def extrapolated():
     return risk_extrapolation(rows=20_000, steps=600)
-
-
-def by_what(found, start):
-    return next(c for c in found.comparisons if c.what.startswith(start))
 
 
 def second_moment(e, mu):
@@ -61,7 +56,7 @@ def test_the_continuous_measure_against_random_environments(proposition):
     from irmtv.theory.extrapolation import _drifting_risk
 
     drawn = _drifting_risk(np.random.default_rng(0).beta(2, 5, 200_000))
-    assert by_what(proposition, "variance under Beta").right == pytest.approx(drawn.var(), rel=0.05)
+    assert starting(proposition, "variance under Beta").right == pytest.approx(drawn.var(), rel=0.05)
 
 
 @pytest.mark.parametrize("wrong", [second_moment, around_the_plain_mean, sample_variance, standard_deviation])
@@ -74,7 +69,7 @@ def test_a_risk_that_jumps_has_no_mean_risk_environment():
         return np.where(np.asarray(e) < 0.3, 0.2, 0.8)
 
     found = vrex_l2(risk=jump)
-    assert not by_what(found, "continuous in e").agrees
+    assert not starting(found, "continuous in e").agrees
 
 
 def test_the_measure_must_be_smooth():
@@ -97,13 +92,13 @@ def test_the_figure_of_the_proposition(proposition):
 def test_the_sum_is_no_expectation():
     found = vrex_sum_is_no_expectation()
     assert found.verdict == "does not hold as printed"
-    printed, corrected = by_what(found, "minimiser, lambda = 1 in both"), by_what(found, "minimiser, lambda = 0.2")
+    printed, corrected = starting(found, "minimiser, lambda = 1 in both"), starting(found, "minimiser, lambda = 0.2")
     assert printed.error > 0.1 and corrected.error == 0
 
 
 def test_with_the_right_lambda_the_minimisers_agree():
     found = vrex_sum_is_no_expectation(printed=divided_lambda)
-    assert by_what(found, "minimiser").agrees
+    assert starting(found, "minimiser").agrees
 
 
 def times_the_count(weight, count):
@@ -127,7 +122,7 @@ def test_a_wrong_variance_is_noticed_by_the_sum(wrong):
 def test_equal_risks_hide_the_difference():
     """Where all environments have one risk there is no variance, and lambda does not matter."""
     found = vrex_sum_is_no_expectation(curvatures=(1.0, 1.0), centres=(1.0, 1.0))
-    assert by_what(found, "minimiser").agrees
+    assert starting(found, "minimiser").agrees
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,17 @@ from irmtv.theory.induced_measure import (
     CLASSIFIERS,
     MASSES,
     induced_measure,
-    partitions,
     smallest_failure,
     sum_over_preimages,
     two_branches,
 )
 from irmtv.theory.sigma_algebras import is_sigma_algebra, pushforward
+from theory.wrong import row
 
 
 @pytest.fixture(scope="module")
 def found():
     return induced_measure()
-
-
-def named(finding, words, role=None):
-    (one,) = [c for c in finding.comparisons if words in c.what and role in (None, c.role)]
-    return one
 
 
 def test_it_holds_under_its_condition(found):
@@ -69,7 +64,7 @@ def test_a_wrong_measure_is_noticed(wrong):
 def test_a_wrong_density_is_noticed(wrong):
     found = induced_measure(density=wrong, points=2)
     assert found.verdict == "does not hold as printed"
-    assert not named(found, "w = e^2: R").agrees
+    assert not row(found, "w = e^2: R").agrees
 
 
 def test_the_pushforward_family_needs_no_condition():
@@ -82,15 +77,15 @@ def test_a_wrong_family_is_noticed():
         return frozenset(g for g in pushforward(w, family, whole) if len(g) == 1)
 
     assert induced_measure(family=atoms_only).verdict == "not verified"  # and is no sigma-algebra
-    assert not named(induced_measure(family=atoms_only), "w measurable: cases of 60 in which").agrees
+    assert not row(induced_measure(family=atoms_only), "w measurable: cases of 60 in which").agrees
 
 
 def test_every_case_on_three_points_is_counted_by_hand():
     """Five partitions; w is measurable where its fibres are unions of atoms: the coarsenings of each."""
     found = induced_measure(points=3)
     # coarsenings: of three points 5, of each of the three {1, 2} 2, of the whole 1
-    assert "cases of 12" in named(found, "w measurable: cases of 12 with").what
-    undefined = named(found, "w not measurable: cases of 13 with")
+    assert "cases of 12" in row(found, "w measurable: cases of 12 with").what
+    undefined = row(found, "w not measurable: cases of 13 with")
     # of two atoms {1}, {2, 3}: w injective is harmless (three times), w(1) = w(2) or w(1) = w(3) is not (six times);
     # of the one atom nothing can go wrong
     assert undefined.left == 6
@@ -102,19 +97,14 @@ def test_the_smallest_failure_is_one():
     assert not is_sigma_algebra(printed, "ab") and is_sigma_algebra(right, "ab")
 
 
-def test_partitions_are_counted_by_bell():
-    assert [len(list(partitions(range(n)))) for n in range(6)] == [1, 1, 2, 5, 15, 52]
-    assert all(sorted(p for block in part for p in block) == [0, 1, 2] for part in partitions(range(3)))
-
-
 def test_one_classifier_for_different_risks(found):
-    risks = named(found, "Condition 2 violated")
+    risks = row(found, "Condition 2 violated")
     assert risks.left > risks.right + 0.1 and not risks.agrees
-    assert named(found, "modulus of the mean slope").agrees
+    assert row(found, "modulus of the mean slope").agrees
 
 
 def test_the_text_has_the_computed_numbers(found):
-    failing = named(found, "w not measurable: cases of 165 with").left
+    failing = row(found, "w not measurable: cases of 165 with").left
     assert f"{failing:.0f} of 165" in found.meaning and "all 225" in found.meaning
 
 

@@ -16,6 +16,7 @@ from irmtv.theory.tv_solvers import (
     solve_l1_line,
     solve_l2,
 )
+from theory.wrong import row
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +27,6 @@ def line():
 @pytest.fixture(scope="module")
 def image():
     return recovery_2d(size=32)
-
-
-def named(finding, words):
-    (one,) = [c for c in finding.comparisons if words in c.what]
-    return one
 
 
 def noisy(shape, seed=0):
@@ -124,14 +120,14 @@ def test_sunken_blocks_by_hand():
 def test_the_line_holds_for_blocky_truths(line):
     assert line.verdict == "holds under its condition"
     assert [c.agrees for c in line.comparisons if c.role == "beyond"] == [False]
-    assert named(line, "duality gap").left < 1e-12
-    assert named(line, "share of the highest jump").left > 0.8
+    assert row(line, "duality gap").left < 1e-12
+    assert row(line, "share of the highest jump").left > 0.8
 
 
 def test_the_image_holds_for_blocky_truths(image):
     assert image.verdict == "holds under its condition"
-    assert named(image, "duality gap").left < 1e-5
-    assert named(image, "smooth truth").left > 1
+    assert row(image, "duality gap").left < 1e-5
+    assert row(image, "smooth truth").left > 1
 
 
 def twice_the_weight(y, weight):
@@ -151,7 +147,7 @@ def l2_in_place_of_l1(y, weight):
 def test_a_wrong_l1_on_the_line_is_noticed(wrong):
     found = recovery_1d(draws=1, l1=wrong)
     assert found.verdict == "not verified"
-    assert not named(found, "duality gap").agrees
+    assert not row(found, "duality gap").agrees
 
 
 def componentwise(y, weight):
@@ -170,24 +166,24 @@ def half_the_weight(y, weight):
 def test_a_wrong_l1_on_the_grid_is_noticed(wrong):
     found = recovery_2d(size=16, l1=wrong)
     assert found.verdict == "not verified"
-    assert not named(found, "duality gap").agrees
+    assert not row(found, "duality gap").agrees
 
 
 @pytest.mark.parametrize("wrong", [lambda y, w: solve_l2(y, w / 2), lambda y, w: solve_l1_line(y, w)[0]])
 def test_a_wrong_l2_is_noticed(wrong):
     found = recovery_1d(draws=1, l2=wrong)
     assert found.verdict == "not verified"
-    assert not named(found, "relative gradient").agrees
+    assert not row(found, "relative gradient").agrees
 
 
 def test_a_solver_that_ignores_lambda_misses_the_noise():
     found = recovery_1d(draws=1, l2=lambda y, w: np.full_like(y, y.mean()))
-    assert not named(found, "residual is the noise").agrees
+    assert not row(found, "residual is the noise").agrees
 
 
 def test_lambda_does_not_look_at_the_truth(line):
     """The residual of both models is the noise level, to many digits."""
-    assert named(line, "residual is the noise").left < 1e-6
+    assert row(line, "residual is the noise").left < 1e-6
 
 
 def test_the_figures(line, image):

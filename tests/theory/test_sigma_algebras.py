@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from irmtv.theory.sigma_algebras import (
+    atom_masses,
+    by_atom,
     complement_gaps,
     generated,
     image,
     images,
     is_sigma_algebra,
     measurable,
+    on_points,
+    partitions,
     preimage,
     pushforward,
     subsets,
@@ -78,3 +83,20 @@ def test_too_many_points_are_refused():
         subsets(range(17))
     with pytest.raises(ValueError, match=r"at most 16 blocks.*Got 20"):
         generated([{k} for k in range(20)])
+
+
+@pytest.mark.parametrize(("n", "bell"), [(0, 1), (1, 1), (3, 5), (4, 15), (5, 52)])
+def test_every_sigma_algebra_is_there_once(n, bell):
+    families = {generated(p) for p in partitions(range(n))}
+    assert len(families) == bell == len(list(partitions(range(n))))
+    assert all(sorted(point for block in p for point in block) == list(range(n)) for p in partitions(range(n)))
+    assert all(is_sigma_algebra(f, range(n)) for f in families)
+
+
+def test_conditional_expectation():
+    partition, mass = ((0, 2), (1,), (3, 4)), np.array([0.1, 0.2, 0.3, 0.15, 0.25])
+    values = np.array([[4.0, 7.0, 8.0, 1.0, 5.0]])
+    assert by_atom(values, partition, mass) == pytest.approx(np.array([[7.0, 7.0, 3.5]]))
+    assert atom_masses(partition, mass) == pytest.approx([0.4, 0.2, 0.4])
+    assert on_points(np.array([10.0, 20.0, 30.0]), partition).tolist() == [10, 20, 10, 30, 30]
+    assert by_atom(values, partition, mass) @ atom_masses(partition, mass) == pytest.approx(values @ mass)

@@ -27,6 +27,7 @@ from irmtv.theory.subgradient import (
     subgradient_scalar,
     subgradient_vector,
 )
+from theory.wrong import row
 
 BOTH = {"scalar": subgradient_scalar, "vector": subgradient_vector}
 
@@ -34,10 +35,6 @@ BOTH = {"scalar": subgradient_scalar, "vector": subgradient_vector}
 @pytest.fixture(scope="module")
 def found():
     return {name: function() for name, function in BOTH.items()}
-
-
-def named(finding, words):
-    return next(c for c in finding.comparisons if words in c.what)
 
 
 def test_the_verdicts(found):
@@ -120,8 +117,8 @@ def test_a_wrong_scalar_rule_is_noticed(wrong):
 
 def test_at_zero_length_one_is_allowed_and_length_two_is_not():
     quotient = "smallest Fréchet quotient of |S_0|"
-    assert named(subgradient_scalar(modulus_rule=one_at_zero), quotient).left > -1e-5
-    assert not named(subgradient_scalar(modulus_rule=twice_at_zero), quotient).agrees
+    assert row(subgradient_scalar(modulus_rule=one_at_zero), quotient).left > -1e-5
+    assert not row(subgradient_scalar(modulus_rule=twice_at_zero), quotient).agrees
 
 
 def sign_of_every_component(slope, jacobian):
@@ -157,7 +154,7 @@ def without_the_measure(risks, moduli, subgradients, mu, weight):
 def test_a_wrong_objective_rule_is_noticed(wrong, classifier):
     found = BOTH[classifier](objective_rule=wrong)
     assert found.verdict == "not verified"
-    assert not named(found, "the objective: relative error").agrees
+    assert not row(found, "the objective: relative error").agrees
 
 
 def test_the_error_falls_with_the_square_of_the_step(found):
@@ -170,7 +167,7 @@ def test_the_error_falls_with_the_square_of_the_step(found):
 
 
 def test_autograd_gives_the_same(found):
-    assert all(named(f, "backpropagation").left < 1e-12 for f in found.values())
+    assert all(row(f, "backpropagation").left < 1e-12 for f in found.values())
 
 
 def test_quotients_of_the_absolute_value():
@@ -183,7 +180,7 @@ def test_quotients_of_the_absolute_value():
 def test_a_relu_can_leave_no_subgradient(found):
     left, right = concave_kink()
     assert left == pytest.approx(0.0) and right == pytest.approx(-6.0, abs=1e-4)
-    assert not named(found["scalar"], "ReLU").agrees
+    assert not row(found["scalar"], "ReLU").agrees
 
 
 def test_another_seed_says_the_same():

@@ -7,15 +7,8 @@ import pytest
 import torch
 from scipy.special import expit
 
-from irmtv.core.losses import Binary
-from irmtv.core.membership import Codes
-from irmtv.core.risk import modulus
-from irmtv.objectives.irm_tv_l1 import tv_l1
-from irmtv.objectives.irm_tv_l2 import tv_l2
-from irmtv.theory.sides import all_equal, statistics_of
 from irmtv.theory.surrogate import balancing_share, irmv1_is_tv_l2, zero_slope_may_be_a_maximum
-
-FAILED = ("not verified", "does not hold as printed")
+from theory.wrong import FAILED, authors_weights, square_outside, starting, without_the_measure_l2
 
 
 @pytest.fixture(scope="module")
@@ -26,25 +19,6 @@ def maximum():
 @pytest.fixture(scope="module")
 def surrogate():
     return irmv1_is_tv_l2()
-
-
-def by_what(found, start):
-    return next(c for c in found.comparisons if c.what.startswith(start))
-
-
-def test_statistics_are_means_over_the_rows_of_an_environment():
-    f = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64)
-    y = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    e = statistics_of(Binary(), f, y, Codes(torch.tensor([[[0, 0, 1]]]), 2))
-    loss = np.logaddexp(0, np.array([-0.5, -1.0, 2.0]))
-    slope = (expit(f[0].numpy()) - y.numpy()) * f[0].numpy()
-    assert e.risk[0].tolist() == pytest.approx([loss[:2].mean(), loss[2]])
-    assert e.slope[0].tolist() == pytest.approx([slope[:2].mean(), slope[2]])
-
-
-def test_an_equality_of_many_is_judged_by_the_farthest_pair():
-    found = all_equal("x", "a", np.array([1.0, 2.0, 3.0]), "b", np.array([1.0, 2.5, 3.1]), 0.2)
-    assert (found.left, found.right, found.agrees) == (2.0, 2.5, False)
 
 
 # --- zero slope
@@ -74,7 +48,7 @@ def test_margins_for_which_it_is_a_minimum():
     """Right by more than wrong: w = 1 is then the minimum, and the claim of a maximum fails."""
     found = zero_slope_may_be_a_maximum(margins=((3.0, 0.5), (4.0, 0.8)), data_sets=2)
     assert found.verdict == "does not hold as printed"
-    assert by_what(found, "largest |slope| of").agrees and not by_what(found, "not sufficient: ").agrees
+    assert starting(found, "largest |slope| of").agrees and not starting(found, "not sufficient: ").agrees
 
 
 def half_and_half(right, wrong):
@@ -89,7 +63,7 @@ def without_the_margin(right, wrong):
 @pytest.mark.parametrize("share", [half_and_half, without_the_margin])
 def test_a_wrong_share_is_noticed(share):
     found = zero_slope_may_be_a_maximum(share=share, data_sets=2)
-    assert found.verdict in FAILED and not by_what(found, "largest |slope| of").agrees
+    assert found.verdict in FAILED and not starting(found, "largest |slope| of").agrees
 
 
 def test_a_convex_loss_is_noticed():
@@ -123,28 +97,16 @@ def test_it_holds_for_the_uniform_measure_and_a_given_w(surrogate):
 
 
 def test_a_free_w_ends_at_erm(surrogate):
-    least = by_what(surrogate, "w free")
+    least = starting(surrogate, "w free")
     assert least.left < least.right - 0.01
-    excess = by_what(surrogate, "excess")
+    excess = starting(surrogate, "excess")
     assert excess.left == pytest.approx(excess.right, rel=1e-4)
 
 
-def square_outside(e, mu):
-    return tv_l1(e, mu)
-
-
-def without_the_measure(e, mu):
-    return modulus(e).square().sum(-1)
-
-
-def authors_weights(e, mu):
-    return tv_l2(e, mu**2)
-
-
-@pytest.mark.parametrize("wrong", [square_outside, without_the_measure, authors_weights])
+@pytest.mark.parametrize("wrong", [square_outside, without_the_measure_l2, authors_weights])
 def test_a_wrong_penalty_is_noticed(wrong):
     found = irmv1_is_tv_l2(l2=wrong, scales=(1.0, 100.0))
-    assert found.verdict in FAILED and not by_what(found, "objective over").agrees
+    assert found.verdict in FAILED and not starting(found, "objective over").agrees
 
 
 @pytest.mark.parametrize("measure", ["empirical", (1.0, 2.0, 3.0)])
@@ -155,7 +117,7 @@ def test_a_wrong_measure_is_noticed(measure):
 def test_environments_of_one_size_have_one_measure():
     """The share of the rows is then uniform, so only a free w remains beyond."""
     found = irmv1_is_tv_l2(rows=(200, 200, 200), scales=(1.0, 100.0))
-    assert by_what(found, "measure not uniform (share of the rows): objective").agrees
+    assert starting(found, "measure not uniform (share of the rows): objective").agrees
 
 
 @pytest.mark.parametrize(

@@ -30,22 +30,18 @@ from irmtv.core.types import Runs, Statistics
 from irmtv.engine.train import train
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi, worst_risk_objective
-from irmtv.theory.figures import BAD, ERM, L1, LEFT, OTHER, TRUTH, legend, plain
-from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.ood import (
+from irmtv.theory.classifiers import (
     NO_CAP,
-    ROUNDING,
     TIE,
-    Array,
-    PenaltyFunction,
     WeightFunction,
     adaptive_value,
-    alike,
     angle_error,
-    equal_everywhere,
     on_classifiers,
     worst_measure,
 )
+from irmtv.theory.figures import BAD, ERM, L1, LEFT, OTHER, TRUTH, legend, plain
+from irmtv.theory.finding import Comparison, Finding
+from irmtv.theory.sides import ROUNDING, Floats, PenaltyFunction, all_equal, uniform_measure
 from irmtv.validate.task import make_task
 
 # ---- item 3 ----
@@ -98,10 +94,10 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     if points < 41:
         raise ValueError(f"points must be at least 41, or the grids of Phi show nothing. Got {points}.")
 
-    def solve(family: _Family, cap: float = NO_CAP) -> tuple[Statistics, Array, Array, Array]:
+    def solve(family: _Family, cap: float = NO_CAP) -> tuple[Statistics, Floats, Floats, Floats]:
         """What there is at every Phi, the model's objective in both forms, and the worst risk, w after w: (P,) each."""
         w = family.w.expand(len(family.phi), -1)
-        e = on_classifiers(lambda at: family.risk(at, family.phi), w, alike(len(family.w)))
+        e = on_classifiers(lambda at: family.risk(at, family.phi), w, uniform_measure(len(family.w)))
         _, irm = adaptive_value(e, e.mass, weight, penalty, cap)
         _, minimax = adaptive_value(e, worst_measure(e), weight, penalty, cap)
         worst = np.full(len(family.phi), -np.inf)
@@ -109,7 +105,7 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
             worst = np.maximum(worst, family.risk(one.expand(len(family.phi), 1), family.phi)[:, 0].numpy())
         return e, irm, minimax, worst
 
-    def optima(values: Array) -> Array:
+    def optima(values: Floats) -> Floats:
         return np.asarray(values <= values.min() + TIE)
 
     families = _families(points)
@@ -131,7 +127,7 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     least_worst = np.array([[worst.min()] * 2 for _, _, _, worst in solved])
     comparisons = (
         *rows,
-        equal_everywhere("optimal values", "with lambda_Phi", least, "worst risk", least_worst, ROUNDING),
+        all_equal("optimal values", "with lambda_Phi", least, "worst risk", least_worst, ROUNDING),
         Comparison(
             "half turn: worst risk at the model's optimum, where all slopes are 0",
             "there",
@@ -199,6 +195,7 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
 
 # ---- how a gradient gets there ----
 
+# the two environments: R_e = (Phi - TARGET_e)^2 + NOISE_e
 TARGET, NOISE = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
 OPTIMUM, DETACHED = 1.0, (1 + math.sqrt(17)) / 4
 CAP = 1e6
@@ -210,11 +207,11 @@ def _parts(phi: Tensor, penalty: PenaltyFunction) -> tuple[Tensor, Tensor, Tenso
     """Worst risk, mean risk and penalty of R_e(w Phi) = (w Phi - a_e)^2 + v_e at w = 1, differentiable: (P,) each."""
     phi = phi.unsqueeze(1)
     risk, slope = (phi - TARGET) ** 2 + NOISE, 2 * (phi - TARGET) * phi
-    e = Statistics(risk.mean(-1), alike(2).unsqueeze(0), risk, slope)
+    e = Statistics(risk.mean(-1), uniform_measure(2).unsqueeze(0), risk, slope)
     return risk.amax(-1), e.mean_risk, penalty(e, e.mass)
 
 
-def _descend(value: Callable[[Tensor], Tensor], starts: tuple[float, ...], steps: int) -> Array:
+def _descend(value: Callable[[Tensor], Tensor], starts: tuple[float, ...], steps: int) -> Floats:
     """Gradient descent from every start at once, in steps that shrink: (steps + 1, P)."""
     phi = torch.tensor(starts, dtype=torch.float64)
     path = [phi.numpy()]
@@ -281,16 +278,16 @@ def detached_weight_stops_short(
     comparisons = (
         # the worst risk has slope -2 on the left of 1: the last step, 0.1 / sqrt(steps) long, is what is left there; on
         # its right the slope is 2 (Phi - 1), and descent nears 1 like exp(-0.4 sqrt(steps))
-        equal_everywhere(
+        all_equal(
             "lambda_Phi differentiated: Phi", "descent ends at", arrived[-1], "optimum by enumeration",
-            np.full(len(starts), least_at), 0.3 / math.sqrt(steps) + math.exp(-0.35 * math.sqrt(steps)),
+            least_at, 0.3 / math.sqrt(steps) + math.exp(-0.35 * math.sqrt(steps)),
         ),
-        equal_everywhere(
+        all_equal(
             "lambda_Phi held fixed: Phi", "descent ends at", stopped[-1], "(1 + sqrt 17) / 4",
-            np.full(len(starts), DETACHED), 1e-6 + math.exp(-0.3 * math.sqrt(steps)), "ours",
+            DETACHED, 1e-6 + math.exp(-0.3 * math.sqrt(steps)), "ours",
         ),
         Comparison("worst risk, lambda_Phi held fixed", "above the least by", excess, ">", "nothing", 0, 0.05, "ours"),
-        equal_everywhere(
+        all_equal(
             "derivative of E R + lambda_Phi penalty", "through lambda_Phi", derivative.numpy(), "of the worst risk",
             (above - below) / 2e-6, 1e-8, "ours",
         ),

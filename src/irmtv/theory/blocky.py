@@ -22,11 +22,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from irmtv.datasets import make_simulation
+from irmtv.theory.coarea import crossings
 from irmtv.theory.figures import BAD, ERM, L1, L2, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.simulated_risk import STEPS, Floats, Linear, check_repetitions, fit, mixed, risk_gradient
+from irmtv.theory.sides import Floats, Function
+from irmtv.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, mixed, risk_gradient
 
-Measure = Callable[[Floats], Floats]
 Energy = Callable[[Floats, float], float]
 
 COLOURS = {"erm": ERM, "irm-tv-l2": L2, "irm-tv-l1": L1}
@@ -61,17 +62,11 @@ def _smooth_step(u: Floats) -> Floats:
     return np.asarray(v * v * (3 - 2 * v))
 
 
-def _crossings(f: Floats, levels: Floats) -> Floats:
-    """How often the graph of f passes each level: the inner integral of the coarea formula in one dimension."""
-    above = f[None, :] > levels[:, None]
-    return np.asarray((above[:, 1:] != above[:, :-1]).sum(1), dtype=np.float64)
-
-
 def coarea_prefers_blocks(
     widths: Sequence[float] = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02),
     l1: Energy = l1_energy,
     l2: Energy = l2_energy,
-    measure: Measure = blockiness,
+    measure: Function = blockiness,
 ) -> Finding:
     """A step from 0 to 1 made steeper and steeper: total variation, squared energy and blockiness against its width.
 
@@ -89,7 +84,7 @@ def coarea_prefers_blocks(
     slopes = [np.abs(np.diff(f)) / cell for f in steps]
     line = np.array([[l1(s, cell), l2(s, cell), measure(s)] for s in slopes])  # (widths, 3)
     levels = (np.arange(1000) + 0.5) / 1000
-    contours = np.array([_crossings(f, levels).mean() for f in steps])  # int over the levels 0 to 1
+    contours = np.array([crossings(f, levels).mean() for f in steps])  # int over the levels 0 to 1
     # the same in the plane: a disc of radius 0.3 in the square of side 1, its edge d wide; d at most 0.4 to fit in
     radius, n = 0.3, 800
     axis = np.linspace(-0.5, 0.5, n)
@@ -200,6 +195,22 @@ def _flat_share(slope: Floats, thresholds: Floats) -> Floats:
     return np.asarray(inside / len(slope))
 
 
+def _variation_by_values(model: Linear, p_s: float) -> Floats:
+    """Total variation of the risk over a scalar w in [0, 2]: a convex function falls to its minimum and then rises."""
+    curve = mixed(model.risk(np.stack([np.linspace(0, 2, 4001)] * 3, 1)), p_s, -2)
+    return np.asarray(curve[:, 0] + curve[:, -1] - 2 * curve.min(-1))
+
+
+def _variation_in_the_plane(model: Linear, p_s: float) -> float:
+    """That of the first predictor over a vector w in [0, 2]^2, by differences between the corners of 48^2 cells."""
+    corner = np.linspace(0, 2, 49)
+    grid = np.stack([*(m.ravel() for m in np.meshgrid(corner, corner, indexing="ij")), np.ones(49 * 49)], 1)
+    height = mixed(model[0].risk(grid), p_s, -2).reshape(49, 49)
+    down, right = np.diff(height, axis=0), np.diff(height, axis=1)
+    moduli = np.hypot((down[:, 1:] + down[:, :-1]) / 2, (right[1:] + right[:-1]) / 2)  # times the side of a cell
+    return float(moduli.sum() * (corner[1] - corner[0]))
+
+
 def blockiness_in_w(
     p_s: tuple[float, float] = (0.999, 0.9),
     p_v: float = 0.8,
@@ -207,7 +218,7 @@ def blockiness_in_w(
     repetitions: int = 5,
     n_samples: int = 5000,
     steps: int = STEPS,
-    measure: Measure = blockiness,
+    measure: Function = blockiness,
     gradient: Callable[[Linear, Floats], Floats] = risk_gradient,
 ) -> Finding:
     """Trained predictors: how blocky their population risk is in a scalar w over [0, 2] and a vector w over [0, 2]^2.
@@ -238,25 +249,18 @@ def blockiness_in_w(
             blocks[name, "scalar", place] = measure(np.abs(slopes[name, place]))
             blocks[name, "vector", place] = measure(moduli)
 
-    # from values alone: a convex function falls to its minimum and rises from there
-    fine = np.linspace(0, 2, 4001)
-    curves = {name: mixed(m.risk(np.stack([fine] * 3, 1)), places["pooled"], -2) for name, m in models.items()}
-    by_values = {name: c[:, 0] + c[:, -1] - 2 * c.min(-1) for name, c in curves.items()}
-    # in the plane by differences between the corners of the cells
-    corner = np.linspace(0, 2, 49)
-    grid = np.stack([*(m.ravel() for m in np.meshgrid(corner, corner, indexing="ij")), np.ones(49 * 49)], 1)
-    height = mixed(models["irm-tv-l1"][0].risk(grid), places["pooled"], -2).reshape(49, 49)
-    down, right = np.diff(height, axis=0), np.diff(height, axis=1)
-    rise = np.hypot((down[:, 1:] + down[:, :-1]) / 2, (right[1:] + right[:-1]) / 2).sum() / 24
-    # and the risk itself against drawn rows
+    # other ways to the numbers of TV-l1: variation from values alone, the risk from drawn rows
+    l1_model = models["irm-tv-l1"]
+    by_values = float(_variation_by_values(l1_model, places["pooled"]).mean())
+    rise = _variation_in_the_plane(l1_model, places["pooled"])
     rows = make_simulation(2, p_s, p_v, random_state=99, n_test=200_000, test_p_s=places["pooled"]).test
     assert rows is not None
-    logit = rows.x.double().numpy() @ models["irm-tv-l1"].coef[0] + models["irm-tv-l1"].intercept[0]
-    loss = np.logaddexp(0, (1 - 2 * rows.y.numpy()) * logit)
-    exact = float(np.interp(1.0, fine, curves["irm-tv-l1"][0]))
+    loss = l1_model[0].losses(rows)
+    exact = float(mixed(l1_model[0].risk()[..., 0], places["pooled"], -1))
 
-    thresholds = np.geomspace(1e-3, 1, 25)
+    thresholds = np.geomspace(1e-3, 1, 25)  # eight to a decade
     shares = {name: _flat_share(slopes[name, "pooled"][0], thresholds) for name in NAMES}
+    flat_thousandth, flat_hundredth = shares["irm-tv-l1"][[0, 8]]  # at 0.1 % and at 1 % of the mean slope
     at_one = {
         name: np.abs([mixed(gradient(m, np.ones((1, 3))).sum(-1), q, -2) for q in p_s]).mean()
         for name, m in models.items()
@@ -285,18 +289,18 @@ def blockiness_in_w(
         # a minimum in the inside of a smooth convex graph is a point: ten times the tolerance, ten times the share
         Comparison(
             "flat share of TV-l1 at 1 % over that at 0.1 % of the mean slope", "measured",
-            float(shares["irm-tv-l1"][8] / max(shares["irm-tv-l1"][0], 1e-300)), "=", "a point (a block: 1)", 10.0, 0.5,
+            float(flat_hundredth / max(flat_thousandth, 1e-300)), "=", "a point (a block: 1)", 10.0, 0.5,
             "ours",
         ),
         Comparison("mean |slope| at w = 1", "TV-l1", at_one["irm-tv-l1"], "<", "ERM", at_one["erm"], 0.0, "ours"),
         # the midpoint rule on 400 cells, with a kink at the minimum: second order
         Comparison(
             "total variation of TV-l1 in scalar w", "by slopes", tv["irm-tv-l1"], "=", "by values",
-            float(by_values["irm-tv-l1"].mean()), 1e-4, "ours",
+            by_values, 1e-4, "ours",
         ),
         Comparison(
             "total variation in vector w", "by slopes", float(plane["irm-tv-l1", "pooled"][0]), "=", "by differences",
-            float(rise), 0.002 * float(rise), "ours",
+            rise, 0.002 * rise, "ours",
         ),
         Comparison(
             "risk at w = 1", "quadrature", exact, "=", "200,000 rows", float(loss.mean()),
@@ -355,8 +359,8 @@ def blockiness_in_w(
             f"({mean('vector', 'erm'):.3f}, {mean('vector', 'irm-tv-l2'):.3f}, {mean('vector', 'irm-tv-l1'):.3f} for a "
             f"vector w); TV-l1 less TV-l2 is {difference('scalar')} and {difference('vector')} (two standard errors). "
             f"A logistic risk is strictly convex in w, so no piece of it is constant: "
-            f"{100 * shares['irm-tv-l1'][8]:.2f} % of the interval is flatter than 1 % of the mean slope and "
-            f"{100 * shares['irm-tv-l1'][0]:.3f} % flatter than 0.1 %, a point and not a block. The penalty is "
+            f"{100 * flat_hundredth:.2f} % of the interval is flatter than 1 % of the mean slope and "
+            f"{100 * flat_thousandth:.3f} % flatter than 0.1 %, a point and not a block. The penalty is "
             f"evaluated at w = 1 only, and what it does is to lower the slopes there, whose mean size is "
             f"{at_one['erm']:.3f} for ERM and {at_one['irm-tv-l1']:.3f} for TV-l1."
         ),

@@ -11,23 +11,26 @@ Its shape over time, and so its blockiness, is that of p_s(t) whatever the train
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
-from irmtv import Task
-from irmtv.core.types import Statistics
+from irmtv.core.types import Task
 from irmtv.datasets import make_simulation
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
 from irmtv.theory.blocky import COLOURS, NAMES, blockiness
 from irmtv.theory.figures import ERM, L1, L2, OTHER, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.simulated_risk import STEPS, Floats, Linear, check_repetitions, fit, risk_gradient
+from irmtv.theory.sides import Floats, Function, statistics_from
+from irmtv.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, risk_gradient, risk_line
+
+Line = Callable[[Floats, Floats, Floats], Floats]  # risk where the signs agree, where they do not, p_s -> risk
 
 PUBLISHED = "TV-l2, as in\npublished code"
+FRESH_ROWS, BINS = 400_000, 80
 
 
 def wave(t: Floats) -> Floats:
@@ -35,13 +38,52 @@ def wave(t: Floats) -> Floats:
     return np.asarray(0.85 + 0.1 * np.sin(3 * np.pi * t))
 
 
-def risk_line(agree: Floats, disagree: Floats, p_s: Floats) -> Floats:
-    """Risk of predictors (...) at times of agreement p_s (T,): linear in p_s, whatever the predictor. (..., T)."""
-    return np.asarray(agree[..., None] * p_s + disagree[..., None] * (1 - p_s))
+def _means(p_s: Function, parts: int, rows: int) -> Floats:
+    """The mean agreement in equal parts of time, over `rows` moments in all: (parts,)."""
+    return np.asarray(p_s((np.arange(rows) + 0.5) / rows).reshape(parts, -1).mean(1))
+
+
+@dataclass(frozen=True)
+class _Binned:
+    """Risks of the first repetition on many fresh rows, in bins of time."""
+
+    agreement: Floats  # (bins,) mean p_s
+    measured: dict[str, Floats]  # method -> (bins,)
+    misfit: dict[str, float]  # method -> chi-square per bin of the line
+
+
+def _on_fresh_rows(fits: Mapping[str, Linear], p_s: Function, p_v: float, line: Line) -> _Binned:
+    fresh = make_simulation(FRESH_ROWS, p_s, p_v, random_state=99, n_test=4).train
+    agreement = _means(p_s, BINS, FRESH_ROWS)
+    measured, misfit = {}, {}
+    for name in ("ERM", "TV-l2", "TV-l1"):
+        first = fits[name][0, 0]
+        loss = first.losses(fresh).reshape(BINS, -1)
+        measured[name] = loss.mean(1)
+        predicted = line(*first.risk_by_agreement(), agreement)
+        misfit[name] = float((np.square(loss.mean(1) - predicted) / (loss.var(1) / loss.shape[1])).mean())
+    return _Binned(agreement, measured, misfit)
+
+
+def _penalty_ratio(erm: Linear, p_s: Function, segments: int) -> float:
+    """The l1 penalty over the l2 penalty of ERM's predictors, with the population's slopes in the segments."""
+    slope = risk_gradient(erm, np.ones((1, 3)))[..., 0, :].sum(-1)  # (repetitions, 2)
+    s = risk_line(slope[:, 0], slope[:, 1], _means(p_s, segments, 500 * segments))  # (repetitions, segments)
+    e = statistics_from(np.zeros_like(s), s, np.full(segments, 1 / segments))
+    return float((tv_l1(e, e.mass) / tv_l2(e, e.mass)).mean())
+
+
+def _gap_at_equal_risk(l1: tuple[Floats, Floats], l2: tuple[Floats, Floats]) -> float:
+    """How far apart the ranges are where the mean risks are equal, by the paths (mean risk, range) over the weights."""
+    (risk_l1, range_l1), (risk_l2, range_l2) = l1, l2
+    order = np.argsort(risk_l2)
+    inside = (risk_l1 >= risk_l2.min()) & (risk_l1 <= risk_l2.max())
+    there = np.interp(risk_l1[inside], risk_l2[order], range_l2[order])
+    return float(np.abs(there - range_l1[inside]).max(initial=0))
 
 
 def blocky_over_time(
-    p_s: Callable[[Floats], Floats] = wave,
+    p_s: Function = wave,
     p_v: float = 0.8,
     segments: int = 10,
     blind: int = 2,
@@ -50,7 +92,7 @@ def blocky_over_time(
     repetitions: int = 5,
     n_samples: int = 5000,
     steps: int = STEPS,
-    line: Callable[[Floats, Floats, Floats], Floats] = risk_line,
+    line: Line = risk_line,
 ) -> Finding:
     """Environments that change continuously, p_s(t): range and total variation of the population risk over time.
 
@@ -90,7 +132,7 @@ def blocky_over_time(
     }
 
     def over_time(model: Linear) -> Floats:  # (weights, repetitions, T)
-        return line(model.risk()[..., 0, 0], model.risk()[..., 1, 0], share)
+        return line(*model.risk_by_agreement(), share)
 
     curves = {name: over_time(model)[0] for name, model in fits.items()}  # (repetitions, T)
     extent = {name: np.ptp(c, axis=-1) for name, c in curves.items()}
@@ -100,31 +142,13 @@ def blocky_over_time(
         name: (over_time(m).mean((1, 2)), np.ptp(over_time(m), axis=-1).mean(1)) for name, m in paths.items()
     }  # mean risk and range by weight
 
-    # the line against many fresh rows, in bins of time
-    bins, fresh = 80, make_simulation(400_000, p_s, p_v, random_state=99, n_test=4).train
-    x, sign = fresh.x.double().numpy(), 1 - 2 * fresh.y.numpy()
-    agreement = p_s((np.arange(len(x)) + 0.5) / len(x)).reshape(bins, -1).mean(1)
-    measured, misfit = {}, {}
-    for name in ("ERM", "TV-l2", "TV-l1"):
-        first = fits[name][0, 0]
-        loss = np.logaddexp(0, sign * (x @ first.coef + first.intercept)).reshape(bins, -1)
-        measured[name] = loss.mean(1)
-        predicted = line(first.risk()[..., 0, 0], first.risk()[..., 1, 0], agreement)
-        misfit[name] = float((np.square(loss.mean(1) - predicted) / (loss.var(1) / loss.shape[1])).mean())
-    scatter = 4 * float(np.sqrt(2 / bins))  # four standard deviations of a mean of `bins` squared normal deviates
-    follows = float(np.corrcoef(measured["ERM"], agreement)[0, 1])
-    # the two penalties for ERM's predictors, with the population's slopes in the segments
-    means = p_s((np.arange(segments * 500) + 0.5) / (segments * 500)).reshape(segments, -1).mean(1)
-    slope = risk_gradient(fits["ERM"][0], np.ones((1, 3)))[..., 0, :].sum(-1)  # (repetitions, 2)
-    s = torch.from_numpy(risk_line(slope[:, 0], slope[:, 1], means))
-    e = Statistics(s.mean(-1), torch.full_like(s, 1 / segments), torch.zeros_like(s), s)
-    ratio = float((tv_l1(e, e.mass) / tv_l2(e, e.mass)).mean())
-    # range of TV-l1 where its mean risk is that of TV-l2, by the path of weights
-    risk_l2, range_l2 = path["irm-tv-l2"]
-    risk_l1, range_l1 = path["irm-tv-l1"]
-    order = np.argsort(risk_l2)
-    inside = (risk_l1 >= risk_l2.min()) & (risk_l1 <= risk_l2.max())
-    gap = float(np.abs(np.interp(risk_l1[inside], risk_l2[order], range_l2[order]) - range_l1[inside]).max(initial=0))
+    binned = _on_fresh_rows(fits, p_s, p_v, line)
+    misfit = binned.misfit
+    # a misfit can only raise the mean of BINS squared deviates: four of its standard deviations above 1 is no chance
+    chance = 1 + 4 * float(np.sqrt(2 / BINS))
+    follows = float(np.corrcoef(binned.measured["ERM"], binned.agreement)[0, 1])
+    ratio = _penalty_ratio(fits["ERM"][0], p_s, segments)
+    gap = _gap_at_equal_risk(path["irm-tv-l1"], path["irm-tv-l2"])
 
     def mean(values: dict[str, Floats], name: str) -> float:
         return float(values[name].mean())
@@ -146,7 +170,10 @@ def blocky_over_time(
             float(blockiness(np.abs(np.gradient(share)))), 1e-4, "ours",
         ),
         *(
-            Comparison(f"chi-square per bin, {name}", "400,000 rows", value, "=", "the line", 1.0, scatter, "ours")
+            Comparison(
+                f"chi-square per bin about the line, {name}", f"{FRESH_ROWS:,} rows", value, "≤", "chance", chance, 0.0,
+                "ours",
+            )
             for name, value in misfit.items()
         ),
         Comparison("correlation of ERM's measured risk with p_s", "bins", follows, "=", "-1", -1.0, 0.02, "ours"),
@@ -160,10 +187,10 @@ def blocky_over_time(
     def paint(figure: Figure) -> None:
         graph, bars, front = figure.subplots(1, 3, width_ratios=(1.1, 1, 0.9))
         plain(graph, "", "t", "risk, first repetition")
-        middle = (np.arange(bins) + 0.5) / bins
+        middle = (np.arange(BINS) + 0.5) / BINS
         for name, colour in (("ERM", ERM), ("TV-l2", L2), ("TV-l1", L1)):
             graph.plot(time[::30], curves[name][0, ::30], color=colour, lw=1.2, label=name)
-            graph.plot(middle, measured[name], ".", color=colour, ms=3)
+            graph.plot(middle, binned.measured[name], ".", color=colour, ms=3)
         legend(graph, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.98), columnspacing=0.8, handlelength=1.2)
         plain(bars, "range, share of ERM's", "", "")
         colours = [ERM, L2, L1, L2, OTHER, L2, L1, L2, L1]
@@ -192,9 +219,9 @@ def blocky_over_time(
         comparisons=comparisons,
         meaning=(
             f"For every predictor the risk at time t is a straight line in p_s(t) (chi-square per bin "
-            f"{min(misfit.values()):.2f} to {max(misfit.values()):.2f} on 400,000 fresh rows): its shape is that of "
-            f"p_s(t) under every method (blockiness {blocks['ERM']:.3f}), a piecewise-constant risk is a constant one, "
-            f"and only range and total variation can change. With {segments} environments and weight "
+            f"{min(misfit.values()):.2f} to {max(misfit.values()):.2f} on {FRESH_ROWS:,} fresh rows): its shape is "
+            f"that of p_s(t) under every method (blockiness {blocks['ERM']:.3f}), a piecewise-constant risk is a "
+            f"constant one, and only range and total variation can change. With {segments} environments and weight "
             f"{penalty_weight:g} TV-l1 shrinks both to {100 * of['TV-l1']:.0f} % of ERM's and TV-l2 to "
             f"{100 * of['TV-l2']:.0f} %; TV-l1's range is the smaller one in {closer} of {repetitions} repetitions. "
             f"By Jensen's inequality the l1 penalty is never above the l2 penalty (for ERM it is {100 * ratio:.0f} % "

@@ -27,59 +27,60 @@ from matplotlib.figure import Figure
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 
-from irmtv.theory.figures import LEFT, RIGHT, TRUTH, legend, plain
+from irmtv.theory.figures import LEFT, RIGHT, TRUTH, grid_axis, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.variation import Array, Function, Surface, grid_axis, modulus, order, pixel_centres
+from irmtv.theory.sides import Floats, Function, Surface, fitted_order, length
+from irmtv.theory.variation import pixel_centres
 
 LABEL = "Proposition 3.6 (prop:IRMTVL1coarea)"
 FORMULA = (
     r"$\int_\Omega|\nabla_w R|\,d\nu=\int_{-\infty}^{\infty}\int_{\{w\in\Omega:\,R(w\circ\Phi)=\gamma\}}ds\,d\gamma$"
 )
-Crossings = Callable[[Array, Array, Array | None], Array]
-ContourLengths = Callable[[Array, Array, Array], Array]
-SHIFTS = 64
+Crossings = Callable[[Floats, Floats, Floats | None], Floats]
+ContourLengths = Callable[[Floats, Floats, Floats], Floats]
+SHIFTS = 64  # of the grid, over which an error in one dimension is averaged
 
 
-def crossings(values: Array, levels: Array, weight: Array | None = None) -> Array:
+def crossings(values: Floats, levels: Floats, weight: Floats | None = None) -> Floats:
     """How often the polygon through `values` (n + 1,) takes each of the `levels` (M,): (M,).
 
     `weight` (n,) counts a crossing in cell i as so many. A level that is itself one of the values is met on one side.
     """
     each = np.ones(len(values) - 1) if weight is None else weight
 
-    def below(ends: Array) -> Array:  # the weight of the cells whose end lies below each level
+    def below(ends: Floats) -> Floats:  # the weight of the cells whose end lies below each level
         by_end = np.argsort(ends)
         passed = np.concatenate([[0.0], np.cumsum(each[by_end])])
-        total: Array = passed[np.searchsorted(ends[by_end], levels)]
+        total: Floats = passed[np.searchsorted(ends[by_end], levels)]
         return total
 
     return below(np.minimum(values[1:], values[:-1])) - below(np.maximum(values[1:], values[:-1]))
 
 
-def contour_lengths(axis: Array, values: Array, levels: Array) -> Array:
+def contour_lengths(axis: Floats, values: Floats, levels: Floats) -> Floats:
     """Lengths of the contours of `values` (n, n) over `axis` x `axis` at each of the `levels`, by marching squares."""
     contours = contour_generator(axis, axis, values)
 
-    def length(level: float) -> float:
-        lines = cast("list[Array]", contours.lines(level))
+    def total(level: float) -> float:
+        lines = cast("list[Floats]", contours.lines(level))
         return sum(float(np.hypot(*np.diff(line, axis=0).T).sum()) for line in lines)
 
-    return np.array([length(level) for level in levels])
+    return np.array([total(level) for level in levels])
 
 
-def level_side(values: Array, count: int, size: Function, shift: float = 0.5) -> float:
+def level_side(values: Floats, count: int, size: Function, shift: float = 0.5) -> float:
     """int size dgamma over the range of `values`, by `count` equally spaced levels."""
     low, high = float(values.min()), float(values.max())
     levels = low + (high - low) * (np.arange(count) + shift) / count
     return float((high - low) * np.mean(size(levels)))
 
 
-def every_crossing(level_size: Crossings, values: Array) -> Function:
+def every_crossing(level_size: Crossings, values: Floats) -> Function:
     """Levels to their number of crossings, each counted as one."""
     return lambda levels: level_size(values, levels, None)
 
 
-def between_turns(risk: Function, domain: tuple[float, float]) -> tuple[float, Array]:
+def between_turns(risk: Function, domain: tuple[float, float]) -> tuple[float, Floats]:
     """Total variation on an interval from values alone: what R climbs and falls between its turning points.
 
     Also returns the turning points, found by refining the extremes of a fine grid.
@@ -100,25 +101,25 @@ def between_turns(risk: Function, domain: tuple[float, float]) -> tuple[float, A
     return float(np.abs(np.diff(risk(at))).sum()), at[1:-1]
 
 
-def _risk_1d(w: Array) -> Array:
+def _risk_1d(w: Floats) -> Floats:
     return 0.25 * (w**2 - 1) ** 2 + 0.3 * np.sin(4 * w) + 0.1 * w
 
 
-def _gradient_1d(w: Array) -> Array:
+def _gradient_1d(w: Floats) -> Floats:
     return w * (w**2 - 1) + 1.2 * np.cos(4 * w) + 0.1
 
 
-def _risk_2d(a: Array, b: Array) -> Array:
+def _risk_2d(a: Floats, b: Floats) -> Floats:
     return 0.25 * (a**2 - 1) ** 2 + 0.4 * b**2 + 0.3 * np.sin(3 * a) * np.cos(2 * b)
 
 
-def _gradient_2d(a: Array, b: Array) -> Array:
+def _gradient_2d(a: Floats, b: Floats) -> Floats:
     return np.stack(
         [a * (a**2 - 1) + 0.9 * np.cos(3 * a) * np.cos(2 * b), 0.8 * b - 0.6 * np.sin(3 * a) * np.sin(2 * b)]
     )
 
 
-def _around_one(w: Array) -> Array:
+def _around_one(w: Floats) -> Floats:
     """A density on the classifiers: most environments have w near 1."""
     return np.exp(-8 * (w - 1) ** 2)
 
@@ -150,7 +151,7 @@ def coarea_1d(
             right[i, k] = level_side(values, n, every_crossing(level_size, values), shift)
     exact, turns = between_turns(risk, domain)
     rms_left, rms_right = (np.sqrt(((side - exact) ** 2).mean(1)) for side in (left, right))
-    orders = order(cells, rms_left), order(cells, rms_right)
+    orders = fitted_order(cells, rms_left), fitted_order(cells, rms_right)
 
     w = np.linspace(low, high, cells[-1] + 1)
     middle, width = (w[1:] + w[:-1]) / 2, (high - low) / cells[-1]
@@ -220,7 +221,7 @@ def coarea_2d(
     risk: Surface = _risk_2d,
     gradient: Surface = _gradient_2d,
     reach: float = 1.6,
-    modulus: Function = modulus,
+    modulus: Function = length,
     level_size: ContourLengths = contour_lengths,
     cells: tuple[int, ...] = (16, 32, 64, 128, 256),
 ) -> Finding:
@@ -242,7 +243,7 @@ def coarea_2d(
 
     left, right = (np.array([side(n) for n in cells]) for side in (left_side, right_side))
     reference = left_side(8 * cells[-1])  # its own error is 1/64 of the last one's
-    orders = order(cells, left - reference), order(cells, right - reference)
+    orders = fitted_order(cells, left - reference), fitted_order(cells, right - reference)
     comparisons = (
         # Both errors are c h^2, together below 1e-4 of the value on 256 cells.
         Comparison(
@@ -300,7 +301,7 @@ def coarea_2d(
 
 
 def _paint_errors(
-    axes: Axes, cells: tuple[int, ...], errors: tuple[Array, Array], orders: tuple[float, float], x: str
+    axes: Axes, cells: tuple[int, ...], errors: tuple[Floats, Floats], orders: tuple[float, float], x: str
 ) -> None:
     plain(axes, "error", x, "error")
     for side, colour, name, size in zip(errors, (LEFT, RIGHT), ("gradient", "levels"), orders, strict=True):

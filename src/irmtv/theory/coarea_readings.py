@@ -32,35 +32,35 @@ from irmtv.engine import train
 from irmtv.theory.coarea import FORMULA, LABEL, Crossings, crossings, every_crossing, level_side
 from irmtv.theory.figures import L1, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.variation import Array, dual_value, pixel_centres
+from irmtv.theory.sides import Floats, Integers
+from irmtv.theory.variation import dual_value, pixel_centres
 
-Preimages = Callable[[Array, Array], Array]
-Whole = NDArray[np.int64]
-PIXELS = 1 << 18
+LevelSizes = Callable[[Floats, Floats], Floats]  # plateaus of a step function, levels (M,) -> (M,)
+PIXELS = 1 << 18  # at which a risk is sampled for its total variation
 DIGITS = 39  # 3^39 < 2^63
 
 
-def on_plateaus(plateaus: Array, levels: Array) -> Array:
+def on_plateaus(plateaus: Floats, levels: Floats) -> Floats:
     """The number of w at which a step function with these values takes each level: infinitely many, or none."""
     return np.where(np.isin(levels, plateaus), np.inf, 0.0)
 
 
-def _boundaries(plateaus: Array, levels: Array, weight: Array | None = None) -> Array:
+def _boundaries(plateaus: Floats, levels: Floats) -> Floats:
     """The number of boundary points of {R > gamma} for a step function with these values, in the order of w."""
     above = plateaus[None, :] > levels[:, None]  # (M, K)
-    changes: Array = (above[:, 1:] != above[:, :-1]).sum(1).astype(float)
+    changes: Floats = (above[:, 1:] != above[:, :-1]).sum(1).astype(float)
     return changes
 
 
-def _staircase(x: Array, steps: int, width: float = 0.0) -> Array:
+def _staircase(x: Floats, steps: int, width: float = 0.0) -> Floats:
     """From 0 at x = 1/4 to 1 at x = 3/4 in equal steps, each spread over `width`; one step of width 1/2 is a ramp."""
     places = 0.25 + 0.5 * (np.arange(steps) + 0.5) / steps
     rise = (x > places[:, None]) if width == 0 else np.clip((x - places[:, None]) / width + 0.5, 0, 1)
-    total: Array = rise.sum(0) / steps
+    total: Floats = rise.sum(0) / steps
     return total
 
 
-def _almost_everywhere(f: Callable[[Array], Array], w: Array, step: float) -> float:
+def _almost_everywhere(f: Callable[[Floats], Floats], w: Floats, step: float) -> float:
     """The mean of |f'| over points w, by central differences."""
     return float(np.abs((f(w + step) - f(w - step)) / (2 * step)).mean())
 
@@ -68,15 +68,15 @@ def _almost_everywhere(f: Callable[[Array], Array], w: Array, step: float) -> fl
 def coarea_piecewise_constant(
     rows: int = 60,
     steps: int = 8,
-    preimages: Preimages = on_plateaus,
-    boundaries: Crossings = _boundaries,
+    preimages: LevelSizes = on_plateaus,
+    boundaries: LevelSizes = _boundaries,
     random_state: int = 0,
 ) -> Finding:
     """The 0-1 error of a trained linear model as a function of its threshold w: flat pieces and jumps.
 
     `rows` is the number of rows whose error is taken, `steps` that of a staircase that is held against a ramp. Under
-    test: `preimages(plateaus, levels)`, the size of {R = gamma}, and `boundaries(plateaus, levels, None)`, the number
-    of boundary points of {R > gamma}.
+    test: `preimages(plateaus, levels)`, the size of {R = gamma}, and `boundaries(plateaus, levels)`, the number of
+    boundary points of {R > gamma}.
     """
     if rows < 10 or steps < 2:
         raise ValueError(f"rows must be at least 10 and steps at least 2. Got rows={rows!r}, steps={steps!r}.")
@@ -86,8 +86,8 @@ def coarea_piecewise_constant(
     label = np.asarray(task.train.y) > 0.5
     low, high = scores.min() - 0.5, scores.max() + 0.5
 
-    def error(w: Array) -> Array:  # the share of rows on the wrong side of the threshold
-        wrong: Array = ((scores > w[..., None]) != label).mean(-1)
+    def error(w: Floats) -> Floats:  # the share of rows on the wrong side of the threshold
+        wrong: Floats = ((scores > w[..., None]) != label).mean(-1)
         return wrong
 
     places = np.sort(scores)
@@ -104,7 +104,7 @@ def coarea_piecewise_constant(
     # Right side: levels between the multiples of 1 / rows, shifted so that none is hit by rounding.
     count = round((plateaus.max() - plateaus.min()) * rows) * 16
     printed = level_side(plateaus, count, partial(preimages, plateaus))
-    repaired = level_side(plateaus, count, every_crossing(boundaries, plateaus))
+    repaired = level_side(plateaus, count, partial(boundaries, plateaus))
 
     unit = pixel_centres(1 << 14)
     blocky, ramp = dual_value(_staircase(unit, steps), 1024), dual_value(_staircase(unit, 1, 0.5), 1024)
@@ -146,7 +146,7 @@ def coarea_piecewise_constant(
         plain(curve, f"0-1 error of {rows} rows", "threshold w", "R(w) and γ")
         curve.stairs(plateaus, [low, *places, high], color=TRUTH, lw=1.1, baseline=None)
         ladder = np.linspace(plateaus.min() - 0.02, plateaus.max() + 0.02, 600)
-        number = boundaries(plateaus, ladder, None)
+        number = boundaries(plateaus, ladder)
         plain(counts, "points per level", "number")
         counts.fill_betweenx(ladder, 0, number, color=OTHER, alpha=0.25, lw=0, step="mid")
         counts.plot(number, ladder, color=OTHER, lw=1, label="boundary of {R > γ}")
@@ -184,7 +184,7 @@ def coarea_piecewise_constant(
     )
 
 
-def cantor(k: Whole, digits: int, of: int | None = None) -> tuple[Array, NDArray[np.bool_]]:
+def cantor(k: Integers, digits: int, of: int | None = None) -> tuple[Floats, NDArray[np.bool_]]:
     """The Cantor function at w = k / 3^of (default: of = digits) from its first `digits` digits in base 3.
 
     Also returns whether none of them is a 1: then w lies in none of the gaps cut so far. It is 0 below 0, 1 above 1.
@@ -198,21 +198,21 @@ def cantor(k: Whole, digits: int, of: int | None = None) -> tuple[Array, NDArray
     return np.where(k >= 3**of, 1.0, value), open_
 
 
-def iterate(k: Whole, digits: int, of: int) -> Array:
+def iterate(k: Integers, digits: int, of: int) -> Floats:
     """The continuous function at k / 3^of that is Cantor's outside the first gaps and linear in what is left."""
     value, left = cantor(k, digits, of)
     rest = (k % 3 ** (of - digits)) / 3.0 ** (of - digits)
     return value + np.where(left, rest * 0.5**digits, 0.0)
 
 
-def iterate_slope(digits: int, in_a_gap: NDArray[np.bool_]) -> Array:
+def iterate_slope(digits: int, in_a_gap: NDArray[np.bool_]) -> Floats:
     """Its derivative: 0 in the gaps, (3/2)^digits elsewhere."""
     return np.where(in_a_gap, 0.0, 1.5**digits)
 
 
 def coarea_needs_lipschitz(
     depth: int = 12,
-    slope: Callable[[int, NDArray[np.bool_]], Array] = iterate_slope,
+    slope: Callable[[int, NDArray[np.bool_]], Floats] = iterate_slope,
     level_size: Crossings = crossings,
     levels: int = 4096,
 ) -> Finding:
@@ -254,7 +254,7 @@ def coarea_needs_lipschitz(
     step_supremum = dual_value(step, PIXELS // 16)
     two = np.array([0.0, 1.0])
     step_preimages = level_side(two, levels, partial(on_plateaus, two))
-    step_boundary = level_side(two, levels, every_crossing(_boundaries, two))
+    step_boundary = level_side(two, levels, partial(_boundaries, two))
 
     comparisons = (
         # Both sides are exact up to rounding, the levels being shifted away from the values: every one is met once.

@@ -33,10 +33,12 @@ from irmtv.theory.coarea import (
 )
 from irmtv.theory.figures import ERM, L1, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.variation import Array, Function, modulus, pixel_centres
+from irmtv.theory.sides import Floats, Function, length
+from irmtv.theory.variation import pixel_centres
 
 MODELS = ("ERM", "IRM-TV-l1")
 COLOURS = (ERM, L1)
+ON_THE_LOGITS, ON_THE_INPUTS = (-1.0, 3.0), (-1.0, 2.0)  # the w that are looked at, around w = 1, where one trains
 AT_ONCE = 128  # classifiers w per pass
 
 
@@ -47,14 +49,14 @@ def _layers(fitted: FittedRuns, run: int) -> list[tuple[Tensor, Tensor]]:
     return [(p[f"W{i}"][run], p[f"b{i}"][run].reshape(-1)) for i in range(len(p) // 2)]
 
 
-def _gradient_1d(f: Tensor, task: Task, rows: Tensor, w: Array) -> Array:
+def _gradient_1d(f: Tensor, task: Task, rows: Tensor, w: Floats) -> Floats:
     """dR_e/dw at every w, where w multiplies the logits f (N,): the mean of l'(w f) f."""
     scaled = torch.as_tensor(w)[:, None] * f[rows]
     y = task.train.y[rows].expand_as(scaled)
     return np.asarray((task.loss.residual(scaled, y) * f[rows]).mean(1))
 
 
-def _gradient_2d(layers: list[tuple[Tensor, Tensor]], task: Task, rows: Tensor, w: Array, invariant: int) -> Array:
+def _gradient_2d(layers: list[tuple[Tensor, Tensor]], task: Task, rows: Tensor, w: Floats, invariant: int) -> Floats:
     """The gradient of R_e at every w (G, 2): (2, G), by reverse mode through the parameters."""
     x, y = task.train.x[rows].double(), task.train.y[rows]
     (first, bias), *others = layers
@@ -72,7 +74,7 @@ def _gradient_2d(layers: list[tuple[Tensor, Tensor]], task: Task, rows: Tensor, 
     return np.concatenate(found, 1)
 
 
-def _risks_2d(fitted: FittedRuns, task: Task, w: Array, invariant: int) -> Tensor:
+def _risks_2d(fitted: FittedRuns, task: Task, w: Floats, invariant: int) -> Tensor:
     """Losses of all runs and rows at every w (G, 2), by the engine's own forward pass on scaled inputs: (R, G, N)."""
     x = task.train.x.double()
     losses = []
@@ -83,13 +85,20 @@ def _risks_2d(fitted: FittedRuns, task: Task, w: Array, invariant: int) -> Tenso
     return torch.cat(losses, 1)
 
 
+def _cell_centres(cells: int) -> Floats:
+    """The middles of the cells of the map over (w_v, w_s): (cells^2, 2)."""
+    low, high = ON_THE_INPUTS
+    middle = low + (high - low) * pixel_centres(cells)
+    return np.stack(np.meshgrid(middle, middle), -1).reshape(-1, 2)
+
+
 def coarea_trained(
     hidden: tuple[int, ...] = (8,),
     penalty_weight: float = 1000.0,
     n_samples: int = 2000,
     steps: int = 500,
     cells: int = 48,
-    modulus: Function = modulus,
+    modulus: Function = length,
     level_size_1d: Crossings = crossings,
     level_size_2d: ContourLengths = contour_lengths,
     random_state: int = 0,
@@ -120,47 +129,42 @@ def coarea_trained(
     environments = [torch.nonzero(task.train.environment == e).squeeze(1) for e in range(2)]
     logits = fitted.logits(task.train.x)  # (2, N)
 
-    # one axis: w multiplies the logits
-    line = np.linspace(-1.0, 3.0, 1025)
-    middle = (line[1:] + line[:-1]) / 2
+    line = np.linspace(*ON_THE_LOGITS, 1025)
     scaled = torch.as_tensor(line)[:, None] * logits[:, None, :]  # (2, 1025, N)
     line_losses = task.loss.value(scaled, task.train.y.expand_as(scaled))
-    # two axes: w_v and w_s multiply the invariant and the spurious inputs
-    axis = np.linspace(-1.0, 2.0, cells + 1)
+    axis = np.linspace(*ON_THE_INPUTS, cells + 1)
     corner = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)  # w_v along the columns, w_s along the rows
-    centre = np.stack(np.meshgrid(*[3 * pixel_centres(cells) - 1] * 2), -1).reshape(-1, 2)
     map_losses = _risks_2d(fitted, task, corner, invariant)
 
     comparisons: list[Comparison] = []
-    maps: dict[tuple[int, int], Array] = {}
-    sides: dict[tuple[int, int], tuple[float, float]] = {}
+    maps: dict[tuple[int, int], Floats] = {}
+    sizes: dict[tuple[int, int], float] = {}  # total length of the contours
     shares: dict[tuple[int, int], float] = {}  # of the slope, along the spurious inputs
     flat: list[float] = []  # share of the map with almost no slope
     for run, model in enumerate(MODELS):
         layers = _layers(fitted, run)
         for e, rows in enumerate(environments):
             where = f"{model}, environment {e + 1}"
-            slope = _gradient_1d(logits[run], task, rows, middle)
+            slope = _gradient_1d(logits[run], task, rows, (line[1:] + line[:-1]) / 2)
             values = np.asarray(line_losses[run][:, rows].mean(1))
-            left = float(modulus(slope[None]).mean() * 4)
+            left = float(modulus(slope[None]).mean() * np.ptp(ON_THE_LOGITS))
             right = level_side(values, 1 << 15, every_crossing(level_size_1d, values))
             # Values on 1,024 cells and 32,768 levels: h^2 and one level per turn, relative 1e-5 and 1e-4.
             comparisons.append(
                 Comparison(f"{where}: w on the logits", "∫|R'| dw", left, "=", "counting", right, 3e-4 * left)
             )
-            gradient = _gradient_2d(layers, task, rows, centre, invariant)
+            gradient = _gradient_2d(layers, task, rows, _cell_centres(cells), invariant)
             maps[run, e] = np.asarray(map_losses[run][:, rows].mean(1)).reshape(cells + 1, cells + 1)
-            left = float(modulus(gradient).mean() * 9)
-            right = level_side(maps[run, e], 8 * cells, partial(level_size_2d, axis, maps[run, e]))
-            sides[run, e] = left, right
-            shares[run, e] = float(np.abs(gradient[1]).sum() / np.abs(gradient).sum())
-            steep = np.hypot(*gradient)
-            flat.append(float((steep < 0.01 * steep.mean()).mean()))
+            left = float(modulus(gradient).mean() * np.ptp(ON_THE_INPUTS) ** 2)
+            sizes[run, e] = level_side(maps[run, e], 8 * cells, partial(level_size_2d, axis, maps[run, e]))
             # Midpoint rule and chords, both order 2 in the cell: on 48 cells a few times 1e-4.
             close = 1.5e-3 * left * (48 / cells) ** 2
             comparisons.append(
-                Comparison(f"{where}: w on the inputs", "∫|∇R| dw", left, "=", "contour lengths", right, close)
+                Comparison(f"{where}: w on the inputs", "∫|∇R| dw", left, "=", "contour lengths", sizes[run, e], close)
             )
+            shares[run, e] = float(np.abs(gradient[1]).sum() / np.abs(gradient).sum())
+            steep = np.hypot(*gradient)
+            flat.append(float((steep < 0.01 * steep.mean()).mean()))
 
     worst = max(c.error / c.left for c in comparisons)
 
@@ -179,9 +183,9 @@ def coarea_trained(
             plain(lengths, "length of {R = γ}", "γ" if run else "", "length")
             for e, style in enumerate(("-", "--")):
                 ladder = np.linspace(maps[run, e].min(), maps[run, e].max(), 160)
-                sizes = level_size_2d(axis, maps[run, e], ladder)
-                name = f"environment {e + 1}: area {sides[run, e][1]:.2f}"
-                lengths.plot(ladder, sizes, style, color=COLOURS[run], lw=1.2, label=name)
+                size = level_size_2d(axis, maps[run, e], ladder)
+                name = f"environment {e + 1}: area {sizes[run, e]:.2f}"
+                lengths.plot(ladder, size, style, color=COLOURS[run], lw=1.2, label=name)
             lengths.set_ylim(0, 1.35 * lengths.get_ylim()[1])
             legend(lengths, loc="upper right")
 

@@ -25,34 +25,36 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from scipy.optimize import minimize
 from scipy.special import expit
-from torch import Tensor
 
 from irmtv.core.messages import check_positive
-from irmtv.core.types import Runs, Task
+from irmtv.core.types import Task
 from irmtv.datasets import make_simulation, population_accuracy, simulation_limit
-from irmtv.engine import train
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
 from irmtv.theory.figures import BAD, ERM, L1, OTHER, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.requirements import (
-    TINY,
-    Floats,
+from irmtv.theory.sides import ROUNDING, Floats, Integers, PenaltyFunction, slope_penalties, statistics_from
+from irmtv.theory.sigma_algebras import (
+    Family,
     Partition,
-    PenaltyFunction,
+    atom_masses,
     by_atom,
-    masses,
+    generated,
+    measurable,
     on_points,
     partitions,
-    statistics,
 )
-from irmtv.theory.sigma_algebras import Family, generated, measurable
+from irmtv.theory.simulated_risk import least_logistic_risk, train_linear
 from irmtv.validate import make_task
 
 LABELS = (1, 2, 4, 8)
+SEGMENTS = LABELS[-1]  # of time; fewer labels put neighbouring ones together
 TESTS = (0.999, 0.8, 0.2, 0.001)  # p_s of the test environments
 P_V = 0.8
-DRIFTS = {"steady": tuple(np.linspace(0.95, 0.6, 8).tolist()), "to and fro": (0.95, 0.6) * 4}  # p_s over time
+DRIFTS = {
+    "steady": tuple(np.linspace(0.95, 0.6, SEGMENTS).tolist()),
+    "to and fro": (0.95, 0.6) * (SEGMENTS // 2),
+}  # p_s over time
 
 Measured = Callable[[Family, frozenset[Any], Floats], tuple[float, float]]
 
@@ -69,7 +71,7 @@ def all_extensions(partition: Partition, subset: frozenset[Any], mass: Floats) -
 
     They form a polytope; at its corners every atom has its mass at one point, and a linear function is extreme there.
     """
-    sizes = masses(partition, mass)
+    sizes = atom_masses(partition, mass)
     corners = [sizes @ [point in subset for point in choice] for choice in product(*partition)]
     return float(min(corners)), float(max(corners))
 
@@ -90,7 +92,7 @@ def every_pair(n_points: int, measured: Measured, mass: Floats) -> Pairs:
     """All partitions and all subsets of `n_points` points; risks are every function with values 0 and 1."""
     found = Pairs(Counter(), 0, 0.0, np.inf, Counter())
     anything = np.array(list(product((0.0, 1.0), repeat=n_points)))
-    for partition in partitions(n_points):
+    for partition in partitions(range(n_points)):
         family = generated(partition)
         constant = on_points(np.array(list(product((0.0, 1.0), repeat=len(partition)))), partition)
         for chosen in product((True, False), repeat=n_points):
@@ -100,7 +102,7 @@ def every_pair(n_points: int, measured: Measured, mass: Floats) -> Pairs:
             low, high = all_extensions(partition, subset, mass)
             bounds = measured(family, subset, mass)
             found.gap = max(found.gap, abs(low - bounds[0]), abs(high - bounds[1]))
-            found.determined += high - low < TINY
+            found.determined += high - low < ROUNDING
             inside = measurable(subset, family)
             found.total[inside] += 1
             if len(partition) == 1 and len(subset) < n_points:
@@ -109,7 +111,7 @@ def every_pair(n_points: int, measured: Measured, mass: Floats) -> Pairs:
             for seen, risks in ((True, constant), (False, anything)):
                 worst = risks[:, sorted(subset)].max(-1)
                 from_atoms = by_atom(risks, partition, mass)[:, met].max(-1)
-                found.distorted[inside, seen] += bool(np.abs(worst - from_atoms).max() > TINY)
+                found.distorted[inside, seen] += bool(np.abs(worst - from_atoms).max() > ROUNDING)
     return found
 
 
@@ -136,7 +138,7 @@ def train_on(
     """One drift of p_s over time, from ERM to eight labels."""
     tasks = [make_simulation(n_rows, p_s=p_s, p_v=P_V, random_state=seed) for seed in range(seeds)]
     rows = [(np.insert(t.train.x.double().numpy(), 0, 1.0, axis=1), t.train.y.double().numpy()) for t in tasks]
-    erm = np.stack([_newton(x, y) for x, y in rows])  # (seeds, 1 + D)
+    erm = np.stack([least_logistic_risk(x, y) for x, y in rows])  # (seeds, 1 + D)
     merged = np.stack([_merged(x, y, penalty_weight) for x, y in rows])
     fits = [_fit(tasks, k, steps, penalty_weight) for k in LABELS[1:]]
 
@@ -150,7 +152,7 @@ def train_on(
         accuracy=np.array([worst(merged[:, 1:], merged[:, 0]), *(worst(*fit) for fit in fits)]),
         erm=worst(erm[:, 1:], erm[:, 0]),
         moved=float(np.abs(merged - erm).max()),
-        penalty=np.array([_penalties(f, y, segment.numpy() * k // 8, l1, l2) for k in LABELS]).T,
+        penalty=np.array([_penalties(f, y, segment.numpy() * k // SEGMENTS, l1, l2) for k in LABELS]).T,
         by_hand=_penalties_by_hand(f, y, segment.numpy()),
     )
 
@@ -182,7 +184,7 @@ def coarse_measure(
     ones, kept = np.ones((1, n_points - 1)), mass[1:]
     part, whole = (
         float((e.mean_risk + penalty_weight * l1(e, e.mass)).item())
-        for e in (statistics(ones, 0 * ones, kept), statistics(ones, 0 * ones, kept / kept.sum()))
+        for e in (statistics_from(ones, 0 * ones, kept), statistics_from(ones, 0 * ones, kept / kept.sum()))
     )
     drifts = {name: train_on(p_s, n_rows, steps, seeds, penalty_weight, l1, l2) for name, p_s in DRIFTS.items()}
     steady, swings = drifts["steady"], drifts["to and fro"]
@@ -192,7 +194,7 @@ def coarse_measure(
         Comparison(
             "pairs in which mu(E_all) is known", "all extensions", pairs.determined, "=", "E_all in F_tr", visible
         ),
-        Comparison("width of mu(E_all), F_tr = {empty, E_tr}", "least", pairs.narrowest, "=", "unknown", 1.0, TINY),
+        Comparison("width of mu(E_all), F_tr = {empty, E_tr}", "least", pairs.narrowest, "=", "unknown", 1.0, ROUNDING),
         Comparison(
             "worst accuracy, p_s(t) to and fro",
             "all in one label",
@@ -210,12 +212,14 @@ def coarse_measure(
             "all of them",
             hidden,
         ),
-        Comparison("R = 1, no slope: objective on E_all", "mu_tr on E_all", part, "=", "worst risk", 1.0, TINY),
-        Comparison("mu(E_all), an atom of mass 0", "upper", null[1], ">", "lower", null[0], TINY, "beyond"),
+        Comparison("R = 1, no slope: objective on E_all", "mu_tr on E_all", part, "=", "worst risk", 1.0, ROUNDING),
+        Comparison("mu(E_all), an atom of mass 0", "upper", null[1], ">", "lower", null[0], ROUNDING, "beyond"),
         Comparison(
-            "the same objective, normalised", "mu_tr / mu_tr(E_all)", whole, "=", "worst risk", 1.0, TINY, "ours"
+            "the same objective, normalised", "mu_tr / mu_tr(E_all)", whole, "=", "worst risk", 1.0, ROUNDING, "ours"
         ),
-        Comparison("inner, outer measure: largest gap", "to all extensions", pairs.gap, "=", "none", 0.0, TINY, "ours"),
+        Comparison(
+            "inner, outer measure: largest gap", "to all extensions", pairs.gap, "=", "none", 0.0, ROUNDING, "ours"
+        ),
         Comparison(
             "the same pairs, risks that vary within an atom",
             "distorted",
@@ -228,8 +232,8 @@ def coarse_measure(
         # BFGS stops at gradients of 1e-7, the least curvature is about 1e-2
         Comparison("one label: coefficients", "moved from ERM's", swings.moved, "=", "not", 0.0, 1e-4, "ours"),
         Comparison("one label: accuracy", "penalised", swings.accuracy[0], "=", "ERM", swings.erm, 1e-4, "ours"),
-        Comparison("l1 penalty of ERM", "one label", swings.penalty[0, 0], "=", "none", 0.0, TINY, "ours"),
-        Comparison("l2 penalty of ERM", "one label", swings.penalty[1, 0], "=", "none", 0.0, TINY, "ours"),
+        Comparison("l1 penalty of ERM", "one label", swings.penalty[0, 0], "=", "none", 0.0, ROUNDING, "ours"),
+        Comparison("l2 penalty of ERM", "one label", swings.penalty[1, 0], "=", "none", 0.0, ROUNDING, "ours"),
         # the central difference is good to about 1e-10
         Comparison(
             "l1 penalty, 8 labels", "engine", swings.penalty[0, 3], "=", "rows", swings.by_hand[0], 1e-9, "ours"
@@ -237,7 +241,7 @@ def coarse_measure(
         Comparison(
             "l2 penalty, 8 labels", "engine", swings.penalty[1, 3], "=", "rows", swings.by_hand[1], 1e-9, "ours"
         ),
-        Comparison("finer labels: least change of a penalty", "computed", growth, "≥", "Jensen", 0.0, TINY, "ours"),
+        Comparison("finer labels: least change of a penalty", "computed", growth, "≥", "Jensen", 0.0, ROUNDING, "ours"),
     )
 
     def paint(figure: Figure) -> None:
@@ -313,15 +317,6 @@ def _paint_table(axes: Axes, pairs: Pairs) -> None:
     axes.spines[["bottom", "left"]].set_visible(False)
 
 
-def _newton(x: Floats, y: Floats) -> Floats:
-    """Coefficients of least logistic risk."""
-    b = np.zeros(x.shape[1])
-    for _ in range(30):
-        p = expit(x @ b)
-        b -= np.linalg.solve((x.T * (p * (1 - p))) @ x, x.T @ (p - y))
-    return b
-
-
 def _merged(x: Floats, y: Floats, penalty_weight: float) -> Floats:
     """The least R + lambda S^2 of all rows under one label, by BFGS from a random start: (1 + D,)."""
 
@@ -337,27 +332,26 @@ def _merged(x: Floats, y: Floats, penalty_weight: float) -> Floats:
     return best
 
 
-def _fit(tasks: Sequence[Task], n_labels: int, steps: int, penalty_weight: float) -> tuple[Tensor, Tensor]:
-    """IRM-TV-l1 with the eight segments of time merged into `n_labels`."""
+def _fit(tasks: Sequence[Task], n_labels: int, steps: int, penalty_weight: float) -> tuple[Floats, Floats]:
+    """IRM-TV-l1 with the segments of time merged into `n_labels`: coefficients (seeds, D), intercepts (seeds,)."""
 
     def relabelled(task: Task) -> Task:
         rows = task.train
         assert rows.environment is not None
-        return make_task(rows.x, rows.y, environment=rows.environment * n_labels // 8, dtype=torch.float64)
+        return make_task(rows.x, rows.y, environment=rows.environment * n_labels // SEGMENTS, dtype=torch.float64)
 
-    runs = Runs(seed=range(len(tasks)), data=range(len(tasks)), penalty_weight=penalty_weight)
-    some = [relabelled(t) for t in tasks]
-    return train(some, "irm-tv-l1", runs, steps=steps, learning_rate=0.02, dtype=torch.float64).coefficients()
+    coef, intercept = train_linear([relabelled(t) for t in tasks], "irm-tv-l1", steps, [penalty_weight])
+    return coef[0], intercept[0]
 
 
-def _penalties(f: Floats, y: Floats, code: Floats, l1: PenaltyFunction, l2: PenaltyFunction) -> tuple[float, float]:
+def _penalties(f: Floats, y: Floats, code: Integers, l1: PenaltyFunction, l2: PenaltyFunction) -> tuple[float, float]:
+    """Of the labels `code` (N,) for predictions f (N,)."""
     counts = np.bincount(code)
     slope = np.bincount(code, (expit(f) - y) * f) / counts
-    e = statistics(0 * slope[None], slope[None], counts / len(y))
-    return l1(e, e.mass).item(), l2(e, e.mass).item()
+    return slope_penalties(slope, counts / len(y), l1, l2)
 
 
-def _penalties_by_hand(f: Floats, y: Floats, code: Floats) -> tuple[float, float]:
+def _penalties_by_hand(f: Floats, y: Floats, code: Integers) -> tuple[float, float]:
     """Slopes by a central difference in w, row by row: error about 1e-10."""
     h = 1e-5
     rise = [np.logaddexp(0, w * f) - y * w * f for w in (1 + h, 1 - h)]

@@ -25,9 +25,7 @@ import torch
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 from scipy.special import roots_jacobi
-from torch import Tensor
 
-from irmtv.core.losses import Binary
 from irmtv.core.types import Runs, Statistics
 from irmtv.datasets import make_simulation
 from irmtv.engine import train
@@ -35,13 +33,11 @@ from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.vrex import risk_variance
 from irmtv.theory.figures import BAD, ERM, L1, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.sides import Floats, all_equal, check_above
-from irmtv.theory.simulated_risk import Linear
-
-RiskPenalty = Callable[[Statistics, Tensor], Tensor]  # (R, E) risks, (R, E) mu -> (R,)
+from irmtv.theory.sides import Floats, PenaltyFunction, all_equal, check_above, fitted_order
+from irmtv.theory.simulated_risk import LEARNING_RATE, Linear, risk_line
 
 
-def _variance(risks: Floats, mu: Floats, variance: RiskPenalty) -> Floats:
+def _variance(risks: Floats, mu: Floats, variance: PenaltyFunction) -> Floats:
     """Var_mu of risks (R, E): (R,)."""
     risk, measure = torch.from_numpy(np.atleast_2d(risks)), torch.from_numpy(np.atleast_2d(mu))
     return np.asarray(variance(Statistics((measure * risk).sum(-1), measure, risk), measure))
@@ -60,7 +56,7 @@ def _drifting_risk(e: Floats, shift: float = 3.0) -> Floats:
 
 
 def vrex_l2(
-    variance: RiskPenalty = risk_variance,
+    variance: PenaltyFunction = risk_variance,
     risk: Callable[[Floats], Floats] = _drifting_risk,
     beta: tuple[float, float] = (2.0, 5.0),
     environments: tuple[int, ...] = (10, 20, 40, 80, 160, 320, 640),
@@ -101,7 +97,7 @@ def vrex_l2(
         density = e ** (a - 1) * (1 - e) ** (b - 1)
         finite.append(_variance(risk(e), density / density.sum(), variance)[0])
     errors = np.abs(np.array(finite) - exact)
-    rate = float(np.log(errors[-1] / errors[-2]) / np.log(environments[-1] / environments[-2]))
+    rate = -fitted_order(environments[-2:], errors[-2:])
 
     # an environment whose risk is the mean
     middle = float(brentq(lambda e: float(risk(np.array(e))) - mean, *_bracket(risk)))
@@ -234,7 +230,7 @@ def vrex_sum_is_no_expectation(
     centres: tuple[float, ...] = (0.0, 2.4, 2.8, 3.2, 3.6),
     printed: Callable[[float, int], float] = same_lambda,
     corrected: Callable[[float, int], float] = divided_lambda,
-    variance: RiskPenalty = risk_variance,
+    variance: PenaltyFunction = risk_variance,
 ) -> Finding:
     """V-REx against V-REx-l2 with the uniform measure, in one parameter w with R_e(w) = curvature (w - centre)^2.
 
@@ -355,21 +351,13 @@ def straight_line(p: Floats, at: tuple[float, float], risks: Floats) -> Floats:
     return risks[:, :1] + step * (p - at[0])
 
 
-def _in_the_population(coef: Floats, intercept: Floats, p_s: Floats, p_v: float) -> Floats:
-    """The risk of linear predictors (R, D) by quadrature, without rows: (R, k)."""
-    agree, disagree = np.moveaxis(Linear(coef, intercept, p_v).risk()[..., 0], -1, 0)  # (R,) each
-    return np.outer(agree, p_s) + np.outer(disagree, 1 - p_s)
-
-
-def _measured(coef: Floats, intercept: Floats, p_s: Floats, p_v: float, rows: int, seed: int) -> tuple[Floats, Floats]:
-    """Mean and standard error of the loss on fresh rows, an equal number at every p_s: (R, k) each."""
+def _measured(model: Linear, p_s: Floats, p_v: float, rows: int, seed: int) -> tuple[Floats, Floats]:
+    """Mean and standard error of the loss on fresh rows of agreement p_v, an equal number at every p_s: (R, k) each."""
     drawn = make_simulation(
         2, 0.5, p_v, random_state=seed, n_test=rows * len(p_s), test_p_s=tuple(float(p) for p in p_s)
     ).test
-    assert drawn is not None and drawn.environment is not None
-    f = coef @ drawn.x.double().numpy().T + intercept[:, None]  # (R, N), rows in the order of p_s
-    loss = np.asarray(Binary().value(torch.from_numpy(f), drawn.y.double()))
-    loss = loss.reshape(len(coef), len(p_s), rows)
+    assert drawn is not None
+    loss = model.losses(drawn).reshape(-1, len(p_s), rows)  # rows lie in the order of p_s
     return loss.mean(-1), loss.std(-1) / np.sqrt(rows)
 
 
@@ -401,28 +389,28 @@ def risk_extrapolation(
         "irm-tv-l1+vrex",
         Runs(penalty_weight=weights),
         steps=steps,
-        learning_rate=0.02,
+        learning_rate=LEARNING_RATE,
         warmup=0.25,
         dtype=torch.float64,
     )
     coef, intercept = (np.asarray(t, dtype=float) for t in fitted.coefficients())
-    coef, intercept = coef.reshape(len(names), -1), intercept.reshape(len(names))
+    model = Linear(coef.reshape(len(names), -1), intercept.reshape(len(names)), p_v)
 
-    seen, seen_error = _measured(coef, intercept, np.array(p_s), p_v, rows, seed + 1)
+    seen, seen_error = _measured(model, np.array(p_s), p_v, rows, seed + 1)
     elsewhere = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    fresh, fresh_error = _measured(coef, intercept, elsewhere, p_v, rows, seed + 2)
+    fresh, fresh_error = _measured(model, elsewhere, p_v, rows, seed + 2)
     predicted = extrapolate(elsewhere, p_s, seen)
     # the line's own standard error: its two points count (1 - t) and t
     t = (elsewhere - p_s[0]) / (p_s[1] - p_s[0])
     line_error = np.sqrt(((1 - t) * seen_error[:, :1]) ** 2 + (t * seen_error[:, 1:]) ** 2)  # (R, k)
     score = np.abs(fresh - predicted) / np.hypot(line_error, fresh_error)
-    exact = _in_the_population(coef, intercept, elsewhere, p_v)
+    exact = risk_line(*model.risk_by_agreement(), elsewhere)
     exact_score = np.abs(fresh - exact) / fresh_error
     slopes = dict(zip(names, exact[:, 0] - exact[:, -1], strict=True))  # risk at p_s = 0 minus that at 1
     worst = dict(zip(names, exact.max(1), strict=True))
 
     other_p_v = 1 - (1 - p_v) * 2
-    off, off_error = _measured(coef, intercept, elsewhere, other_p_v, rows, seed + 3)
+    off, off_error = _measured(model, elsewhere, other_p_v, rows, seed + 3)
     off_score = np.abs(off - predicted) / np.hypot(line_error, off_error)
     middle = int(np.abs(elsewhere - np.mean(p_s)).argmin())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -31,3 +32,9 @@ def plain(axes: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
 def legend(axes: Axes, **settings: Any) -> None:
     """A small legend without a box."""
     axes.legend(fontsize=7, frameon=False, **settings)
+
+
+def grid_axis(axes: Axes, counts: Sequence[int]) -> None:
+    """A logarithmic x axis that names the grids and nothing else."""
+    axes.set_xticks(list(counts), [f"{n}" for n in counts])
+    axes.set_xticks([], minor=True)

@@ -25,23 +25,16 @@ from torch import Tensor
 from irmtv.core.types import Statistics
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import worst_risk_objective
+from irmtv.theory.classifiers import NO_CAP, on_classifiers
 from irmtv.theory.figures import BAD, ERM, L1, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.ood import (
-    NO_CAP,
-    ROUNDING,
-    Array,
-    PenaltyFunction,
-    equal_everywhere,
-    largest_measure,
-    on_classifiers,
-)
+from irmtv.theory.sides import ROUNDING, Floats, PenaltyFunction, all_equal, largest_on_simplex, uniform_measure
 
 # of minimisers: values known to 1e-16 tell where a parabola of curvature 2 lambda is least to sqrt(1e-16 / lambda)
 SEARCH = 1e-6
 
 
-def printed_value(weight: float, phi: Array) -> Array:
+def printed_value(weight: float, phi: Floats) -> Floats:
     """The objective as the paper prints it (eq. IRMTVL1fixed)."""
     return 1 - 0.4 * phi + weight * phi**2
 
@@ -56,12 +49,12 @@ def printed_minimiser(weight: float) -> float:
     return 1 / (5 * weight) if weight > 0.2 else 1.0
 
 
-def printed_worst(phi: Array) -> Array:
+def printed_worst(phi: Floats) -> Floats:
     """The worst risk (eq. Rwfixed)."""
     return np.where(phi >= 0, 1 + 0.1 * phi, 1 - 0.9 * phi)
 
 
-def _on_interval(phi: Array, low: float = -0.9, high: float = 0.1, nodes: int = 101) -> Statistics:
+def _on_interval(phi: Floats, low: float = -0.9, high: float = 0.1, nodes: int = 101) -> Statistics:
     """Every w a node of the trapezoidal rule on [low, high] with its ends: (P, W). Exact here, as R is linear in w."""
     w = torch.linspace(low, high, nodes, dtype=torch.float64)
     mass = torch.full((nodes,), 1 / (nodes - 1), dtype=torch.float64)
@@ -85,11 +78,11 @@ def _objective(
     if not minimax:
         return (e.mean_risk + weight * penalty(e, e.mass)).item()
     assert e.slope is not None
-    rho = torch.as_tensor(largest_measure(e.slope[0].numpy())).unsqueeze(0)
+    rho = torch.as_tensor(largest_on_simplex(e.slope[0].abs().numpy())[1]).unsqueeze(0)
     return (e.mean_risk + weight * penalty(e, rho)).item()
 
 
-def _descend_exactly(starts: Sequence[float], penalty: PenaltyFunction, steps: int = 700) -> Array:
+def _descend_exactly(starts: Sequence[float], penalty: PenaltyFunction, steps: int = 700) -> Floats:
     """Subgradient descent on the objective with lambda_Phi differentiated, from all starts at once."""
     w = torch.linspace(-0.9, 0.1, 101, dtype=torch.float64)
     phi = torch.tensor(starts, dtype=torch.float64)
@@ -97,7 +90,7 @@ def _descend_exactly(starts: Sequence[float], penalty: PenaltyFunction, steps: i
         phi.requires_grad_()
         risk = (w * phi.unsqueeze(1) + 1).abs()
         slope = phi.unsqueeze(1) * torch.sign(w * phi.unsqueeze(1) + 1)
-        mass = torch.full((1, len(w)), 1 / len(w), dtype=torch.float64)
+        mass = uniform_measure(len(w)).unsqueeze(0)
         e = Statistics((mass * risk).sum(-1), mass, risk, slope)
         value = worst_risk_objective(risk.amax(-1), e.mean_risk, penalty(e, mass), NO_CAP)
         (gradient,) = torch.autograd.grad(value.sum(), phi)
@@ -149,18 +142,18 @@ def fixed_weight_misses(
     excess = _on_interval(found[:, 0]).risk.amax(-1).numpy() - 1  # type: ignore[union-attr]  # (L,)
 
     comparisons = (
-        equal_everywhere("worst risk on a grid of Phi", "over w", worst, "printed", printed_worst(every_phi), ROUNDING),
+        all_equal("worst risk on a grid of Phi", "over w", worst, "printed", printed_worst(every_phi), ROUNDING),
         Comparison("least worst risk", "over w", worst.min(), "=", "printed", 1.0, ROUNDING),
         Comparison("where it is", "over w", float(every_phi[worst.argmin()]), "=", "printed", 0.0, ROUNDING),
         # 1e-12 relative to the largest lambda
-        equal_everywhere(
+        all_equal(
             "objective on a grid of Phi", "quadrature", values, "1 - 2/5 Phi + lambda Phi^2", printed_values,
             ROUNDING * max(1, lam[-1]),
         ),
-        equal_everywhere(f"least value, {len(lam)} lambda", "search", found[:, 1], "printed", lowest, 1e-10),
-        equal_everywhere(f"minimiser, {len(lam)} lambda", "search", found[:, 0], "printed", at, SEARCH),
-        equal_everywhere("least value, minimax form", "search", minimax[:, 1], "printed", lowest_some, 1e-10),
-        equal_everywhere("minimiser, minimax form", "search", minimax[:, 0], "printed", at_some, SEARCH),
+        all_equal(f"least value, {len(lam)} lambda", "search", found[:, 1], "printed", lowest, 1e-10),
+        all_equal(f"minimiser, {len(lam)} lambda", "search", found[:, 0], "printed", at, SEARCH),
+        all_equal("least value, minimax form", "search", minimax[:, 1], "printed", lowest_some, 1e-10),
+        all_equal("minimiser, minimax form", "search", minimax[:, 0], "printed", at_some, SEARCH),
         Comparison(
             "nearest that a minimiser comes to 0", f"lambda {lam[-1]:g}", np.abs(found[:, 0]).min(), ">", "optimum", 0,
             SEARCH,
@@ -170,17 +163,17 @@ def fixed_weight_misses(
             "w centred, on [-0.5, 0.5]: distance of a fixed lambda's minimiser", "farthest", np.abs(centred).max(), ">",
             "optimum", 0, SEARCH, "beyond",
         ),
-        equal_everywhere(
+        all_equal(
             "excess of the worst risk, lambda > 1/5", "measured", excess[inside], "0.02 / lambda", 0.02 / lam[inside],
             SEARCH, "ours",
         ),
-        equal_everywhere(
-            "penalty not squared, lambda > 2/5: minimiser", "search", unsquared, "optimum", np.zeros(len(unsquared)),
+        all_equal(
+            "penalty not squared, lambda > 2/5: minimiser", "search", unsquared, "optimum", 0.0,
             SEARCH, "ours",
         ),
         # the last steps are 700^-0.75 = 0.007 long, times a slope of 0.9 at most
-        equal_everywhere(
-            "lambda_Phi, differentiated: minimiser", "descent", ends, "optimum", np.zeros(len(ends)), 0.01, "ours"
+        all_equal(
+            "lambda_Phi, differentiated: minimiser", "descent", ends, "optimum", 0.0, 0.01, "ours"
         ),
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ w^-1(V), which is F and V without C together, is as little measurable as V.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,7 +27,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import expit
@@ -36,6 +35,7 @@ from irmtv.core.losses import as_loss
 from irmtv.core.messages import check_positive
 from irmtv.theory.figures import BAD, ERM, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
+from irmtv.theory.sides import Floats
 from irmtv.theory.sigma_algebras import (
     Family,
     generated,
@@ -43,12 +43,12 @@ from irmtv.theory.sigma_algebras import (
     images,
     is_sigma_algebra,
     measurable,
+    partitions,
     preimage,
     pushforward,
 )
 
-Array = NDArray[np.float64]
-Induced = Callable[[Array, Array], tuple[Array, Array]]  # masses mu_e and w(e), (E,) each -> values of w, their nu
+Induced = Callable[[Floats, Floats], tuple[Floats, Floats]]  # masses mu_e and w(e), (E,) each -> values of w, their nu
 Density = Callable[[float], float]
 FamilyRule = Callable[[Mapping[Hashable, Hashable], Family, frozenset[Hashable]], Family]
 
@@ -57,7 +57,7 @@ CLASSIFIERS = np.array([0.5, 1.5, 0.5, 1.0, 1.5, 1.5])  # w(e): three values for
 QUANTITIES = ("R", "|R'|", "|R'|^2")
 
 
-def sum_over_preimages(mu: Array, w: Array) -> tuple[Array, Array]:
+def sum_over_preimages(mu: Floats, w: Floats) -> tuple[Floats, Floats]:
     """The values of w and nu({w}) = sum of mu over the environments that have it."""
     values, which = np.unique(w, return_inverse=True)
     return values, np.bincount(which, weights=mu).astype(float)
@@ -81,7 +81,7 @@ class _Risk:
         self.f = generator.standard_normal(rows) * 1.5
         self.y = (self.f + 2.5 * generator.standard_normal(rows) > 0).astype(float)
 
-    def by_library(self, w: Array) -> Array:
+    def by_library(self, w: Floats) -> Floats:
         """R, |R'| and |R'|^2 at every w: (3, K). The slope at w f is w R'(w)."""
         scaled = torch.from_numpy(np.outer(w, self.f))
         loss, slope = as_loss("binary").value_and_slope(scaled, torch.from_numpy(self.y).expand_as(scaled))
@@ -99,12 +99,12 @@ class _Risk:
 
 @dataclass(frozen=True)
 class _Integrals:
-    over_e: Array  # (3,)
-    over_w: Array
-    error: Array  # what the quadratures say about themselves
+    over_e: Floats  # (3,)
+    over_w: Floats
+    error: Floats  # what the quadratures say about themselves
 
 
-def _finite(risk: _Risk, induced: Induced) -> tuple[_Integrals, Array, Array]:
+def _finite(risk: _Risk, induced: Induced) -> tuple[_Integrals, Floats, Floats]:
     values, nu = induced(MASSES, CLASSIFIERS)
     over_w = np.array([np.dot(nu, [risk.written_out(float(w))[k] for w in values]) for k in range(3)])
     return _Integrals(risk.by_library(CLASSIFIERS) @ MASSES, over_w, np.zeros(3)), values, nu
@@ -115,7 +115,7 @@ def _continuous(risk: _Risk, density: Density) -> tuple[_Integrals, float]:
     turning = float(brentq(risk.derivative, 1e-9, 1.0)) if risk.derivative(1e-9) * risk.derivative(1.0) < 0 else 1.0
     cuts = np.unique([-1.0, -np.sqrt(turning), 0.0, np.sqrt(turning), 1.0])
 
-    def over_e(nodes: int) -> Array:
+    def over_e(nodes: int) -> Floats:
         x, weight = np.polynomial.legendre.leggauss(nodes)
         total = np.zeros(3)
         for low, high in pairwise(cuts):
@@ -134,22 +134,6 @@ def _continuous(risk: _Risk, density: Density) -> tuple[_Integrals, float]:
     over_w, estimate = (np.array([[part[i] for part in piece] for piece in parts]).sum(0) for i in (0, 1))
     coarse, fine = over_e(20), over_e(40)
     return _Integrals(fine, over_w, np.abs(fine - coarse) + estimate), turning
-
-
-def partitions(points: Sequence[Hashable]) -> Iterator[list[list[Hashable]]]:
-    """Every partition of the points into blocks.
-
-    >>> len(list(partitions(range(4))))
-    15
-    """
-    if not points:
-        yield []
-        return
-    first, rest = points[0], points[1:]
-    for smaller in partitions(rest):
-        for k in range(len(smaller)):
-            yield [*smaller[:k], [first, *smaller[k]], *smaller[k + 1 :]]
-        yield [[first], *smaller]
 
 
 @dataclass(frozen=True)
@@ -194,7 +178,7 @@ def smallest_failure() -> tuple[Family, Family]:
     return printed_family(w, family, whole), pushforward(w, family, whole)
 
 
-def _same_classifier(seed: int) -> tuple[Array, Array]:
+def _same_classifier(seed: int) -> tuple[Floats, Floats]:
     """Risks and slopes at w = 1 of three environments in which a feature means different things: (3,) each."""
     generator = np.random.default_rng(seed)
     risks, slopes = [], []

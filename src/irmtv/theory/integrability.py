@@ -9,27 +9,15 @@ has none. With n equally likely environments, u_i = (i - 1/2) / n,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from scipy.special import zeta
-from torch import Tensor
 
-from irmtv.core.types import Statistics
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
 from irmtv.theory.figures import L1, L2, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-
-PenaltyFunction = Callable[[Statistics, Tensor], Tensor]
-
-
-def _penalties(slope: Tensor, mass: Tensor, l1: PenaltyFunction, l2: PenaltyFunction) -> tuple[float, float]:
-    risk = torch.zeros_like(slope)
-    e = Statistics(risk.mean(-1, keepdim=True), mass.unsqueeze(0), risk.unsqueeze(0), slope.unsqueeze(0))
-    return l1(e, e.mass).item(), l2(e, e.mass).item()
+from irmtv.theory.sides import PenaltyFunction, fitted_order, slope_penalties
 
 
 def l1_allows_more(
@@ -44,19 +32,18 @@ def l1_allows_more(
     """
     values = []
     for count in environments:
-        u = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-        values.append(_penalties(u**-exponent, torch.full_like(u, 1 / count), l1, l2))
+        u = (np.arange(count) + 0.5) / count
+        values.append(slope_penalties(u**-exponent, np.full(count, 1 / count), l1, l2))
     small, large = (np.array(side) for side in zip(*values, strict=True))
     n = np.array(environments, dtype=float)
 
     limit = (1 / (1 - exponent)) ** 2
-    tenfold = np.log(n[-1] / n[-2])
-    rate = np.log((limit - small[-1]) / (limit - small[-2])) / tenfold
-    growth = np.log(large[-1] / large[-2]) / tenfold
+    rate = -fitted_order(environments[-2:], limit - small[-2:])
+    growth = -fitted_order(environments[-2:], large[-2:])
     predicted = n[-1] ** (2 * exponent - 1) * zeta(2 * exponent, 0.5) - 1 / (2 * exponent - 1)
     # an infinite measure, u in [1, n] with weight 1 each and S(u) = 1 / u: the inclusion turns round
-    u = torch.arange(1, environments[-1] + 1, dtype=torch.float64)
-    without_end = [_penalties(1 / u[:k], torch.ones(k, dtype=torch.float64), l1, l2) for k in environments[-2:]]
+    u = np.arange(1.0, environments[-1] + 1)
+    without_end = [slope_penalties(1 / u[:k], np.ones(k), l1, l2) for k in environments[-2:]]
     turned_l1, turned_l2 = (np.diff(np.array(side))[0] for side in zip(*without_end, strict=True))
 
     comparisons = (

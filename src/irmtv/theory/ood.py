@@ -21,8 +21,7 @@ from functools import partial
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from scipy.optimize import linprog, root_scalar
+from scipy.optimize import root_scalar
 from torch import Tensor
 
 from irmtv.core.losses import Custom, Loss, as_loss
@@ -30,97 +29,30 @@ from irmtv.core.messages import check_positive
 from irmtv.core.types import Statistics
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi
+from irmtv.theory.classifiers import (
+    TIE,
+    WeightFunction,
+    adaptive_value,
+    angle_error,
+    nearest_with_any_weight,
+    on_classifiers,
+    worst_measure,
+    worst_risk,
+)
 from irmtv.theory.figures import BAD, ERM, L1, LEFT, RIGHT, TRUTH, legend, plain
-from irmtv.theory.finding import Comparison, Finding, Role
-
-Array = NDArray[np.float64]
-RiskFunction = Callable[[Tensor], Tensor]  # of w (P, W), every entry for itself
-PenaltyFunction = Callable[[Statistics, Tensor], Tensor]
-WeightFunction = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # of worst, expected, penalty, cap
-
-NO_CAP = 1e300  # finite, since infinity times a penalty of 0 is not a number
-ROUNDING = 1e-12  # risks of order 1 to 100 in float64, sums of some ten of them
-TIE = 1e-9  # optima this near to each other are equal: far above rounding, far below the step of any grid
-
-
-# ---- what the statements share ----
-
-
-def on_classifiers(risk: RiskFunction, w: Tensor, mass: Tensor) -> Statistics:
-    """Every w is an environment; its slope dR/dw by automatic differentiation. w (P, W), mass (W,)."""
-    w = w.detach().requires_grad_()
-    value = risk(w)
-    (slope,) = torch.autograd.grad(value.sum(), w)
-    value, mass = value.detach(), mass.unsqueeze(0)
-    return Statistics((mass * value).sum(-1), mass, value, slope)
-
-
-def worst_measure(e: Statistics) -> Tensor:
-    """The rho of the minimax form, (P, W): E_rho |S| is linear in rho, so all of it lies where |S| is largest."""
-    assert e.slope is not None
-    return torch.nn.functional.one_hot(e.slope.abs().argmax(-1), e.slope.shape[-1]).to(e.slope)
-
-
-def largest_measure(slopes: Array) -> Array:
-    """The probability measure rho with the largest E_rho |S|, by a linear program that does not know where: (W,)."""
-    solved = linprog(-np.abs(slopes), A_eq=np.ones((1, len(slopes))), b_eq=[1.0], bounds=(0, 1))
-    return np.asarray(solved.x)
-
-
-def adaptive_value(
-    e: Statistics, mu: Tensor, weight: WeightFunction, penalty: PenaltyFunction, cap: float = NO_CAP
-) -> tuple[Array, Array]:
-    """lambda_Phi, and E R + lambda_Phi times the penalty under mu: (P,) each."""
-    assert e.risk is not None
-    size = penalty(e, mu)
-    chosen = weight(e.risk.amax(-1), e.mean_risk, size, cap)
-    return chosen.numpy(), (e.mean_risk + chosen * size).numpy()
-
-
-def nearest_with_any_weight(e: Statistics, mu: Tensor, penalty: PenaltyFunction) -> float:
-    """E R + lambda times the penalty, for the lambda >= 0 that brings it nearest to the worst risk: a search."""
-    size, gap = penalty(e, mu).item(), worst_risk(e) - e.mean_risk.item()
-    weights = np.array([0, *np.logspace(-6, 12, 200), *([max(gap, 0) / size] if size else [])])
-    values = e.mean_risk.item() + weights * size
-    return float(values[np.abs(values - worst_risk(e)).argmin()])
-
-
-def worst_risk(e: Statistics) -> float:
-    """max_w R(w Phi) for one Phi."""
-    assert e.risk is not None
-    return e.risk.max().item()
-
-
-def alike(count: int) -> Tensor:
-    """The uniform measure: (count,)."""
-    return torch.full((count,), 1 / count, dtype=torch.float64)
-
-
-def equal_everywhere(
-    what: str, left_name: str, left: Array, right_name: str, right: Array, tolerance: float, role: Role = "claim"
-) -> Comparison:
-    """Two arrays that should be equal: the entries that differ most, and an entry that is not a number before all."""
-    at = int(np.argmax(np.abs(left - right)))
-    return Comparison(
-        what, left_name, float(left.ravel()[at]), "=", right_name, float(right.ravel()[at]), tolerance, role
-    )
-
-
-def angle_error(f: Tensor, y: Tensor) -> Tensor:
-    """How far angles lie apart, 0 to 1: (1 - cos(f - y)) / 2. Neither convex nor monotone in |f - y|."""
-    return (1 - torch.cos(f - y)) / 2
-
+from irmtv.theory.finding import Comparison, Finding
+from irmtv.theory.sides import ROUNDING, Floats, PenaltyFunction, all_equal, largest_on_simplex, uniform_measure
 
 # ---- Theorem 3.7 ----
 
 
-def _wave(height: Array, phase: Array, t: float) -> float:
+def _wave(height: Floats, phase: Floats, t: float) -> float:
     """A risk that is neither convex nor monotone, of one prediction."""
     terms = enumerate(zip(height, phase, strict=True), start=1)
     return float(sum(h * (1 + math.cos(k * t + s)) for k, (h, s) in terms))
 
 
-def _waves(height: Array, phase: Array, t: Array) -> Array:
+def _waves(height: Floats, phase: Floats, t: Floats) -> Floats:
     """The same of many."""
     order = np.arange(1, len(height) + 1)
     return (height * (1 + np.cos(order * t[..., None] + phase))).sum(-1)  # type: ignore[no-any-return]
@@ -132,7 +64,7 @@ def ood_over_w(
     classifiers: int = 4,
     points: int = 41,
     seed: int = 0,
-    image: Callable[[Array], Array] = np.unique,
+    image: Callable[[Floats], Floats] = np.unique,
 ) -> Finding:
     """Random risks, and random maps e -> w(e) of many environments on few classifiers; both sides by enumeration.
 
@@ -150,7 +82,7 @@ def ood_over_w(
     over_e, over_w, beyond_e, beyond_w = (np.empty((sets, points)) for _ in range(4))
     mean_e, mean_induced, mean_alike = (np.empty(sets) for _ in range(3))
     argmax_differ = 0
-    one_set: list[Array] = []  # w(e), the risks of one Phi, and the same with what e adds by itself
+    one_set: list[Floats] = []  # w(e), the risks of one Phi, and the same with what e adds by itself
     for k in range(sets):
         height, phase = random.uniform(0.2, 1, 3), random.uniform(0, 2 * np.pi, 3)
         w_of = random.uniform(-1, 1, classifiers)[random.integers(0, classifiers, environments)]
@@ -174,13 +106,11 @@ def ood_over_w(
     off_alike = float(np.abs(mean_e - mean_alike).max())
 
     comparisons = (
-        equal_everywhere(f"min max of {sets} sets", "over e", least_e, "over w", least_w, ROUNDING),
-        equal_everywhere(
-            f"max at {sets * points:,} pairs of set and Phi", "over e", over_e, "over w", over_w, ROUNDING
-        ),
+        all_equal(f"min max of {sets} sets", "over e", least_e, "over w", least_w, ROUNDING),
+        all_equal(f"max at {sets * points:,} pairs of set and Phi", "over e", over_e, "over w", over_w, ROUNDING),
         Comparison("sets whose optimal Phi differ", "counted", argmin_differ, "=", "none", 0),
         Comparison("pairs whose worst e are not those of the worst w", "counted", argmax_differ, "=", "none", 0),
-        equal_everywhere(
+        all_equal(
             "min max where R depends on e beyond w(e) (Condition 2a violated)",
             "over e",
             least_beyond_e,
@@ -189,7 +119,7 @@ def ood_over_w(
             ROUNDING,
             "beyond",
         ),
-        equal_everywhere("mean risk", "over e", mean_e, "over w, induced measure", mean_induced, ROUNDING, "ours"),
+        all_equal("mean risk", "over e", mean_e, "over w, induced measure", mean_induced, ROUNDING, "ours"),
         Comparison("mean risk with every w weighted alike", "off by up to", off_alike, ">", "nothing", 0, 0.05, "ours"),
     )
 
@@ -251,7 +181,7 @@ class _Drawn:
         """R(w Phi), the mean loss of the predictions w f: (P, W)."""
         return self.loss.value(w.unsqueeze(-1) * self.f, self.y.expand(*w.shape, -1)).mean(-1)
 
-    def risk_again(self, w: Array) -> Array:
+    def risk_again(self, w: Floats) -> Floats:
         """The same without a line of the library: (W,)."""
         f, y = w[:, None] * self.f.numpy(), self.y.numpy()
         match self.loss.name:
@@ -278,11 +208,11 @@ def _late_climb(w: Tensor, start: float) -> Tensor:
     return (w - start).clamp_min(0)
 
 
-def _shares_of_the_bound(random: np.random.Generator, tries: int) -> Array:
+def _shares_of_the_bound(random: np.random.Generator, tries: int) -> Floats:
     """lambda_Phi over L / E |dR/dw| for random risks on intervals, and last for one that is nearly a step."""
     shares = []
     nodes = torch.linspace(0, 1, 4001, dtype=torch.float64).unsqueeze(0)
-    trapezoid = alike(4000)[[0, *range(4000)]].clone()
+    trapezoid = uniform_measure(4000)[[0, *range(4000)]].clone()
     trapezoid[[0, -1]] /= 2
     for k in range(tries + 1):
         low, length = random.uniform(-1, 0), random.uniform(0.5, 2)
@@ -318,7 +248,7 @@ def lambda_phi_makes_worst_risk(
     for k in range(sets):
         drawn = _draw(random, classifiers, k)
         e = on_classifiers(drawn.risk, drawn.w, drawn.mass)
-        uniform = on_classifiers(drawn.risk, drawn.w, alike(classifiers))
+        uniform = on_classifiers(drawn.risk, drawn.w, uniform_measure(classifiers))
         (chosen,), (value[k],) = adaptive_value(e, e.mass, weight, penalty)
         (chosen_minimax,), (value_minimax[k],) = adaptive_value(uniform, worst_measure(uniform), weight, penalty)
         # the other side: other code for the risk, slopes by differences, max_rho by a linear program, lambda as a root
@@ -327,25 +257,24 @@ def lambda_phi_makes_worst_risk(
         slope = (drawn.risk_again(w + step) - drawn.risk_again(w - step)) / (2 * step)
         worst[k], mean[k] = max(risk), mass @ risk
         ratio[k] = chosen / _root(worst[k], mean[k], float(mass @ np.abs(slope)))
-        ratio_minimax[k] = chosen_minimax / _root(worst[k], risk.mean(), float(largest_measure(slope) @ np.abs(slope)))
+        ratio_minimax[k] = chosen_minimax / _root(worst[k], risk.mean(), largest_on_simplex(np.abs(slope))[0])
         smallest = min(smallest, chosen, chosen_minimax)
     shares = _shares_of_the_bound(random, 50)
     # the error rate of the rule "w f > 1" at w in (0, 2): steps, and beside them a slope of 0
     f, y = random.uniform(0.6, 3, 15), random.integers(0, 2, 15)
     nodes = np.linspace(0.001, 1.999, 999)
     rate, rate_beside = (torch.as_tensor(((np.outer(w, f) > 1) != y).mean(1)) for w in (nodes, nodes + 1e-9))
-    steps = Statistics(rate.mean(-1, True), alike(999)[None], rate[None], (rate_beside - rate)[None] / 1e-9)
+    steps = Statistics(rate.mean(-1, True), uniform_measure(999)[None], rate[None], (rate_beside - rate)[None] / 1e-9)
     stuck = nearest_with_any_weight(steps, steps.mass, penalty)
 
-    one = np.ones(sets)
     comparisons = (
-        equal_everywhere(f"E R + lambda_Phi penalty, {sets} sets", "IRM form", value, "worst risk", worst, ROUNDING),
-        equal_everywhere(
+        all_equal(f"E R + lambda_Phi penalty, {sets} sets", "IRM form", value, "worst risk", worst, ROUNDING),
+        all_equal(
             f"E R + lambda_Phi penalty, {sets} sets", "minimax form", value_minimax, "worst risk", worst, ROUNDING
         ),
         # 1e-6: the differences leave about 1e-9 of a slope, more where the slopes of the rows nearly cancel
-        equal_everywhere("lambda_Phi / its value by root finding", "IRM form", ratio, "one", one, 1e-6),
-        equal_everywhere("lambda_Phi / its value by root finding", "minimax form", ratio_minimax, "one", one, 1e-6),
+        all_equal("lambda_Phi / its value by root finding", "IRM form", ratio, "one", 1.0, 1e-6),
+        all_equal("lambda_Phi / its value by root finding", "minimax form", ratio_minimax, "one", 1.0, 1e-6),
         Comparison("smallest lambda_Phi", "measured", smallest, "≥", "zero", 0.0),
         Comparison(
             "penalty 0: the 0-1 error, a step function of w",

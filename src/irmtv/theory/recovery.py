@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
 from irmtv.core.messages import check_positive
 from irmtv.theory.figures import ERM, L1, L2, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
+from irmtv.theory.sides import Floats, length
 from irmtv.theory.tv_solvers import (
-    Signal,
     SolverL1,
     SolverL2,
     differences,
-    length,
     relative_gap,
     relative_slope,
     solve_l1_grid,
@@ -37,12 +37,21 @@ from irmtv.theory.tv_solvers import (
     solve_l2,
 )
 
+FORMULA = (
+    r"$\mathrm{inf}_f\ \int|\nabla f|+\lambda\int (f-\tilde{f})^2\quad\mathrm{and}\quad"
+    r"\mathrm{inf}_f\ \int|\nabla f|^2+\lambda\int (f-\tilde{f})^2$"
+)
+
+
+def _rms(f: Floats) -> float:
+    return float(np.sqrt(np.square(f).mean()))
+
 
 @dataclass(frozen=True)
 class _Recovered:
     """One model's answer to one observed signal, and how it did."""
 
-    f: Signal
+    f: Floats
     weight: float  # lambda
     certificate: float  # relative duality gap, or relative gradient
     residual: float  # rms of f - y
@@ -52,11 +61,11 @@ class _Recovered:
 
 
 def _recover(
-    y: Signal, truth: Signal, noise: float, still: float, l1: SolverL1 | None = None, l2: SolverL2 | None = None
+    y: Floats, truth: Floats, noise: float, still: float, l1: SolverL1 | None = None, l2: SolverL2 | None = None
 ) -> _Recovered:
     """By the model whose solver is given, lambda by the discrepancy principle: the residual is the noise."""
 
-    def answer(log_weight: float) -> tuple[Signal, float]:
+    def answer(log_weight: float) -> tuple[Floats, float]:
         weight = float(np.exp(log_weight))
         if l1 is not None:
             f, p = l1(y, weight)
@@ -66,7 +75,7 @@ def _recover(
         return f, relative_slope(f, y, weight)
 
     def excess(log_weight: float) -> float:
-        return float(np.sqrt(np.square(answer(log_weight)[0] - y).mean()) - noise)
+        return float(_rms(answer(log_weight)[0] - y) - noise)
 
     log_weight = _root_of_falling(excess)
     f, certificate = answer(log_weight)
@@ -77,8 +86,8 @@ def _recover(
         f=f,
         weight=float(np.exp(log_weight)),
         certificate=certificate,
-        residual=float(np.sqrt(np.square(f - y).mean())),
-        error=float(np.sqrt(np.square(f - truth).mean())),
+        residual=_rms(f - y),
+        error=_rms(f - truth),
         kept=float((kept[highest] / jumps[highest]).mean()),
         flat=float((length(kept)[inner] <= still * np.ptp(truth)).mean()),
     )
@@ -103,18 +112,18 @@ def _root_of_falling(function: Callable[[float], float], step: float = 1.0, reac
 class _Trial:
     """Both models on several noisy copies of one truth."""
 
-    truth: Signal
-    observed: Signal  # the first copy
+    truth: Floats
+    observed: Floats  # the first copy
     l1: list[_Recovered]
     l2: list[_Recovered]
 
     @property
-    def ratios(self) -> Signal:
+    def ratios(self) -> Floats:
         """TV-l1's error over TV-l2's, by copy."""
         return np.array([a.error / b.error for a, b in zip(self.l1, self.l2, strict=True)])
 
 
-def _trial(truth: Signal, noise: float, draws: int, seed: int, still: float, l1: SolverL1, l2: SolverL2) -> _Trial:
+def _trial(truth: Floats, noise: float, draws: int, seed: int, still: float, l1: SolverL1, l2: SolverL2) -> _Trial:
     generator = np.random.default_rng(seed)
     copies = [truth + noise * generator.standard_normal(truth.shape) for _ in range(draws)]
     return _Trial(
@@ -132,24 +141,13 @@ def _comparisons(blocky: _Trial, smooth: _Trial, noise: float, gap: float) -> li
     worst_gap = max(r.certificate for r in answers_l1)
     worst_slope = max(r.certificate for r in answers_l2)
     off = max(abs(r.residual - noise) for r in answers_l1 + answers_l2)
+    kept = min(r.kept for r in blocky.l1), max(r.kept for r in blocky.l2)
+    flat = min(r.flat for r in blocky.l1), max(r.flat for r in blocky.l2)
+    jump, still = "share of the highest jump taken in one step", "share of points with no change to the next"
     return [
-        Comparison(
-            f"share of the highest jump taken in one step{several}",
-            "TV-l1",
-            min(r.kept for r in blocky.l1),
-            ">",
-            "TV-l2",
-            max(r.kept for r in blocky.l2),
-            0.1,
-        ),
-        Comparison(
-            f"share of points with no change to the next{several}",
-            "TV-l1",
-            min(r.flat for r in blocky.l1),
-            ">",
-            "TV-l2",
-            max(r.flat for r in blocky.l2),
-            0.1,
+        *(
+            Comparison(f"{what}{several}", "TV-l1", l1, ">", "TV-l2", l2, 0.1)
+            for what, (l1, l2) in ((jump, kept), (still, flat))
         ),
         Comparison(
             f"blocky truth: error of TV-l1 / error of TV-l2{several}", "ratio", blocky.ratios.max(), "<", "one", 1.0
@@ -172,6 +170,15 @@ def _comparisons(blocky: _Trial, smooth: _Trial, noise: float, gap: float) -> li
     ]
 
 
+def _paint_trial(axes: Axes, trial: _Trial, row: int | None = None) -> None:
+    """The first copy of a signal and what became of it, or one row of an image."""
+    where = ... if row is None else row
+    axes.plot(trial.observed[where], ".", color=ERM, ms=2, alpha=0.6, label="observed")
+    axes.plot(trial.truth[where], color=TRUTH, lw=0.8, ls="--", label="truth")
+    axes.plot(trial.l2[0].f[where], color=L2, lw=1.4, label="TV-l2")
+    axes.plot(trial.l1[0].f[where], color=L1, lw=1.4, label="TV-l1")
+
+
 def _check(noise: float, draws: int) -> None:
     if not noise > 0:
         raise ValueError(
@@ -184,7 +191,7 @@ def _check(noise: float, draws: int) -> None:
 HEIGHTS, LENGTHS = (0.0, 2.0, 1.0, 3.0, -0.5), (50, 30, 40, 60, 60)
 
 
-def sunken_blocks(weight: float) -> Signal:
+def sunken_blocks(weight: float) -> Floats:
     """TV-l1 of the noise-free blocks in closed form, for a lambda at which none of them meet.
 
     A block of n points moves by (steps up from it - steps down to its neighbours) / (2 lambda n).
@@ -210,8 +217,8 @@ def recovery_1d(
     smooth = _trial(wave, noise, draws, seed + 1, still, l1, l2)
 
     weight = blocky.l1[0].weight
-    clean = [float(np.sqrt(np.square(l1(truth, k * weight)[0] - truth).mean())) for k in (1, 1000)]
-    predicted = float(np.sqrt(np.square(sunken_blocks(weight) - truth).mean()))
+    clean = [_rms(l1(truth, k * weight)[0] - truth) for k in (1, 1000)]
+    predicted = _rms(sunken_blocks(weight) - truth)
     farthest = float(np.abs(l1(truth, weight)[0] - sunken_blocks(weight)).max())
     plateaus = [1 + int((np.abs(np.diff(r.f)) > still * np.ptp(truth)).sum()) for r in (blocky.l1[0], blocky.l2[0])]
     stairs = [1 + int((np.abs(np.diff(r.f)) > still * np.ptp(truth)).sum()) for r in (smooth.l1[0], smooth.l2[0])]
@@ -235,10 +242,7 @@ def recovery_1d(
             ("wave", smooth, "smooth truth: TV-l1 makes stairs"),
         ):
             plain(axes[where], title, "position")
-            axes[where].plot(trial.observed, ".", color=ERM, ms=2, alpha=0.6, label="observed")
-            axes[where].plot(trial.truth, color=TRUTH, lw=0.8, ls="--", label="truth")
-            axes[where].plot(trial.l2[0].f, color=L2, lw=1.4, label="TV-l2")
-            axes[where].plot(trial.l1[0].f, color=L1, lw=1.4, label="TV-l1")
+            _paint_trial(axes[where], trial)
         legend(axes["blocks"], ncols=2, loc="upper left")
         plain(axes["steps"], "steps of the recovered blocks, by height", "rank", r"$|f_{i+1}-f_i|$")
         for name, recovered, colour in (("TV-l1", first[0], L1), ("TV-l2", first[1], L2)):
@@ -256,10 +260,7 @@ def recovery_1d(
             "Recovering a noisy signal, TV-l1 keeps sharp discontinuities and gives a blocky signal; TV-l2 in general "
             "does not."
         ),
-        formula=(
-            r"$\mathrm{inf}_f\ \int|\nabla f|+\lambda\int (f-\tilde{f})^2\quad\mathrm{and}\quad"
-            r"\mathrm{inf}_f\ \int|\nabla f|^2+\lambda\int (f-\tilde{f})^2$"
-        ),
+        formula=FORMULA,
         comparisons=comparisons,
         meaning=(
             f"Both models see the same noisy blocks and get the lambda at which their residual equals the noise. TV-l1 "
@@ -276,7 +277,7 @@ def recovery_1d(
     )
 
 
-def _shapes(size: int) -> Signal:
+def _shapes(size: int) -> Floats:
     """A disc of height 1 and a rectangle of depth 0.7."""
     i, j = (np.mgrid[:size, :size] + 0.5) / size
     picture = np.zeros((size, size))
@@ -306,7 +307,7 @@ def recovery_2d(
     still = 1e-3  # of the range: TV-l1 is solved to a small gap, not exactly
     blocky = _trial(truth, noise, draws, seed, still, l1, l2)
     smooth = _trial(hills, noise, draws, seed + 1, still, l1, l2)
-    clean = [float(np.sqrt(np.square(l1(truth, k * blocky.l1[0].weight)[0] - truth).mean())) for k in (1, 100)]
+    clean = [_rms(l1(truth, k * blocky.l1[0].weight)[0] - truth) for k in (1, 100)]
     first = blocky.l1[0], blocky.l2[0]
 
     comparisons = (
@@ -330,10 +331,7 @@ def recovery_2d(
             ("hills", smooth, size // 4, "smooth truth: a row"),
         ):
             plain(axes[where], title, "column")
-            axes[where].plot(trial.observed[row], ".", color=ERM, ms=2, alpha=0.6, label="observed")
-            axes[where].plot(trial.truth[row], color=TRUTH, lw=0.8, ls="--", label="truth")
-            axes[where].plot(trial.l2[0].f[row], color=L2, lw=1.4, label="TV-l2")
-            axes[where].plot(trial.l1[0].f[row], color=L1, lw=1.4, label="TV-l1")
+            _paint_trial(axes[where], trial, row)
         legend(axes["row"], loc="upper right")
 
     return Finding(
@@ -344,10 +342,7 @@ def recovery_2d(
             "Recovering a noisy image, TV-l1 keeps sharp edges between flat regions; TV-l2 in general does not give a "
             "blocky image."
         ),
-        formula=(
-            r"$\mathrm{inf}_f\ \int|\nabla f|+\lambda\int (f-\tilde{f})^2\quad\mathrm{and}\quad"
-            r"\mathrm{inf}_f\ \int|\nabla f|^2+\lambda\int (f-\tilde{f})^2$"
-        ),
+        formula=FORMULA,
         comparisons=comparisons,
         meaning=(
             f"Both models see the same {size} x {size} image with noise {noise:g} and get the lambda at which their "

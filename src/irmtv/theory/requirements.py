@@ -20,71 +20,38 @@ squared l1 penalty is quadratic:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
 from irmtv.core.messages import check_positive
-from irmtv.core.types import Statistics
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
 from irmtv.theory.figures import BAD, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.sigma_algebras import Family, generated
-
-Floats = NDArray[np.float64]
-Partition = tuple[tuple[int, ...], ...]
-PenaltyFunction = Callable[[Statistics, Tensor], Tensor]
-TINY = 1e-12  # sums of a few numbers of order 1: rounding
-
-
-def partitions(n: int) -> Iterator[Partition]:
-    """Every partition of 0 ... n - 1: every sigma-algebra on n points.
-
-    >>> [len(list(partitions(n))) for n in (1, 2, 3, 4, 5)]  # Bell's numbers
-    [1, 2, 5, 15, 52]
-    """
-    if n == 0:
-        yield ()
-        return
-    for smaller in partitions(n - 1):
-        for i, atom in enumerate(smaller):
-            yield (*smaller[:i], (*atom, n - 1), *smaller[i + 1 :])
-        yield (*smaller, (n - 1,))
-
-
-def by_atom(values: Floats, partition: Partition, mass: Floats) -> Floats:
-    """E[values | F]: (..., n) -> (..., atoms)."""
-    return np.stack([values[..., list(a)] @ mass[list(a)] / mass[list(a)].sum() for a in partition], -1)
-
-
-def on_points(values: Floats, partition: Partition) -> Floats:
-    """A function that is constant on the atoms, from its values there: (..., atoms) -> (..., n)."""
-    order = np.argsort([e for atom in partition for e in atom])
-    return np.repeat(values, [len(a) for a in partition], axis=-1)[..., order]
-
-
-def masses(partition: Partition, mass: Floats) -> Floats:
-    return np.array([mass[list(a)].sum() for a in partition])
-
-
-def statistics(risk: Floats, slope: Floats, mass: Floats) -> Statistics:
-    """For the penalties of the engine: risk and slope are (R, E) or (R, E, J), mass (E,) and of any total."""
-    r, s, m = (torch.from_numpy(np.ascontiguousarray(v, dtype=float)) for v in (risk, slope, mass))
-    return Statistics(r @ m, m.unsqueeze(0), r, s)
+from irmtv.theory.sides import ROUNDING, Floats, Integers, PenaltyFunction, all_equal, statistics_from
+from irmtv.theory.sigma_algebras import (
+    Family,
+    Partition,
+    atom_masses,
+    by_atom,
+    generated,
+    on_points,
+    partitions,
+)
 
 
 def _one_side(risk: Floats, slope: Floats, l1: PenaltyFunction, partition: Partition, mass: Floats) -> Floats:
     """What training sees through F_tr: E R, l1 penalty, worst risk, worst squared slope (minimax penalty): (4, B)."""
     r, s = by_atom(risk, partition, mass), by_atom(slope, partition, mass)
-    e = statistics(r, s, masses(partition, mass))
+    e = statistics_from(r, s, atom_masses(partition, mass))
     return np.stack([e.mean_risk.numpy(), l1(e, e.mass).numpy(), r.max(-1), np.square(s).max(-1)])
 
 
@@ -96,6 +63,62 @@ def _global(risk: Floats, slope: Floats, mass: Floats) -> Floats:
 def contains(training: Family, everything: Family) -> bool:
     """Every set of F_all is one of F_tr."""
     return training >= everything
+
+
+@dataclass
+class _Pairs:
+    """What came of every pair (F_tr, F_all); the four are E R, l1 penalty, worst risk, minimax penalty."""
+
+    kind: Integers  # (F_tr, F_all) 0: F_tr sees all of F_all; 1: it does not, but no worst risk is changed; 2: some are
+    error: Floats  # (4,) largest, over the pairs that satisfy the condition
+    moved: dict[bool, int]  # families whose minimisers move, by whether the condition holds
+    without: int  # pairs that do not satisfy it
+    lost: Integers  # (4,) those of them in which some of the four is changed
+    predicted: int  # those of them with an atom of F_all that has none of F_tr in it
+    above: float  # how far a penalty or a worst risk seen through F_tr exceeds the global one, at most
+    sides: dict[bool, list[Floats]]  # seen and true values of some risks (2, 4, B), by whether the condition holds
+
+
+def _every_pair(
+    algebras: Sequence[Partition],
+    mass: Floats,
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    penalty_weight: float,
+    condition: Callable[[Family, Family], bool],
+    l1: PenaltyFunction,
+) -> _Pairs:
+    """All pairs, each with every 0/1 risk and with random ones: `shape` is how many families of how many models."""
+    n, n_random = len(algebras), shape[0] * shape[1]
+    family = {p: generated(p) for p in algebras}
+    found = _Pairs(
+        np.zeros((n, n), dtype=int), np.zeros(4), {True: 0, False: 0}, 0, np.zeros(4, dtype=int), 0, -np.inf,
+        {True: [], False: []},
+    )  # fmt: skip
+    objectives = np.array([[1.0, penalty_weight, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, penalty_weight]])
+    for j, total in enumerate(algebras):
+        values = np.array(list(product((0.0, 1.0), repeat=len(total))))
+        drawn = rng.exponential(size=(*shape, len(total))), rng.standard_normal((*shape, len(total)))
+        risk, slope = (on_points(v.reshape(-1, len(total)), total) for v in drawn)  # (families * models, n)
+        risk = np.concatenate([risk, on_points(values, total)])
+        slope = np.concatenate([slope, on_points(2 * values - 1, total)])
+        truth = _global(risk, slope, mass)  # (4, B)
+        for i, some in enumerate(algebras):
+            seen = _one_side(risk, slope, l1, some, mass)
+            holds = condition(family[some], family[total])
+            gap = np.abs(seen - truth).max(1)
+            best = [(objectives @ v[:, :n_random]).reshape(3, *shape).argmin(-1) for v in (seen, truth)]
+            found.moved[holds] += int((best[0] != best[1]).any(0).sum())
+            if holds:
+                found.error = np.maximum(found.error, gap)
+            else:
+                found.without += 1
+                found.lost += gap > ROUNDING
+                found.predicted += any(not any(set(a) <= set(b) for a in some) for b in total)
+            found.above = max(found.above, float((seen[1:] - truth[1:]).max()))
+            found.kind[i, j] = 0 if holds else 1 + int(gap[2] > ROUNDING)
+            found.sides[holds].append(np.stack([seen[:, :8], truth[:, :8]]))
+    return found
 
 
 def sufficient_condition(
@@ -118,51 +141,24 @@ def sufficient_condition(
         raise ValueError(f"n_points must be 2 to 5: all pairs of partitions are tried. Got {n_points}. Use 4.")
     rng = np.random.default_rng(0)
     mass = np.arange(1.0, n_points + 1) / np.arange(1, n_points + 1).sum()
-    algebras = sorted(partitions(n_points), key=lambda p: (len(p), p))
-    family = {p: generated(p) for p in algebras}
-    shape = (n_families, n_models)
-    # 0: F_tr sees all of F_all; 1: it does not, but no worst risk is changed; 2: some are
-    kind = np.zeros((len(algebras), len(algebras)), dtype=int)
-    error = np.zeros(4)  # over the pairs that satisfy the condition
-    moved = {True: 0, False: 0}  # families whose minimisers move, by whether the condition holds
-    lost = np.zeros(
-        4, dtype=int
-    )  # pairs without the condition in which some E R, penalty, worst risk, slope is changed
-    without = predicted = 0
-    above = -np.inf
-    sides: dict[bool, list[Floats]] = {True: [], False: []}
-    for j, total in enumerate(algebras):
-        values = np.array(list(product((0.0, 1.0), repeat=len(total))))
-        drawn = rng.exponential(size=(*shape, len(total))), rng.standard_normal((*shape, len(total)))
-        risk, slope = (on_points(v.reshape(-1, len(total)), total) for v in drawn)  # (families * models, n)
-        risk = np.concatenate([risk, on_points(values, total)])
-        slope = np.concatenate([slope, on_points(2 * values - 1, total)])
-        truth = _global(risk, slope, mass)  # (4, B)
-        for i, some in enumerate(algebras):
-            seen = _one_side(risk, slope, l1, some, mass)
-            holds = condition(family[some], family[total])
-            gap = np.abs(seen - truth).max(1)
-            different = np.zeros(n_families, dtype=bool)
-            for weights in ((1.0, penalty_weight, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (1.0, 0.0, 0.0, penalty_weight)):
-                best = [(weights @ v[:, : np.prod(shape)]).reshape(shape).argmin(1) for v in (seen, truth)]
-                different |= best[0] != best[1]
-            moved[holds] += int(different.sum())
-            if holds:
-                error = np.maximum(error, gap)
-            else:
-                without += 1
-                lost += gap > TINY
-                predicted += any(not any(set(a) <= set(b) for a in some) for b in total)
-            above = max(above, float((seen[1:] - truth[1:]).max()))
-            kind[i, j] = 0 if holds else 1 + int(gap[2] > TINY)
-            sides[holds].append(np.stack([seen[:, :8], truth[:, :8]]))
+    algebras = sorted(partitions(range(n_points)), key=lambda p: (len(p), p))
+    pairs = _every_pair(algebras, mass, rng, (n_families, n_models), penalty_weight, condition, l1)
+    error, moved, lost = pairs.error, pairs.moved, pairs.lost
+    without, predicted = pairs.without, pairs.predicted
 
     # the condition holds (both are the power set), the measures differ
     finest = algebras[-1]
     risk, slope = rng.exponential(size=(200, n_points)), rng.standard_normal((200, n_points))
     other, own = _one_side(risk, slope, l1, finest, mass[::-1].copy()), _global(risk, slope, mass)
-    objective = [v[0] + penalty_weight * v[1] for v in (other, own)]
-    place = int(np.argmax(np.abs(objective[0] - objective[1])))
+    remeasured = all_equal(
+        "objective, F_tr contains F_all, other measure on it",
+        "training",
+        other[0] + penalty_weight * other[1],
+        "global",
+        own[0] + penalty_weight * own[1],
+        ROUNDING,
+        "beyond",
+    )
     still = float(np.abs(other[2] - own[2]).max())
     elsewhere = float(mass[1:].sum())  # E_all lacks a training environment that has mass
 
@@ -170,20 +166,11 @@ def sufficient_condition(
     satisfied = len(algebras) ** 2 - without
     comparisons = (
         *(
-            Comparison(f"{name}, F_tr contains F_all: largest error", "training", e, "=", "global", 0.0, TINY)
+            Comparison(f"{name}, F_tr contains F_all: largest error", "training", e, "=", "global", 0.0, ROUNDING)
             for name, e in zip(names, error.tolist(), strict=True)
         ),
         Comparison("F_tr contains F_all: families whose minimisers move", "counted", moved[True], "=", "none", 0),
-        Comparison(
-            "objective, F_tr contains F_all, other measure on it",
-            "training",
-            float(objective[0][place]),
-            "=",
-            "global",
-            float(objective[1][place]),
-            TINY,
-            "beyond",
-        ),
+        remeasured,
         Comparison(
             "mu(E_all), a training environment with mass outside",
             "mu_tr",
@@ -191,10 +178,10 @@ def sufficient_condition(
             "=",
             "mu_all",
             1.0,
-            TINY,
+            ROUNDING,
             "beyond",
         ),
-        Comparison("other measure: worst risk, largest error", "training", still, "=", "global", 0.0, TINY, "ours"),
+        Comparison("other measure: worst risk, largest error", "training", still, "=", "global", 0.0, ROUNDING, "ours"),
         Comparison("no containment: pairs that change E R", "counted", int(lost[0]), "=", "none", 0, role="ours"),
         Comparison("no containment: pairs that change l1", "counted", int(lost[1]), "=", "all", without, role="ours"),
         Comparison(
@@ -209,13 +196,15 @@ def sufficient_condition(
         Comparison(
             "of all pairs without containment", "changed worst risk", predicted, "<", "all", without, role="ours"
         ),
-        Comparison("largest penalty or worst risk", "training less global", above, "≤", "Jensen", 0.0, TINY, "ours"),
+        Comparison(
+            "largest penalty or worst risk", "training less global", pairs.above, "≤", "Jensen", 0.0, ROUNDING, "ours"
+        ),
     )
 
     def paint(figure: Figure) -> None:
         grid, *scatter = figure.subplots(1, 3)
         plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
-        grid.imshow(kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
+        grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
         grid.set_xticks([])
         grid.set_yticks([])
         keys = ((OTHER, "F_tr contains F_all"), (L2, "penalty lost"), (BAD, "worst risk lost too"))
@@ -224,8 +213,8 @@ def sufficient_condition(
         for axes, row, title in zip(scatter, (1, 2), ("l1 penalty", "worst risk"), strict=True):
             plain(axes, f"{title} of random risks", "global", "seen through F_tr")
             for holds, colour, text in ((False, BAD, "not contained"), (True, OTHER, "F_tr contains F_all")):
-                if sides[holds]:
-                    seen, truth = np.concatenate(sides[holds], -1)[:, row]
+                if pairs.sides[holds]:
+                    seen, truth = np.concatenate(pairs.sides[holds], -1)[:, row]
                     axes.plot(truth, seen, ".", ms=3, color=colour, label=text, rasterized=True)
             axes.axline((0, 0), slope=1, color=TRUTH, lw=0.6)
             legend(axes, loc="upper left", markerscale=2)
@@ -249,7 +238,7 @@ def sufficient_condition(
             f"worst risk is too small in only {lost[2]} (where some atom of F_all has no atom of F_tr inside), so for "
             f"the OOD aim itself it is sufficient and not necessary. The corollary does not print that both measures "
             f"must agree on F_all, which its proof only 'anticipates': with another measure on the same sets the "
-            f"objective of one Phi is {objective[0][place]:.2f} in training and {objective[1][place]:.2f} in the test, "
+            f"objective of one Phi is {remeasured.left:.2f} in training and {remeasured.right:.2f} in the test, "
             f"and training mass outside E_all leaves mu_tr(E_all) = {elsewhere:.2f} where mu_all has 1; the worst risk "
             f"does not depend on the measure. For a user: pooled labels make a model look more invariant than it is, "
             "never less."
@@ -321,7 +310,7 @@ def normalised_measure(
             ("normalised", probability, penalty_weight),
             ("normalised, lambda m", probability, penalty_weight * mass),
         ):
-            e = statistics(risk, slope, m.numpy())
+            e = statistics_from(risk, slope, m.numpy())
             objective[name, measure] = (e.mean_risk + lam * penalty(e, e.mass)).numpy()
     best = {key: float(phi[value.argmin()]) for key, value in objective.items()}
     known = 1 / (5 * penalty_weight)  # E R = 1 - 0.4 Phi, both penalties Phi^2

@@ -12,28 +12,36 @@ beta_v and beta_s are the coefficients of the two kinds of columns, V and S thei
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from irmtv import Runs, Task, train
-
-Floats = NDArray[np.float64]
+from irmtv.core.types import Rows, Runs, Task
+from irmtv.engine import train
+from irmtv.theory.sides import Floats
 
 N_INVARIANT = 5
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
 # The same for every method. The weight of l2 is that of the paper's simulation; the rate is four times its rate, so
 # that 1,500 steps come near to convergence (the paper takes 5,300). Nothing is chosen by its result on test rows.
 STEPS = 1500
-TRAINING = {"learning_rate": 2e-2, "l2": 1e-3, "dtype": torch.float64}
+LEARNING_RATE = 2e-2
+L2_WEIGHT = 1e-3
 WARMUP = 500
+
+
+def gauss_hermite(n: int) -> tuple[Floats, Floats]:
+    """Nodes and weights for the expectation of a smooth function of a standard normal variable."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
+    return nodes, weights / np.sqrt(2 * np.pi)
+
+
+NODES, WEIGHTS = gauss_hermite(60)
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Linear:
         noise = np.sqrt((scale * np.square(w.T)[:, :, None]).sum(-3, keepdims=True))  # (..., 1, W, 1)
         # the standard deviation's own derivative, w |beta|^2 / noise; 0 / 0 at w = 0, where it is taken as 0
         widening = scale * w.T[:, :, None] / np.where(noise > 0, noise, 1)
-        for (other, spurious), y, (p, invariant) in itertools.product(
+        for (other, spurious), y, (p, invariant) in product(
             ((0, 1), (1, -1)), (1, -1), ((self.p_v, 1), (1 - self.p_v, -1))
         ):
             mean = np.stack([invariant * y * v.sum(-1), spurious * y * s.sum(-1), self.intercept], -1)[..., None, None]
@@ -68,6 +76,16 @@ class Linear:
         for other, y, p, logit, _ in self._cases(w):
             total[..., other, :] += p * (np.logaddexp(0, -y * logit) @ WEIGHTS)
         return total
+
+    def risk_by_agreement(self) -> tuple[Floats, Floats]:
+        """The risk at w = 1 where the spurious sign agrees with the label, and where it does not: (...) each."""
+        risk = self.risk()[..., 0]
+        return risk[..., 0], risk[..., 1]
+
+    def losses(self, rows: Rows) -> Floats:
+        """The cross-entropy of rows that were drawn: (..., N)."""
+        logit = self.coef @ rows.x.double().numpy().T + self.intercept[..., None]
+        return np.asarray(np.logaddexp(0, (1 - 2 * rows.y.numpy()) * logit))
 
 
 def risk_gradient(model: Linear, w: Floats) -> Floats:
@@ -84,18 +102,42 @@ def mixed(by_agreement: Floats, p_s: float, axis: int) -> Floats:
     return np.asarray(p_s * agree + (1 - p_s) * disagree)
 
 
+def risk_line(agree: Floats, disagree: Floats, p_s: Floats) -> Floats:
+    """Risk of predictors (...) at each agreement p_s (T,): linear in p_s, whatever the predictor. (..., T)."""
+    return np.asarray(agree[..., None] * p_s + disagree[..., None] * (1 - p_s))
+
+
+def train_linear(
+    tasks: Sequence[Task], objective: str, steps: int, weights: Sequence[float] | None = None, **settings: Any
+) -> tuple[Floats, Floats]:
+    """One run per task and penalty weight, trained as one: coefficients (weights, tasks, D), intercepts likewise."""
+    n, k = len(tasks), 1 if weights is None else len(weights)
+    which = list(range(n)) * k
+    runs = Runs(seed=which, data=which, **({} if weights is None else {"penalty_weight": list(np.repeat(weights, n))}))
+    settings = {"learning_rate": LEARNING_RATE, "dtype": torch.float64, "steps": steps, **settings}
+    coef, intercept = train(list(tasks), objective, runs, **settings).coefficients()
+    return coef.numpy().reshape(k, n, -1), intercept.numpy().reshape(k, n)
+
+
 def fit(
     tasks: Sequence[Task], objective: str, p_v: float, steps: int, weights: Sequence[float] | None = None, **more: Any
 ) -> Linear:
-    """One run per task and penalty weight, trained as one: coef (weights, tasks, D)."""
-    n, k = len(tasks), 1 if weights is None else len(weights)
-    which = list(range(n)) * k
+    """The same on the simulation, with its l2 and a warmup where there is a penalty: coef (weights, tasks, D)."""
     if weights is not None:
         more |= {"warmup": min(WARMUP, steps // 3)}
-    runs = Runs(seed=which, data=which, **({} if weights is None else {"penalty_weight": list(np.repeat(weights, n))}))
-    settings: dict[str, Any] = {**TRAINING, "steps": steps, **more}
-    coef, intercept = train(list(tasks), objective, runs, **settings).coefficients()
-    return Linear(coef.numpy().reshape(k, n, -1), intercept.numpy().reshape(k, n), p_v)
+    return Linear(*train_linear(tasks, objective, steps, weights, l2=L2_WEIGHT, **more), p_v)
+
+
+def least_logistic_risk(x: Floats, y: Floats, mass: Floats | float = 1.0) -> Floats:
+    """The coefficients of least logistic risk of rows x (N, D) with labels 0 and 1, by Newton's method: (D,).
+
+    `mass` is what each row counts. Thirty steps are far more than these small problems need.
+    """
+    b = np.zeros(x.shape[1])
+    for _ in range(30):
+        p = expit(x @ b)
+        b -= np.linalg.solve((x.T * (mass * p * (1 - p))) @ x, x.T @ (mass * (p - y)))
+    return b
 
 
 def check_repetitions(repetitions: int) -> None:

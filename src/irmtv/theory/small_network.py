@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
@@ -28,13 +27,13 @@ from irmtv.core.membership import Codes
 from irmtv.core.risk import LastLayer, modulus, per_sample, summarise
 from irmtv.core.types import Statistics
 from irmtv.objectives import OBJECTIVES
+from irmtv.theory.sides import Floats, Integers
 
-Array = NDArray[np.float64]
 Classifier = Literal["scalar", "vector"]
 
-ModulusRule = Callable[[Array, Array], Array]  # S (J,), Jacobian (J, P) -> (P,)
+ModulusRule = Callable[[Floats, Floats], Floats]  # S (J,), Jacobian (J, P) -> (P,)
 # gradients of the risks (E, P), |S| (E,), subgradients of |S| (E, P), mu (E,), lambda -> (P,)
-ObjectiveRule = Callable[[Array, Array, Array, Array, float], Array]
+ObjectiveRule = Callable[[Floats, Floats, Floats, Floats, float], Floats]
 
 FEATURES, UNITS, ENVIRONMENTS, ROWS = 4, 4, 3, 40
 
@@ -42,12 +41,12 @@ FEATURES, UNITS, ENVIRONMENTS, ROWS = 4, 4, 3, 40
 class Rows(NamedTuple):
     """Rows of three environments; those of the first have only the first half of the features."""
 
-    x: Array  # (N, D)
-    y: Array  # (N,)
-    codes: NDArray[np.int64]  # (N,)
+    x: Floats  # (N, D)
+    y: Floats  # (N,)
+    codes: Integers  # (N,)
 
     @property
-    def mu(self) -> Array:
+    def mu(self) -> Floats:
         return np.bincount(self.codes) / len(self.codes)
 
 
@@ -62,7 +61,7 @@ def make_rows(loss: str, seed: int) -> Rows:
     return Rows(x, (score > 0).astype(float) if loss == "binary" else score, codes)
 
 
-def split(theta: Array) -> tuple[Array, Array]:
+def split(theta: Floats) -> tuple[Floats, Floats]:
     """The parameters (P,) as b (units, features) and a (units,)."""
     return theta[:-UNITS].reshape(UNITS, FEATURES), theta[-UNITS:]
 
@@ -70,16 +69,16 @@ def split(theta: Array) -> tuple[Array, Array]:
 class ByHand(NamedTuple):
     """What the closed form is made of, per environment."""
 
-    risks: Array  # (E, P)   grad R_e
-    slopes: list[Array]  # E times (J,)
-    jacobians: list[Array]  # E times (J, P)
+    risks: Floats  # (E, P)   grad R_e
+    slopes: list[Floats]  # E times (J,)
+    jacobians: list[Floats]  # E times (J, P)
 
     @property
-    def moduli(self) -> Array:
+    def moduli(self) -> Floats:
         return np.array([np.linalg.norm(s) for s in self.slopes])
 
 
-def by_hand(theta: Array, data: Rows, loss: str, classifier: Classifier) -> ByHand:
+def by_hand(theta: Floats, data: Rows, loss: str, classifier: Classifier) -> ByHand:
     b, a = split(theta)
     risks, slopes, jacobians = [], [], []
     for e in range(ENVIRONMENTS):
@@ -116,12 +115,12 @@ def statistics(theta: Tensor, data: Rows, loss: str, classifier: Classifier) -> 
     return summarise(value, slope, Codes(codes.expand(1, len(theta), -1), ENVIRONMENTS), {"risk", "slope"})
 
 
-def smooth_point(seed: int) -> Array:
+def smooth_point(seed: int) -> Floats:
     """Parameters at which every slope is far from 0."""
     return np.random.default_rng(seed).uniform(0.3, 1.0, UNITS * FEATURES + UNITS)
 
 
-def kink_point(seed: int) -> Array:
+def kink_point(seed: int) -> Floats:
     """Parameters at which the slope of the first environment is exactly 0, and no other.
 
     Half of the units have no weight in f, the other half does not see the features that this environment has: so
@@ -134,7 +133,7 @@ def kink_point(seed: int) -> Array:
     return theta
 
 
-def flat_point(seed: int) -> Array:
+def flat_point(seed: int) -> Floats:
     """Parameters at which every slope is exactly 0: f = 0."""
     theta = smooth_point(seed)
     theta[-UNITS:] = 0.0
@@ -152,25 +151,25 @@ class Problem:
     modulus_rule: ModulusRule
     objective_rule: ObjectiveRule
 
-    def values(self, theta: Array) -> tuple[Array, Array, Array]:
+    def values(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """|S_e| (K, E), the penalty (K,) and the objective (K,) of parameters (K, P), by the library."""
         e = statistics(torch.from_numpy(np.atleast_2d(theta)), self.data, self.loss, self.classifier)
         (penalty,) = OBJECTIVES["irm-tv-l1"].penalty_values(e, {})
         return modulus(e).numpy(), penalty.numpy(), (e.mean_risk + self.weight * penalty).numpy()
 
-    def closed_form(self, theta: Array) -> tuple[Array, Array]:
+    def closed_form(self, theta: Floats) -> tuple[Floats, Floats]:
         """The paper's subgradients of every |S_e| (E, P) and of the objective (P,)."""
         parts = by_hand(theta, self.data, self.loss, self.classifier)
         each = np.array([self.modulus_rule(s, j) for s, j in zip(parts.slopes, parts.jacobians, strict=True)])
         return each, self.objective_rule(parts.risks, parts.moduli, each, self.data.mu, self.weight)
 
-    def finite_differences(self, theta: Array, h: float) -> tuple[Array, Array]:
+    def finite_differences(self, theta: Floats, h: float) -> tuple[Floats, Floats]:
         """The same by central differences of step h."""
         moves = h * np.eye(len(theta))
         up, down = self.values(theta + moves), self.values(theta - moves)
         return (up[0] - down[0]).T / (2 * h), (up[2] - down[2]) / (2 * h)
 
-    def autograd(self, theta: Array) -> tuple[Array, Array]:
+    def autograd(self, theta: Floats) -> tuple[Floats, Floats]:
         """The same by backpropagation through the library's values."""
         at = torch.from_numpy(theta).requires_grad_()
         e = statistics(at.unsqueeze(0), self.data, self.loss, self.classifier)
@@ -179,7 +178,7 @@ class Problem:
         (whole,) = torch.autograd.grad((e.mean_risk + self.weight * penalty).sum(), at)
         return torch.stack(each).numpy(), whole.numpy()
 
-    def library_closed_form(self, theta: Array) -> Array:
+    def library_closed_form(self, theta: Floats) -> Floats:
         """The objective's subgradient from `value_and_gradient`, which never sees a graph through |.|: scalar w."""
         at = torch.from_numpy(theta).requires_grad_()
         e = statistics(at.unsqueeze(0), self.data, self.loss, self.classifier)

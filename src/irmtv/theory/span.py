@@ -23,21 +23,20 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from irmtv.core.membership import Codes
 from irmtv.core.messages import check_positive
 from irmtv.core.risk import summarise
-from irmtv.core.types import Runs, Statistics, Task
-from irmtv.engine import train
+from irmtv.core.types import Statistics, Task
 from irmtv.environments.affine import Affine, expanded
 from irmtv.objectives.vrex import risk_variance
 from irmtv.theory.figures import BAD, ERM, L1, L2, OTHER, TRUTH, legend, plain
-from irmtv.theory.finding import Comparison, Finding
+from irmtv.theory.finding import Comparison, Finding, Role
+from irmtv.theory.sides import Floats, all_equal
+from irmtv.theory.simulated_risk import gauss_hermite, train_linear
 from irmtv.validate import make_task
 
-Floats = NDArray[np.float64]
 Environment = tuple[float, float]  # p1, p2
 Expansion = Callable[[Statistics], Statistics]
 
@@ -78,8 +77,8 @@ def affine_coefficients(training: Sequence[Environment], target: Environment) ->
 
 
 @dataclass(frozen=True)
-class Linear:
-    """Linear predictors, whose risk and accuracy in the population are known: R of them."""
+class Predictors:
+    """R linear predictors on the three blocks of columns; their risk and accuracy in the population are known."""
 
     coef: Floats  # (R, 3 COLUMNS)
     intercept: Floats  # (R,)
@@ -112,11 +111,6 @@ class Linear:
         return self._expected(np.logaddexp(0, -margin) @ weights, environments)
 
 
-def gauss_hermite(n: int = 80) -> tuple[Floats, Floats]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
-    return nodes, weights / np.sqrt(2 * np.pi)
-
-
 def trapezoid(n: int = 801, reach: float = 10.0) -> tuple[Floats, Floats]:
     """Exponentially accurate for a smooth integrand that vanishes at both ends."""
     nodes = np.linspace(-reach, reach, n)
@@ -134,18 +128,15 @@ def make_blocks(training: Sequence[Environment], n_rows: int, seed: int) -> Task
     return make_task(x, (y > 0).astype(float), environment=code, min_rows=1, dtype=torch.float64, name="blocks")
 
 
-def _fit(tasks: Sequence[Task], method: str, steps: int, penalty_weight: float) -> Linear:
+def _fit(tasks: Sequence[Task], method: str, steps: int, penalty_weight: float) -> Predictors:
     objective, expand = METHODS[method]
-    settings: dict[str, Any] = {"penalty_weight": penalty_weight} if method in PENALISED else {}
-    if expand:
-        settings["expand"] = Affine(n=64, reach=REACH)
-    runs = Runs(seed=range(len(tasks)), data=range(len(tasks)))
-    fitted = train(list(tasks), objective, runs, steps=steps, learning_rate=0.02, dtype=torch.float64, **settings)
-    coef, intercept = fitted.coefficients()
-    return Linear(coef.numpy(), intercept.numpy())
+    weights = [penalty_weight] if method in PENALISED else None
+    settings: dict[str, Any] = {"expand": Affine(n=64, reach=REACH)} if expand else {}
+    coef, intercept = train_linear(tasks, objective, steps, weights, **settings)
+    return Predictors(coef[0], intercept[0])
 
 
-def _mixtures_from_rows(task: Task, predictors: Linear, expansion: Expansion) -> tuple[Floats, Floats, Statistics]:
+def _mixtures_from_rows(task: Task, predictors: Predictors, expansion: Expansion) -> tuple[Floats, Floats, Statistics]:
     """Risks and slopes of affine mixtures, by the engine's numbers and by signed weights on the rows: (2, R, M)."""
     rows, n_runs = task.train, len(predictors.coef)
     assert rows.environment is not None
@@ -164,12 +155,6 @@ def _mixtures_from_rows(task: Task, predictors: Linear, expansion: Expansion) ->
     signed = c.numpy()[..., code] / np.bincount(code)[code]  # (R, M, N): what each row counts, negative ones too
     by_rows = [np.logaddexp(0, f) - y * f, (expit(f) - y) * f]
     return by_engine, np.stack([np.einsum("rmn,rn->rm", signed, v) for v in by_rows]), plain_numbers
-
-
-def _furthest(left: Floats, right: Floats) -> tuple[float, float]:
-    """The two numbers at the place where the two arrays differ most."""
-    place = np.unravel_index(np.argmax(np.abs(left - right)), left.shape)
-    return float(left[place]), float(right[place])
 
 
 def environment_span(
@@ -207,21 +192,22 @@ def environment_span(
     penalised_outside = max(accuracy[name, TRAINING][OUTSIDE] for name in PENALISED)
 
     # linearity, from rows and in the population; predictors: every method's first run
-    everyone = Linear(
+    everyone = Predictors(
         np.stack([fits[name, TRAINING].coef[0] for name in METHODS]),
         np.stack([fits[name, TRAINING].intercept[0] for name in METHODS]),
     )
     by_engine, by_rows, numbers = _mixtures_from_rows(tasks_of[TRAINING][0], everyone, expansion)
-    mixed, direct_rows = _furthest(by_engine, by_rows)
 
-    def predicted(test: Environment, places: Sequence[Environment]) -> tuple[float, float]:
-        """The risk in `test`, directly and from the training environments by the best affine mixture."""
+    def predicted(what: str, test: Environment, places: Sequence[Environment], mixture: str, role: Role) -> Comparison:
+        """The risk in `test`, directly and from the environments `places` by the best affine mixture."""
         c, _ = affine_coefficients(places, test)
-        return _furthest(everyone.risk([test], gauss_hermite())[:, 0], everyone.risk(places, trapezoid()) @ c)
+        direct, mixed = everyone.risk([test], gauss_hermite(80))[:, 0], everyone.risk(places, trapezoid()) @ c
+        # both quadratures are exact to about 1e-12 for these analytic integrands, times coefficients up to 4
+        return all_equal(what, "directly", direct, mixture, mixed, 1e-9, role)
 
-    inside, outside, regained = predicted(BEYOND, TRAINING), predicted(OUTSIDE, TRAINING), predicted(OUTSIDE, more)
-    hull = everyone.risk([(p, 0.9) for p in np.linspace(0.7, 0.9, 101)], gauss_hermite()).max(1)
-    ends = _furthest(hull, everyone.risk(TRAINING, trapezoid()).max(1))
+    hull = everyone.risk([(p, 0.9) for p in np.linspace(0.7, 0.9, 101)], gauss_hermite(80)).max(1)
+    ends = everyone.risk(TRAINING, trapezoid()).max(1)
+    segment = all_equal("worst risk", "over the hull", hull, "over the two ends", ends, 1e-9, "ours")
     mass_of_sum = float(np.sum(theta(TRAINING[0]) + theta(TRAINING[1])))  # coefficients (1, 1) of the linear span
 
     # two environments: the variance over mixtures c R_1 + (1 - c) R_2 is Var(c) (R_1 - R_2)^2; the plain one a quarter
@@ -236,11 +222,8 @@ def environment_span(
 
     comparisons = (
         # sums of thousands of rows, coefficients up to 4: rounding
-        Comparison(
-            "risks and slopes of 32 affine mixtures", "expansion", mixed, "=", "signed rows", direct_rows, 1e-12
-        ),
-        # both quadratures are exact to about 1e-12 for these analytic integrands, times coefficients up to 4
-        Comparison("risk at p1 = 0.1, inside the span", "directly", inside[0], "=", "-3 R1 + 4 R2", inside[1], 1e-9),
+        all_equal("risks and slopes of 32 affine mixtures", "expansion", by_engine, "signed rows", by_rows, 1e-12),
+        predicted("risk at p1 = 0.1, inside the span", BEYOND, TRAINING, "-3 R1 + 4 R2", "claim"),
         Comparison(
             "accuracy inside the span, outside the hull (p1 = 0.1)",
             "lowest of the penalised",
@@ -268,16 +251,7 @@ def environment_span(
             highest(OUTSIDE),
             0.1,
         ),
-        Comparison(
-            "risk outside the span (p2 = 0.1)",
-            "directly",
-            outside[0],
-            "=",
-            "nearest affine mixture",
-            outside[1],
-            1e-9,
-            "beyond",
-        ),
+        predicted("risk outside the span (p2 = 0.1)", OUTSIDE, TRAINING, "nearest affine mixture", "beyond"),
         Comparison(
             "mass of the linear combination 1 e1 + 1 e2",
             "computed",
@@ -288,16 +262,7 @@ def environment_span(
             1e-9,
             "beyond",
         ),
-        Comparison(
-            "the same risk, once a third environment is there",
-            "directly",
-            regained[0],
-            "=",
-            "affine mixture",
-            regained[1],
-            1e-9,
-            "ours",
-        ),
+        predicted("the same risk, once a third environment is there", OUTSIDE, more, "affine mixture", "ours"),
         Comparison(
             "accuracy outside the span",
             "best of the penalised",
@@ -308,7 +273,7 @@ def environment_span(
             0.05,
             "ours",
         ),
-        Comparison("worst risk", "over the hull", ends[0], "=", "over the two ends", ends[1], 1e-9, "ours"),
+        segment,
         Comparison(
             "V-REx penalty, expanded over plain, two environments",
             "measured",
@@ -377,8 +342,9 @@ def environment_span(
             f"since it adds weight to known directions and no new ones (with two environments, expanded V-REx is V-REx "
             f"with {factor:.1f} lambda). The paper says linear span, but coefficients must sum to 1 (e1 + e2 has mass "
             f"{mass_of_sum:.0f}): the span is affine. And that E_tr must contain E_all is too strong here: the worst "
-            f"risk of a segment is that of its two ends ({ends[0]:.4f}), and (0.1, 0.1), which even three environments "
-            f"do not span, is predicted with {100 * lowest(CORNER, more):.1f} % or more once both blocks have varied."
+            f"risk of a segment is that of its two ends ({segment.left:.4f}), and (0.1, 0.1), which even three "
+            f"environments do not span, is predicted with {100 * lowest(CORNER, more):.1f} % or more once both blocks "
+            f"have varied."
         ),
         paint=paint,
         size=(7.2, 2.9),

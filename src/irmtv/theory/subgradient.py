@@ -11,7 +11,6 @@ written out by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +21,10 @@ from matplotlib.figure import Figure
 from irmtv.core.losses import as_loss
 from irmtv.theory.figures import BAD, L1, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
+from irmtv.theory.sides import Floats, Function
 from irmtv.theory.small_network import (
     ENVIRONMENTS,
     UNITS,
-    Array,
     Classifier,
     ModulusRule,
     ObjectiveRule,
@@ -43,28 +42,29 @@ STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # of the finite differences
 ORDER_FROM, BEST = 1, 4  # the error falls like h^2 from STEPS[1] to STEPS[2]; rounding takes over after STEPS[4]
 
 
-def sign_rule(slope: Array, jacobian: Array) -> Array:
+def sign_rule(slope: Floats, jacobian: Floats) -> Floats:
     """sign(S) grad S, for a scalar w (eq. subgradnabR1dim)."""
     return np.asarray(np.sign(slope[0]) * jacobian[0])
 
 
-def norm_rule(slope: Array, jacobian: Array) -> Array:
+def norm_rule(slope: Floats, jacobian: Floats) -> Floats:
     """J' S / |S|, and 0 where S = 0 (eq. subgradnabR)."""
     size = np.linalg.norm(slope)
     return np.asarray(jacobian.T @ slope / size) if size > 0 else np.zeros(jacobian.shape[1])
 
 
-def squared_tv_rule(risks: Array, moduli: Array, subgradients: Array, mu: Array, weight: float) -> Array:
+def squared_tv_rule(risks: Floats, moduli: Floats, subgradients: Floats, mu: Floats, weight: float) -> Floats:
     """E grad R + 2 lambda E|S| E d|S| (eq. IRMTVL1objsubgrad)."""
     return np.asarray(mu @ risks + 2 * weight * (mu @ moduli) * (mu @ subgradients))
 
 
-def _directions(size: int, count: int, seed: int) -> Array:
+def _directions(size: int, count: int, seed: int) -> Floats:
+    """Random unit vectors: (count, size)."""
     drawn = np.random.default_rng(seed).standard_normal((count, size))
     return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
-def frechet_quotients(values: Array, at: float, v: Array, moves: Array) -> Array:
+def frechet_quotients(values: Floats, at: float, v: Floats, moves: Floats) -> Floats:
     """[f(w + d) - f(w) - v . d] / |d| for moves d (K, P): negative in the limit where v is no subgradient."""
     return np.asarray((values - at - moves @ v) / np.linalg.norm(moves, axis=1))
 
@@ -73,7 +73,7 @@ def frechet_quotients(values: Array, at: float, v: Array, moves: Array) -> Array
 class _Study:
     """Every number that the two findings share, the least favourable of both losses."""
 
-    errors: dict[str, tuple[Array, Array]]  # loss -> relative errors of finite differences by step: |S|, objective
+    errors: dict[str, tuple[Floats, Floats]]  # loss -> relative errors of finite differences by step: |S|, objective
     order: tuple[float, float]  # the power of h at which they fall: lowest, highest
     autograd: float  # relative distance of autograd from the closed form, smooth point and kink
     at_kink: float  # largest entry of the closed form for |S_0| at the kink
@@ -86,19 +86,20 @@ class _Study:
     slope_error: float  # library's slopes against finite differences of the risk in w
 
 
-TINY = 1e-6  # length of the moves with which limits are taken
+MOVE = 1e-6  # length of the moves with which limits are taken
 
 
-def _relative(a: Array, b: Array) -> float:
+def _relative(a: Floats, b: Floats) -> float:
     return float(np.abs(a - b).max() / np.abs(b).max())
 
 
-def _one_sided(function: Callable[[Array], Array], theta: Array, direction: Array) -> tuple[float, float]:
-    left, middle, right = function(np.array([theta - TINY * direction, theta, theta + TINY * direction]))
-    return float((middle - left) / TINY), float((right - middle) / TINY)
+def _one_sided(function: Function, theta: Floats, direction: Floats) -> tuple[float, float]:
+    """Derivatives of a function of parameters (K, P) -> (K,) along `direction`, from the left and from the right."""
+    left, middle, right = function(np.array([theta - MOVE * direction, theta, theta + MOVE * direction]))
+    return float((middle - left) / MOVE), float((right - middle) / MOVE)
 
 
-def _slope_error(problem: Problem, theta: Array) -> float:
+def _slope_error(problem: Problem, theta: Floats) -> float:
     """The library's S_e against central differences of R_e in w (for a vector w: in each component)."""
     e = statistics(torch.from_numpy(theta[None]), problem.data, problem.loss, problem.classifier)
     assert e.slope is not None
@@ -117,10 +118,12 @@ def _slope_error(problem: Problem, theta: Array) -> float:
 
 
 def _study(problems: list[Problem], seed: int) -> _Study:
-    errors: dict[str, tuple[Array, Array]] = {}
+    """The closed form where no slope is 0, where one is and where all are, against all that it can be held to."""
+    errors: dict[str, tuple[Floats, Floats]] = {}
     orders: list[float] = []
     far: list[float] = []
-    smallest: dict[str, list[float]] = {"at_kink": [], "zero": [], "objective": [], "long": []}
+    at_kink: list[float] = []
+    quotients: dict[str, list[float]] = {"zero": [], "objective": [], "long": []}  # the smallest of each problem
     theta, kink, flat = smooth_point(seed), kink_point(seed), flat_point(seed)
     for problem in problems:
         exact = problem.closed_form(theta)
@@ -137,14 +140,14 @@ def _study(problems: list[Problem], seed: int) -> _Study:
                 far.append(_relative(problem.library_closed_form(point), ours[1]))
         jacobian = by_hand(kink, problem.data, problem.loss, problem.classifier).jacobians[0]
         steepest = np.linalg.svd(jacobian)[2][0]  # the direction in which S_0 moves fastest
-        moves = TINY * np.concatenate([_directions(len(kink), 500, seed), [steepest, -steepest]])
+        moves = MOVE * np.concatenate([_directions(len(kink), 500, seed), [steepest, -steepest]])
         moduli, _, objective = problem.values(kink + moves)
         here = problem.values(kink)
         too_long = 1.5 * np.linalg.norm(jacobian @ steepest) * steepest
-        smallest["at_kink"].append(-float(np.abs(each[0]).max()))
-        smallest["zero"].append(frechet_quotients(moduli[:, 0], here[0][0, 0], each[0], moves).min())
-        smallest["long"].append(frechet_quotients(moduli[:, 0], here[0][0, 0], too_long, moves).min())
-        smallest["objective"].append(frechet_quotients(objective, here[2][0], whole, moves).min())
+        at_kink.append(float(np.abs(each[0]).max()))
+        quotients["zero"].append(frechet_quotients(moduli[:, 0], here[0][0, 0], each[0], moves).min())
+        quotients["long"].append(frechet_quotients(moduli[:, 0], here[0][0, 0], too_long, moves).min())
+        quotients["objective"].append(frechet_quotients(objective, here[2][0], whole, moves).min())
     last = problems[-1]
     downhill = _directions(len(kink), 1, seed + 1)[0]
     mu = last.data.mu
@@ -152,10 +155,10 @@ def _study(problems: list[Problem], seed: int) -> _Study:
         errors=errors,
         order=(float(np.min(orders)), float(np.max(orders))),
         autograd=float(np.max(far)),
-        at_kink=float(-np.min(smallest["at_kink"])),
-        quotient=float(np.min(smallest["zero"])),
-        quotient_objective=float(np.min(smallest["objective"])),
-        long_quotient=float(np.max(smallest["long"])),
+        at_kink=max(at_kink),
+        quotient=float(np.min(quotients["zero"])),
+        quotient_objective=float(np.min(quotients["objective"])),
+        long_quotient=float(np.max(quotients["long"])),
         one_sided=_one_sided(lambda t: last.values(t)[0][:, 0], kink, downhill),
         flat_variation=_one_sided(lambda t: last.values(t)[0] @ mu, flat, downhill),
         flat_penalty=_one_sided(lambda t: last.values(t)[1], flat, downhill),
@@ -201,7 +204,7 @@ def _comparisons(study: _Study) -> list[Comparison]:
         Comparison(
             "at the kink: smallest Fréchet quotient of |S_0|", "closed form", study.quotient, "≥", "zero", 0.0, 1e-12
         ),
-        # moves of length TINY see curvature times TINY beside the limit
+        # moves of length MOVE see curvature times MOVE beside the limit
         Comparison(
             "at the kink: smallest Fréchet quotient of the objective",
             "closed form",
@@ -209,7 +212,7 @@ def _comparisons(study: _Study) -> list[Comparison]:
             "≥",
             "zero",
             0.0,
-            1e3 * TINY,
+            1e3 * MOVE,
         ),
         Comparison("order at which the error falls with h", "lowest", study.order[0], "=", "two", 2.0, 0.05, "ours"),
         Comparison("order at which the error falls with h", "highest", study.order[1], "=", "two", 2.0, 0.05, "ours"),
@@ -260,7 +263,7 @@ def _comparisons(study: _Study) -> list[Comparison]:
             "=",
             "from the right",
             study.flat_penalty[1],
-            10 * TINY,
+            10 * MOVE,
             "ours",
         ),
     ]
@@ -404,7 +407,7 @@ def subgradient_vector(
         cone.clabel(levels, fontsize=6)
         cone.plot(0, 0, "x", color=BAD)
         angle = np.linspace(-np.pi, np.pi, 361)
-        moves = TINY * np.stack([np.cos(angle), np.sin(angle)], 1) @ plane
+        moves = MOVE * np.stack([np.cos(angle), np.sin(angle)], 1) @ plane
         moduli = squared.values(point + moves)[0][:, 0]
         towards = jacobian @ plane[0] / np.linalg.norm(jacobian @ plane[0])
         plain(circle, "quotient by direction", "angle in the plane", "Fréchet quotient")

@@ -18,12 +18,11 @@ A scalar w shares its scale with Phi: R_e(w, Phi) = R_e(1, w Phi) and S_e(w, Phi
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit, logsumexp
 from torch import Tensor
@@ -37,7 +36,16 @@ from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.irm_tv_l2 import tv_l2
 from irmtv.theory.figures import BAD, ERM, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-from irmtv.theory.sides import Floats, PenaltyFunction, all_equal, check_above, statistics_of
+from irmtv.theory.sides import (
+    Floats,
+    Integers,
+    PenaltyFunction,
+    all_equal,
+    check_above,
+    statistics_of,
+    uniform_measure,
+)
+from irmtv.theory.simulated_risk import least_logistic_risk
 
 # --- zero slope ---------------------------------------------------------------------------------------------------
 
@@ -57,7 +65,7 @@ def balancing_share(right: float, wrong: float) -> float:
 
 
 # the risk of logits w f on rows with targets y, in numpy: (..., N) or (..., N, C) -> (...)
-RISKS: dict[str, Callable[[Floats, NDArray[np.int64]], Floats]] = {
+RISKS: dict[str, Callable[[Floats, Integers], Floats]] = {
     "binary": lambda f, y: np.mean(np.logaddexp(0, np.where(y == 1, -f, f)), -1),
     "squared": lambda f, y: np.mean((f - y) ** 2, -1),
     "multiclass": lambda f, y: np.mean(logsumexp(f, -1) - np.take_along_axis(f, y[..., None], -1)[..., 0], -1),
@@ -97,7 +105,7 @@ def _convex_losses(
         target = torch.from_numpy(y if name == "multiclass" else y.astype(float))
         zeros = _zero_slopes(loss, torch.from_numpy(f), target, far)
 
-        def risk(w: Floats, f: Floats = f, y: NDArray[np.int64] = y, name: str = name) -> Floats:
+        def risk(w: Floats, f: Floats = f, y: Integers = y, name: str = name) -> Floats:
             return RISKS[name](w.reshape(-1, *(1,) * (f.ndim - 1)) * f, y)
 
         curve = np.stack([risk(np.full(data_sets, w)) for w in grid], -1)
@@ -118,9 +126,8 @@ def zero_slope_may_be_a_maximum(
     Each environment has rows of two margins, (right, wrong): right by `right`, wrong by `wrong`. `loss` (f, y) -> l
     and `share`, which places the zero of the slope at w = 1, are under test.
     """
-    for right, wrong in margins:
-        check_above(right, 0, "margins", "Each environment has two margins, (right, wrong), as positive numbers.")
-        check_above(wrong, 0, "margins", "Each environment has two margins, (right, wrong), as positive numbers.")
+    for margin in chain.from_iterable(margins):
+        check_above(margin, 0, "margins", "Each environment has two margins, (right, wrong), as positive numbers.")
     count = len(margins)
     p = np.array([share(*pair) for pair in margins])  # (E,)
     logits = torch.tensor(margins, dtype=torch.float64).reshape(1, -1)  # (1, 2E): the right rows y = 1, the wrong y = 0
@@ -308,11 +315,7 @@ class _Problem:
         """The least mean over environments of the risk, by Newton's method in numpy."""
         x, y, codes = self.x.numpy(), self.y.numpy(), self.codes.numpy()
         share = 1 / (self.count * np.bincount(codes))[codes]
-        phi = np.zeros(2)
-        for _ in range(30):
-            p = expit(x @ phi)
-            curvature = (x * (share * p * (1 - p))[:, None]).T @ x
-            phi = phi - np.linalg.solve(curvature, x.T @ (share * (p - y)))
+        phi = least_logistic_risk(x, y, share)
         return float(share @ np.logaddexp(0, np.where(y == 1, -1.0, 1.0) * (x @ phi))), phi
 
 
@@ -348,7 +351,7 @@ def irmv1_is_tv_l2(
     settings = objective.resolve({})
     library = objective.risk(e, settings) + penalty_weight * objective.penalty_values(e, settings)[0]
     one = torch.ones_like(w)
-    moved = l2(problem.statistics(one, w.unsqueeze(1) * phi), torch.full((1, count), 1 / count, dtype=w.dtype))
+    moved = l2(problem.statistics(one, w.unsqueeze(1) * phi), uniform_measure(count).unsqueeze(0))
 
     # Phi by brute force, w = 1
     invariant, spurious = np.linspace(0, 2, 41), np.linspace(-0.5, 1.5, 41)

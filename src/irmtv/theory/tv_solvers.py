@@ -16,16 +16,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
-Signal = NDArray[np.float64]
-SolverL1 = Callable[[Signal, float], tuple[Signal, Signal]]  # (y, lambda) -> f and the dual p: (*shape), (axes, *shape)
-SolverL2 = Callable[[Signal, float], Signal]  # (y, lambda) -> f
+from irmtv.theory.sides import Floats, length
+
+SolverL1 = Callable[[Floats, float], tuple[Floats, Floats]]  # (y, lambda) -> f and the dual p: (*shape), (axes, *shape)
+SolverL2 = Callable[[Floats, float], Floats]  # (y, lambda) -> f
 
 
-def differences(f: Signal) -> Signal:
+def differences(f: Floats) -> Floats:
     """D f: forward differences along every axis, 0 at the far end: (*shape) -> (axes, *shape)."""
     steps = np.zeros((f.ndim, *f.shape))
     for k in range(f.ndim):
@@ -34,12 +34,7 @@ def differences(f: Signal) -> Signal:
     return steps
 
 
-def length(p: Signal) -> Signal:
-    """|p| at every point: (axes, *shape) -> (*shape)."""
-    return np.asarray(np.sqrt(np.square(p).sum(0)))
-
-
-def divergence(p: Signal) -> Signal:
+def divergence(p: Floats) -> Floats:
     """D' p, the transpose of `differences` (minus the divergence): (axes, *shape) -> (*shape)."""
     total = np.zeros(p.shape[1:])
     for k, part in enumerate(p):
@@ -50,12 +45,12 @@ def divergence(p: Signal) -> Signal:
     return total
 
 
-def within_unit_ball(p: Signal) -> Signal:
+def within_unit_ball(p: Floats) -> Floats:
     """The nearest field with |p| <= 1 at every point."""
     return np.divide(p, np.maximum(1.0, length(p)))
 
 
-def relative_gap(f: Signal, p: Signal, y: Signal, weight: float) -> float:
+def relative_gap(f: Floats, p: Floats, y: Floats, weight: float) -> float:
     """(energy of f - lower bound that p gives) / energy: how much less than f's energy TV-l1 could possibly reach."""
     energy = length(differences(f)).sum() + weight * np.square(f - y).sum()
     back = divergence(within_unit_ball(p))
@@ -63,13 +58,13 @@ def relative_gap(f: Signal, p: Signal, y: Signal, weight: float) -> float:
     return float((energy - bound) / energy)
 
 
-def relative_slope(f: Signal, y: Signal, weight: float) -> float:
+def relative_slope(f: Floats, y: Floats, weight: float) -> float:
     """The largest entry of TV-l2's gradient at f, against that of lambda y."""
     slope = divergence(differences(f)) + weight * (f - y)
     return float(np.abs(slope).max() / (weight * np.abs(y).max()))
 
 
-def solve_l1_line(y: Signal, weight: float) -> tuple[Signal, Signal]:
+def solve_l1_line(y: Floats, weight: float) -> tuple[Floats, Floats]:
     """TV-l1 in one dimension, exactly: the path of solutions from lambda = infinity, on which blocks only ever merge.
 
     With t = 1 / (2 lambda) a block of n points moves with speed -(sign of its step up from the left + from the right)
@@ -95,7 +90,7 @@ def solve_l1_line(y: Signal, weight: float) -> tuple[Signal, Signal]:
     return f, (2 * weight * np.cumsum(f - y))[None]  # in one dimension f determines p
 
 
-def solve_l1_grid(y: Signal, weight: float, tolerance: float = 1e-6, most_steps: int = 20_000) -> tuple[Signal, Signal]:
+def solve_l1_grid(y: Floats, weight: float, tolerance: float = 1e-6, most_steps: int = 20_000) -> tuple[Floats, Floats]:
     """TV-l1 in any dimension: accelerated projected gradient steps on the dual, restarted where they turn back.
 
     Stops at a relative duality gap of `tolerance`.
@@ -114,7 +109,7 @@ def solve_l1_grid(y: Signal, weight: float, tolerance: float = 1e-6, most_steps:
     return y - divergence(p) / (2 * weight), p
 
 
-def solve_l2(y: Signal, weight: float) -> Signal:
+def solve_l2(y: Floats, weight: float) -> Floats:
     """TV-l2 in any dimension: one sparse linear system, (D'D + lambda) f = lambda y.
 
     D'D is a sum over the axes of the second differences along each.

@@ -18,50 +18,46 @@ a linear program in one dimension. How fast it rises to TV(f):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
-from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.optimize import linprog
 
-from irmtv.theory.figures import BAD, LEFT, OTHER, RIGHT, TRUTH, legend, plain
+from irmtv.theory.figures import BAD, LEFT, OTHER, RIGHT, TRUTH, grid_axis, legend, plain
 from irmtv.theory.finding import Comparison, Finding
-
-Array = NDArray[np.float64]
-Function = Callable[[Array], Array]
-Surface = Callable[[Array, Array], Array]
+from irmtv.theory.sides import Floats, Function, Surface, fitted_order, length
 
 PIXELS_1D, PIXELS_WILD, PIXELS_2D = 2**14, 2**18, 2**11  # f is sampled at the middle of so many pixels per axis
 CELLS_WILD = tuple(2**k for k in range(7, 14))
 
 
-def pixel_centres(count: int) -> Array:
+def pixel_centres(count: int) -> Floats:
     """The middles of `count` equal parts of (0, 1)."""
     return (np.arange(count) + 0.5) / count
 
 
-def _pieces(q: int) -> tuple[Array, Array]:
+def _pieces(q: int) -> tuple[Floats, Floats]:
     """B and B' on the three cells of the support, times 1/q: (3, q) each, at the middles of q pixels per cell."""
     u = pixel_centres(q)
     return np.stack([u**2, 1 + 2 * u - 2 * u**2, (1 - u) ** 2]) / (2 * q), np.stack([u, 1 - 2 * u, u - 1]) / q
 
 
-def _against(values: Array, cells: int, pieces: Array) -> Array:
+def _against(values: Floats, cells: int, pieces: Floats) -> Floats:
     """Sums of values (M, ...) along the first axis against every spline that vanishes outside [h, 1 - h]: (n - 4, ...).
 
     The derivative is linear on a cell, so against B' the sum is the exact integral of the sampled f, which is constant
     on every pixel; in one dimension sampling cannot raise the total variation, and the lower bound stays one.
     """
     part = np.tensordot(pieces, values.reshape(cells, -1, *values.shape[1:]), ([1], [1]))  # (3, n, ...)
-    total: Array = part[0, 1 : cells - 3] + part[1, 2 : cells - 2] + part[2, 3 : cells - 1]
+    total: Floats = part[0, 1 : cells - 3] + part[1, 2 : cells - 2] + part[2, 3 : cells - 1]
     return total
 
 
-def moments(values: Array, cells: int) -> Array:
+def moments(values: Floats, cells: int) -> Floats:
     """m_i = int f grad B_i from the values of f at the pixels, (M,) or (M, M): (n - 4, 1) or (n - 4, n - 4, 2)."""
     if cells < 5 or values.shape[0] % cells:
         raise ValueError(
@@ -75,24 +71,24 @@ def moments(values: Array, cells: int) -> Array:
     return np.stack([along_x, along_y], -1) / cells
 
 
-def steepest(m: Array) -> Array:
+def steepest(m: Floats) -> Floats:
     """The coefficients that attain the sup, c_i = m_i / |m_i| (0 where m_i is 0): (..., d) to (..., d)."""
-    length = np.sqrt((m**2).sum(-1, keepdims=True))
-    return np.where(length > 0, m / np.where(length > 0, length, 1.0), 0.0)
+    size = np.sqrt((m**2).sum(-1, keepdims=True))
+    return np.where(size > 0, m / np.where(size > 0, size, 1.0), 0.0)
 
 
-def dual_value(values: Array, cells: int, field: Function = steepest) -> float:
+def dual_value(values: Floats, cells: int, field: Function = steepest) -> float:
     """The sup of int f div g over the fields of one grid; `field` chooses the coefficients from the moments."""
     m = moments(values, cells)
     return float((field(m) * m).sum())
 
 
-def field_on_pixels(c: Array, pixels: int) -> Array:
+def field_on_pixels(c: Floats, pixels: int) -> Floats:
     """g = sum_i c_i B_i itself at the pixels: (n - 4, d) to (M, d), or (n - 4, n - 4, d) to (M, M, d)."""
     q = pixels // (c.shape[0] + 4)
     spline = _pieces(q)[0] * q  # (3, q)
 
-    def spread(a: Array) -> Array:  # along the first axis
+    def spread(a: Floats) -> Floats:  # along the first axis
         padded = np.pad(a, [(3, 3)] + [(0, 0)] * (a.ndim - 1))  # (n + 2, ...): spline i begins in cell i
         cells = len(a) + 4
         on = sum(np.einsum("q,n...->nq...", spline[k], padded[2 - k : 2 - k + cells]) for k in range(3))
@@ -101,44 +97,30 @@ def field_on_pixels(c: Array, pixels: int) -> Array:
     return spread(c) if c.ndim == 2 else spread(spread(c).swapaxes(0, 1)).swapaxes(0, 1)
 
 
-def by_linear_program(m: Array) -> float:
+def by_linear_program(m: Floats) -> float:
     """max c . m over |c_i| <= 1 by a solver that knows nothing of the closed form; one dimension."""
     solved = linprog(-m[:, 0], bounds=(-1, 1), method="highs")
     return -float(np.asarray(solved.fun))
 
 
-def modulus(gradient: Array) -> Array:
-    """|grad f|: (d, ...) to (...)."""
-    length: Array = np.sqrt((gradient**2).sum(0))
-    return length
-
-
-def _curve(x: Array) -> Array:
+def _curve(x: Floats) -> Floats:
     return np.sin(7 * x) * np.exp(-x) + 0.3 * x
 
 
-def _curve_slope(x: Array) -> Array:
+def _curve_slope(x: Floats) -> Floats:
     return (7 * np.cos(7 * x) - np.sin(7 * x)) * np.exp(-x) + 0.3
 
 
-def _surface(x: Array, y: Array) -> Array:
+def _surface(x: Floats, y: Floats) -> Floats:
     return np.sin(5 * x) * np.cos(4 * y) + x * y
 
 
-def _surface_gradient(x: Array, y: Array) -> Array:
+def _surface_gradient(x: Floats, y: Floats) -> Floats:
     return np.stack([5 * np.cos(5 * x) * np.cos(4 * y) + y, -4 * np.sin(5 * x) * np.sin(4 * y) + x])
 
 
-def _wild(x: Array) -> Array:
+def _wild(x: Floats) -> Floats:
     return np.sin(1 / x)
-
-
-def order(cells: Sequence[int], errors: Sequence[float] | Array) -> float:
-    """The p of error ~ cells^-p, by least squares on logarithms; NaN where an error is 0."""
-    size = np.abs(np.asarray(errors, dtype=float))
-    if not (size > 0).all():
-        return float("nan")
-    return float(-np.polyfit(np.log(np.asarray(cells, dtype=float)), np.log(size), 1)[0])
 
 
 def dual_total_variation(
@@ -150,7 +132,7 @@ def dual_total_variation(
     radius: float = 0.3,
     wild: Function = _wild,
     field: Function = steepest,
-    modulus: Function = modulus,
+    modulus: Function = length,
     cells_1d: tuple[int, ...] = (32, 64, 128, 256, 512),
     cells_2d: tuple[int, ...] = (16, 32, 64, 128),
 ) -> Finding:
@@ -163,7 +145,7 @@ def dual_total_variation(
     """
     _check(jumps, radius, cells_1d, cells_2d)
     x = pixel_centres(PIXELS_1D)
-    steps: Array = np.asarray(sum(height * (x > place) for place, height in jumps), dtype=float)
+    steps: Floats = np.asarray(sum(height * (x > place) for place, height in jumps), dtype=float)
     smooth_1d = np.array([dual_value(curve(x), n, field) for n in cells_1d])
     stepped = np.array([dual_value(steps, n, field) for n in cells_1d])
     X, Y = np.meshgrid(pixel_centres(PIXELS_2D), pixel_centres(PIXELS_2D), indexing="ij")
@@ -186,9 +168,9 @@ def dual_total_variation(
     program = by_linear_program(moments(curve(x), cells_1d[-1]))
     best = field_on_pixels(field(moments(disc, cells_2d[1])), 256)  # (256, 256, 2)
     largest = float(np.sqrt((best**2).sum(-1)).max())
-    rates = [order(cells_1d, total_1d - smooth_1d), order(cells_2d, total_2d - smooth_2d)]
-    rate_disc = order(cells_2d[:-1], perimeter - round_2d[:-1])  # the last one is near what the pixels resolve
-    growth = -order(CELLS_WILD, unbounded)
+    rates = [fitted_order(cells_1d, total_1d - smooth_1d), fitted_order(cells_2d, total_2d - smooth_2d)]
+    rate_disc = fitted_order(cells_2d[:-1], perimeter - round_2d[:-1])  # the last one is near what the pixels resolve
+    growth = -fitted_order(CELLS_WILD, unbounded)
     last_doubling = f"{CELLS_WILD[-1]:,} cells"
 
     grid = f"sup, limit of {cells_1d[-1]} cells"
@@ -288,12 +270,6 @@ def _gauss(f: Surface, panels: int = 64, nodes: int = 5) -> float:
     return float(w @ f(at[:, None], at[None, :]) @ w)
 
 
-def grid_axis(axes: Axes, counts: Sequence[int]) -> None:
-    """A logarithmic x axis that names the grids and nothing else."""
-    axes.set_xticks(list(counts), [f"{n}" for n in counts])
-    axes.set_xticks([], minor=True)
-
-
 def _paint_field(axes: Axes, curve: Function, field: Function, cells: int) -> None:
     """A curve and the field that attains the sup for it: it turns where the curve turns."""
     x = pixel_centres(1024)
@@ -305,7 +281,7 @@ def _paint_field(axes: Axes, curve: Function, field: Function, cells: int) -> No
     legend(axes, ncols=2, loc="upper right")
 
 
-def _paint_disc(axes: Axes, best: Array, radius: float) -> None:
+def _paint_disc(axes: Axes, best: Floats, radius: float) -> None:
     plain(axes, "a disc and its best field", "x", "y")
     axes.add_patch(Circle((0.5, 0.5), radius, facecolor="#CCCCCC", edgecolor=TRUTH, lw=0.8))
     thin = best[6::12, 6::12]

@@ -24,20 +24,18 @@ from irmtv.core.types import Statistics
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi
 from irmtv.objectives.vrex import risk_variance
-from irmtv.theory.figures import BAD, ERM, LEFT, RIGHT, TRUTH, legend, plain
-from irmtv.theory.finding import Comparison, Finding, Role
-from irmtv.theory.ood import (
-    ROUNDING,
-    PenaltyFunction,
+from irmtv.theory.classifiers import (
     RiskFunction,
     WeightFunction,
     adaptive_value,
-    alike,
     nearest_with_any_weight,
     on_classifiers,
     worst_measure,
     worst_risk,
 )
+from irmtv.theory.figures import BAD, ERM, LEFT, RIGHT, TRUTH, legend, plain
+from irmtv.theory.finding import Comparison, Finding, Role
+from irmtv.theory.sides import ROUNDING, PenaltyFunction, uniform_measure
 
 
 def smooth_step(w: Tensor) -> Tensor:
@@ -73,22 +71,22 @@ def zero_penalty_without_constancy(
     """
     if len(noise) < 2 or min(noise) < 0:
         raise ValueError(f"noise must be two or more variances, none negative, one per environment. Got {noise}.")
-    two_points = on_classifiers(step, _row(0, 1), alike(2))
+    two_points = on_classifiers(step, _row(0, 1), uniform_measure(2))
     quarter = torch.linspace(0, 0.25, 50, dtype=torch.float64)
     outer = torch.cat([quarter, 0.75 + quarter]).unsqueeze(0)
-    two_intervals = on_classifiers(_late_step, outer, alike(100))
+    two_intervals = on_classifiers(_late_step, outer, uniform_measure(100))
     middle = torch.linspace(0.26, 0.74, 49, dtype=torch.float64).unsqueeze(0)
     no_weight = torch.zeros(49, dtype=torch.float64)
-    hole = on_classifiers(_late_step, torch.cat([outer, middle], -1), torch.cat([alike(100), no_weight]))
+    hole = on_classifiers(_late_step, torch.cat([outer, middle], -1), torch.cat([uniform_measure(100), no_weight]))
     _, (hole_minimax,) = adaptive_value(hole, worst_measure(hole), weight, penalty)
 
     # convex in w: the mean of |w| and |w - 1|, flat between its two kinks
-    convex = on_classifiers(lambda w: (w.abs() + (w - 1).abs()) / 2, _row(0.2, 0.5, 0.9), alike(3))
+    convex = on_classifiers(lambda w: (w.abs() + (w - 1).abs()) / 2, _row(0.2, 0.5, 0.9), uniform_measure(3))
     # connected, nu everywhere: a risk that climbs by 1 somewhere on [0, 1] has E |dR/dw| >= 1 however it does so
     nodes = torch.linspace(0, 1, 10_001, dtype=torch.float64).unsqueeze(0)
     variations = []
     for width in (1.0, 0.1, 0.01):
-        e = on_classifiers(partial(_climb, width=width), nodes, alike(10_001))
+        e = on_classifiers(partial(_climb, width=width), nodes, uniform_measure(10_001))
         assert e.slope is not None and e.risk is not None
         variations.append((e.slope.abs().mean() / (e.risk.max() - e.risk.min())).item())
     beside = 1e-6
@@ -97,7 +95,7 @@ def zero_penalty_without_constancy(
     target = 1.5
     levels = torch.tensor(noise, dtype=torch.float64)
     ones = torch.ones(1, len(noise), dtype=torch.float64)
-    dummy = on_classifiers(lambda w: (w * target - target) ** 2 + levels, ones, alike(len(noise)))
+    dummy = on_classifiers(lambda w: (w * target - target) ** 2 + levels, ones, uniform_measure(len(noise)))
     _, (with_vrex,) = adaptive_value(dummy, dummy.mass, weight, risk_variance)
 
     def any_weight(what: str, e: Statistics, role: Role = "claim", minimax: bool = False) -> Comparison:
