@@ -1,0 +1,181 @@
+"""The container: a zip of plain entries, closed by a checksum of every byte before it.
+
+A zip, because anybody can look inside with the tools at hand; nothing in it is compressed, so what it declares
+can be checked against the size of the file. The first entry, `mimetype`, says what the file is, as in other
+formats of this kind. The archive's comment ends with the SHA-256 of all bytes before it: one flipped bit
+anywhere, also in what zip itself ignores, is noticed. The entries are read in memory, never extracted to disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import threading
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from irmtv.core.messages import shown
+from irmtv.persistence.errors import ModelFileError, ModelFileNotFoundError
+
+__all__ = ["pack", "read_sealed", "seal", "unpack", "write_bytes"]
+
+MIMETYPE = b"application/vnd.irmtv.model"
+_COMMENT = b"irmtv sha256 "
+_HEX = 64
+_HEAD = b"mimetype" + MIMETYPE  # after the 30 bytes of the first entry's header
+_OVERHEAD = 30 + 46  # bytes of zip's own per entry, at least: its header and its line in the directory
+
+
+def pack(entries: Mapping[str, bytes], comment: bytes = b"") -> bytes:
+    """A zip, uncompressed; the same entries give the same bytes, on any system and at any time."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in entries.items():
+            info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            archive.writestr(info, data)
+        archive.comment = comment
+    return buffer.getvalue()
+
+
+def seal(entries: Mapping[str, bytes]) -> bytes:
+    """A model file's bytes: `mimetype`, the entries, the checksum."""
+    body = pack({"mimetype": MIMETYPE, **entries}, comment=_COMMENT + b"0" * _HEX)[:-_HEX]
+    return body + hashlib.sha256(body).hexdigest().encode("ascii")
+
+
+def unpack(data: bytes, names: re.Pattern[str], where: str) -> dict[str, bytes]:
+    """The entries of a zip that holds no other names than these, each once, uncompressed, none larger than it is.
+
+    Raises
+    ------
+    ModelFileError
+        For whatever is unusual: such a file was not written by irmtv.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = archive.infolist()
+            listed = [info.filename for info in infos]
+            foreign = [name for name in listed if not names.fullmatch(name)]
+            if foreign:
+                raise ModelFileError(f"{where} contains entries that no model file has: {shown(foreign)}.")
+            if len(set(listed)) < len(listed):
+                twice = sorted({name for name in listed if listed.count(name) > 1})
+                raise ModelFileError(f"{where} contains entries more than once: {shown(twice)}.")
+            for info in infos:
+                if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+                    raise ModelFileError(
+                        f"{where} contains a compressed entry ({info.filename!r}), which no model file has."
+                    )
+            declared = sum(info.file_size + _OVERHEAD for info in infos)
+            if declared > len(data):
+                raise ModelFileError(f"{where} declares {declared} bytes of content, but has only {len(data)}.")
+            return {info.filename: archive.read(info) for info in infos}
+    except ModelFileError:
+        raise
+    # the many ways in which a wrong zip fails inside the standard library
+    except (
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        ValueError,
+        OSError,
+        EOFError,
+        RuntimeError,
+        LookupError,
+    ) as error:
+        raise ModelFileError(f"{where} is not a zip archive as irmtv writes it ({error}).") from error
+
+
+def read_sealed(path: Path) -> bytes:
+    """The bytes of a model file, whole and unchanged since they were written.
+
+    Raises
+    ------
+    ModelFileError
+        Says what stands there instead: no file, a folder, nothing, another format, a part, or changed bytes.
+    """
+    if not path.exists():
+        raise ModelFileNotFoundError(f"path must be a model file. There is no file {str(path)!r}; check the spelling.")
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "neither a file nor a folder"
+        raise ModelFileError(f"path must be a model file. {str(path)!r} is {what}; name the file in it.")
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+            _check_head(head, path)
+            data = head + file.read()
+    except OSError as error:
+        raise ModelFileError(f"{str(path)!r} cannot be read: {error}.") from error
+    body, digest = data[:-_HEX], data[-_HEX:]
+    if not body.endswith(_COMMENT):
+        raise ModelFileError(
+            f"{str(path)!r} is incomplete: it does not end with its checksum. Copy it again, or save the model again."
+        )
+    if hashlib.sha256(body).hexdigest().encode("ascii") != digest:
+        raise ModelFileError(
+            f"{str(path)!r} is damaged: its content does not fit its checksum. Copy it again, or save the model again."
+        )
+    return data
+
+
+def _check_head(head: bytes, path: Path) -> None:
+    if not head:
+        raise ModelFileError(f"{str(path)!r} is empty. Copy it again, or save the model again.")
+    start = b"PK\x03\x04"
+    if head.startswith(start) and head[30 : 30 + len(_HEAD)] == _HEAD:
+        return
+    if start.startswith(head[:4]) and _HEAD.startswith(head[30 : 30 + len(_HEAD)]):
+        raise ModelFileError(f"{str(path)!r} is incomplete. Copy it again, or save the model again.")
+    raise ModelFileError(
+        f"{str(path)!r} is not a model file of irmtv: it is {_what(head)}. Give a file that save() wrote; nothing of "
+        "this one was loaded or run."
+    )
+
+
+def _what(head: bytes) -> str:
+    """What a file seems to be, by its first bytes."""
+    if head.startswith(b"PK"):
+        if b"data.pkl" in head[:256]:
+            return "a file of torch.save (a pickle in a zip)"
+        return "another zip archive"
+    if len(head) > 1 and head[0] == 0x80 and head[1] <= 5:
+        return "a pickle (pickle, joblib or an old torch.save)"
+    for magic, name in _MAGIC.items():
+        if head.startswith(magic):
+            return name
+    if head[8:9] == b"{":
+        return "a safetensors file"
+    return "of another format"
+
+
+_MAGIC = {
+    b"\x1f\x8b": "compressed by gzip",
+    b"\x89HDF": "an HDF5 file",
+    b"PAR1": "a Parquet file",
+    b"\x93NUMPY": "a numpy array",
+    b"{": "JSON",
+}
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write a file as a whole: it is the old one or the new one, whatever happens meanwhile."""
+    if path.is_dir():
+        raise ModelFileError(f"path must be a file to write. {str(path)!r} is a folder; add a file name.")
+    if not path.parent.is_dir():
+        raise ModelFileNotFoundError(
+            f"path must be in a folder that exists. There is no folder {str(path.parent)!r}; make it first."
+        )
+    # same file system, so that replacing is one step; no two writers share it
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash could leave the new name with old or no content
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
