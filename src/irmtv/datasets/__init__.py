@@ -1,5 +1,6 @@
 """Data sets: generators and loaders that return a :class:`irmtv.core.types.Task`, with a card each."""
 
+from irmtv.datasets.adult import Tables, load_adult
 from irmtv.datasets.catalogue import DATASETS, DataSet
 from irmtv.datasets.control import make_control
 from irmtv.datasets.selection_bias import make_selection_bias
@@ -13,7 +14,9 @@ from irmtv.datasets.simulation import (
 __all__ = [
     "DATASETS",
     "DataSet",
+    "Tables",
     "expected_worst",
+    "load_adult",
     "make_control",
     "make_selection_bias",
     "make_simulation",

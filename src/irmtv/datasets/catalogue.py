@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from irmtv.core.types import Task
+from irmtv.datasets.adult import adult_task
 from irmtv.datasets.control import make_control
 from irmtv.datasets.selection_bias import make_selection_bias
 from irmtv.datasets.simulation import make_simulation, population_accuracy, simulation_limit
@@ -58,4 +59,5 @@ DATASETS: Mapping[str, DataSet] = {
     "simulation": DataSet(make_simulation, _simulation_population, _simulation_limit),
     "control": DataSet(make_control),
     "selection-bias": DataSet(make_selection_bias),
+    "adult": DataSet(adult_task),
 }

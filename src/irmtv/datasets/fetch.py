@@ -1,0 +1,131 @@
+"""Where the files of a data set come from: a folder that the user names, else a download that is checked.
+
+| said                                      | read from                                                            |
+|-------------------------------------------|----------------------------------------------------------------------|
+| ``data_home="folder"``                    | that folder, and nowhere else                                        |
+| else environment variable ``IRMTV_DATA``  | that folder, and nowhere else                                        |
+| else nothing                              | the user's cache, after one download whose sha256 is checked         |
+
+A named folder is only read: nothing is fetched behind the back of a user who said where the data lies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "IRMTV_DATA"
+SUFFIXES = ("", ".gz", ".zip")  # pandas reads a file in each of these
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set."""
+
+    data_set: str  # also the name of its folder
+    name: str  # as its source names it
+    url: str | None = None  # None: nobody may or can offer it for download
+    sha256: str | None = None  # of what `url` gives; files in a user's folder may be packed or have a header added
+
+    def places(self, home: Path) -> list[Path]:
+        """Where the file may lie in a folder: in the data set's own or at the top, packed or not."""
+        return [base / (self.name + suffix) for base in (home / self.data_set, home) for suffix in SUFFIXES]
+
+
+def find_files(files: Sequence[DataFile], data_home: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The paths of a data set's files on this machine, downloaded where no folder was named.
+
+    Parameters
+    ----------
+    files : sequence of DataFile
+    data_home : path or None, default None
+        A folder that holds the files, at its top or in a folder named after the data set, plain or as .gz or .zip.
+        None: the folder in the environment variable IRMTV_DATA; where that is not set either, the files are
+        downloaded once into the user's cache.
+
+    Returns
+    -------
+    list of Path
+        One per file, in their order.
+
+    Raises
+    ------
+    FileNotFoundError
+        A file is not in the named folder, or cannot be downloaded. The message names every place.
+    ConnectionError
+        The download failed: most often, there is no network.
+    ValueError
+        What was downloaded is not the file it should be.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "rows.csv.gz").write_bytes(b"")
+    ...     [path.name for path in find_files([DataFile("sales", "rows.csv")], folder)]
+    ['rows.csv.gz']
+    """
+    said = os.environ.get(VARIABLE) or None  # an empty variable says nothing
+    if data_home is not None:
+        return _in_folder(files, Path(data_home).expanduser(), "data_home")
+    if said is not None:
+        return _in_folder(files, Path(said).expanduser(), f"environment variable {VARIABLE}")
+    return [_downloaded(file) for file in files]
+
+
+def _in_folder(files: Sequence[DataFile], home: Path, parameter: str) -> list[Path]:
+    if not home.is_dir():
+        what = "which is a file" if home.is_file() else "which does not exist"
+        raise FileNotFoundError(
+            f"{parameter} must be a folder that holds {_names(files)} of data set {files[0].data_set!r}. "
+            f"Got {str(home)!r}, {what}. {_cure(files, parameter)}"
+        )
+    found = [next((place for place in file.places(home) if place.is_file()), None) for file in files]
+    missing = [file for file, path in zip(files, found, strict=True) if path is None]
+    if missing:
+        looked = "; ".join(", ".join(str(place) for place in file.places(home)) for file in missing)
+        raise FileNotFoundError(
+            f"{parameter} must be a folder that holds {_names(missing)} of data set {files[0].data_set!r}. "
+            f"Got {str(home)!r}, where these were looked for and not found: {looked}. {_cure(missing, parameter)}"
+        )
+    return [path for path in found if path is not None]
+
+
+def _downloaded(file: DataFile) -> Path:
+    """The file in the user's cache. A file there is checked again by its sha256, and replaced if it does not fit."""
+    import pooch  # takes time to import, and only a download needs it
+
+    if file.url is None:
+        raise FileNotFoundError(
+            f"data set {file.data_set!r} needs {file.name}, which cannot be downloaded. "
+            f"Give data_home=, or set {VARIABLE}: the folder that holds it."
+        )
+    folder = Path(pooch.os_cache("irmtv")) / file.data_set
+    try:
+        return Path(pooch.retrieve(file.url, f"sha256:{file.sha256}", file.name, folder))
+    except OSError as error:  # no network, no such page, nowhere to write: requests raises OSErrors too
+        raise ConnectionError(
+            f"{file.name} of data set {file.data_set!r} is not whole in {str(folder)!r} and could not be downloaded "
+            f"from {file.url} ({type(error).__name__}: {error}). Try again with a network; or fetch the file elsewhere "
+            f"and give data_home=, or set {VARIABLE}: the folder that holds it."
+        ) from error
+    except ValueError as error:  # pooch found another sha256, and kept nothing
+        raise ValueError(
+            f"{file.name} of data set {file.data_set!r}, downloaded from {file.url}, must have sha256 {file.sha256}. "
+            f"Got other content, which was thrown away: {error} Try again; if it stays so, the source has changed: "
+            f"fetch the file elsewhere and give data_home=, or set {VARIABLE}."
+        ) from error
+
+
+def _names(files: Sequence[DataFile]) -> str:
+    return " and ".join(file.name for file in files)
+
+
+def _cure(files: Sequence[DataFile], parameter: str) -> str:
+    urls = [file.url for file in files if file.url is not None]
+    if len(urls) < len(files):
+        return f"Put {_names(files)} there, or name the folder that holds it."
+    leave = f"leave data_home out and {VARIABLE} unset" if parameter == "data_home" else f"unset {VARIABLE}"
+    return f"Put there {' and '.join(urls)}, name the folder that holds them, or {leave} to download."
