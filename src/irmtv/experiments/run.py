@@ -7,9 +7,8 @@ import platform
 import socket
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import Tensor
 from irmtv._version import __version__
 from irmtv.core.messages import check_positive
 from irmtv.core.types import Runs, Task
-from irmtv.crossfit import align, constant_risk, fold_tasks, gain_over_rescaled, left_out_tasks, of_few_sizes, own_task
+from irmtv.crossfit import align, constant_risk, fold_tasks, left_out_tasks
 from irmtv.datasets import DATASETS
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.engine.nets import MLP
@@ -43,8 +42,7 @@ from irmtv.experiments.spec import Spec
 from irmtv.experiments.store import Group, Metric, RunRecord, Store, group_key
 from irmtv.experiments.workers import one_by_one, side_by_side
 from irmtv.inference import infer_environments
-
-MOST_OWN = 20  # environments up to which each has a model of its own to compare with
+from irmtv.own_models import MOST_OWN, divergence_is_recorded, gains_of_own_models
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ def _train_group(
     )
     # plain risk minimisation is compared with models of single environments, for the rule "invariance"
     compared = work.kind == "folds" and method.objective == "erm" and 1 < len(tasks[0].train.names) <= MOST_OWN
-    with _divergence_is_recorded():
+    with divergence_is_recorded():
         fitted = train(
             tasks,
             method.objective,
@@ -234,58 +232,12 @@ def _train_group(
         for r, d in enumerate(runs.column("data")):
             arrays[r]["held-out/constant"] = np.array([constants[d], float(len(tasks[d].held_out or ()))])
     if compared:
-        for r, gains in enumerate(_gains_of_own_models(fitted, device, data.dtype, spec.training.snapshot_every)):
+        how = {"device": device, "dtype": data.dtype, "snapshot_every": spec.training.snapshot_every}
+        for r, gains in enumerate(gains_of_own_models(fitted, **how)):
             arrays[r]["held-out/own"] = gains
     if work.kind == "all":
         metrics = _test_results(fitted, spec, setting, arrays)
     return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
-
-
-@contextmanager
-def _divergence_is_recorded() -> Iterator[None]:
-    """Training without its warning of runs that diverged: their status says so, or NaN in their place."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*runs diverged.*")
-        yield
-
-
-def _gains_of_own_models(fitted: FittedRuns, device: str, dtype: torch.dtype, snapshot_every: int) -> list[np.ndarray]:
-    """For every run: by environment, rows, mean gain of its own model and the gain's variance over rows: (E, 3).
-
-    Both models stop where their risk on the held-out rows is lowest. An environment with fewer than two held-out rows,
-    or none to train on, has NaN.
-    """
-    of = fitted.runs.column("data")
-    found = [np.full((len(fitted.tasks[d].train.names), 3), np.nan) for d in of]
-    for e in range(max(len(t.train.names) for t in fitted.tasks)):
-        own = [own_task(task, e) for task in fitted.tasks]
-        fewer = [of_few_sizes(o, len(task.train)) for o, task in zip(own, fitted.tasks, strict=True)]
-        some = [d for d, t in enumerate(own) if len(t.train) > 1 and t.held_out is not None and len(t.held_out) > 1]
-        which = [r for r, d in enumerate(of) if d in some]  # not for all runs of the group: one has no say in another
-        if not which:
-            continue
-        runs = [{**fitted.runs[r], "data": some.index(of[r])} for r in which]
-        with _divergence_is_recorded():
-            alone = train(
-                [fewer[d] for d in some],
-                "erm",
-                Runs(**{name: [run[name] for run in runs] for name in runs[0]}),
-                select="iid",
-                snapshot_every=snapshot_every,
-                device=device,
-                dtype=dtype,
-            )
-        for d in some:
-            task = own[d]
-            assert task.held_out is not None
-            pooled_train = fitted.logits(task.train.x, aux=task.train.aux)
-            pooled_held = fitted.logits(task.held_out.x, aux=task.held_out.aux)
-            own_held = alone.logits(task.held_out.x)
-            for i, r in enumerate(which):
-                if of[r] == d:
-                    gain = gain_over_rescaled(task, pooled_train[r].cpu(), pooled_held[r].cpu(), own_held[i].cpu())
-                    found[r][e] = len(gain), float(gain.mean()), float(gain.var())
-    return found
 
 
 def _aux(task: Task) -> Tensor:
