@@ -7,7 +7,7 @@ import pytest
 
 from irmtv.objectives.lambda_phi import lambda_phi
 from irmtv.theory.adaptive_weight import DETACHED, detached_weight_stops_short, optima_agree
-from theory.wrong import not_squared, over_the_root_of_the_penalty, with_the_mean
+from theory.wrong import not_squared, over_the_root_of_the_penalty, row, with_the_mean
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def half_of_it(worst, expected, penalty, cap):
 
 
 def test_the_optima_agree_wherever_lambda_phi_exists(agree):
-    assert agree.verdict == "holds under its condition"
-    assert all(c.agrees for c in agree.comparisons if c.role != "beyond")
-    (broken,) = [c for c in agree.comparisons if c.role == "beyond"]
+    assert agree.verdict == "does not hold as printed"
+    (broken,) = [c for c in agree.comparisons if not c.agrees]
+    assert broken.role == "claim" and broken.what.startswith("half turn")
     # at Phi = pi the angles are half a turn and a whole one; at the ends of the grid 2 Phi is 1 away from a whole one
     assert broken.left == 1 and broken.right == pytest.approx((1 + np.cos(1)) / 2, abs=1e-12)
 
@@ -47,12 +47,17 @@ def test_the_optima_are_the_known_ones(agree):
 
 @pytest.mark.parametrize("wrong", [with_the_mean, over_the_root_of_the_penalty, half_of_it])
 def test_a_wrong_lambda_phi_has_other_optima(wrong):
-    assert optima_agree(weight=wrong).verdict == "does not hold as printed"
+    found = optima_agree(weight=wrong)
+    assert found.verdict == "not verified" and not row(found, "Phi of these families").agrees
 
 
 def test_any_penalty_that_is_positive_gives_the_same_optima():
     """The quotient cancels the penalty: what the penalty is plays no part in item 3."""
-    assert optima_agree(penalty=not_squared).verdict == "holds under its condition"
+    found = optima_agree(penalty=not_squared)
+    assert [c.what for c in found.comparisons if not c.agrees] == [
+        "half turn: worst risk at the model's optimum, where all slopes are 0"
+    ]
+    assert row(found, "the constant 1").agrees
 
 
 def test_the_models_curve_is_the_worst_risk(agree):

@@ -10,8 +10,8 @@ from irmtv.core.types import Statistics
 from irmtv.datasets import make_simulation
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
-from irmtv.theory import blocky_time
-from irmtv.theory.blocky import blockiness, blockiness_in_w, coarea_prefers_blocks
+from irmtv.theory import blocky, blocky_time
+from irmtv.theory.blocky import blockiness, blockiness_in_w, coarea_prefers_blocks, two_step_distance
 from irmtv.theory.blocky_time import blocky_over_time, wave
 from irmtv.theory.simulated_risk import Linear, fit, risk_gradient
 
@@ -47,7 +47,13 @@ def test_blockiness_over_environments_is_the_ratio_of_the_papers_penalties():
 def test_blocks_are_not_cheaper():
     found = coarea_prefers_blocks()
     assert found.verdict == "does not hold as printed"
-    assert failed(found, "claim") == ["total variation, on a line", "total variation, a disc"]
+    assert failed(found, "claim") == [
+        "total variation, on a line",
+        "total variation, blocks of heights 0, 1, 0, 1",
+        "total variation, a disc",
+    ]
+    up_and_down = next(c for c in found.comparisons if "0, 1, 0, 1" in c.what)
+    assert up_and_down.left == pytest.approx(3) and up_and_down.right == pytest.approx(1)
 
 
 def missing_cell(modulus, cell):
@@ -105,8 +111,34 @@ def in_w():
 def test_squashed_but_not_blockier(in_w):
     assert in_w.verdict == "does not hold as printed"
     assert failed(in_w, "ours") == []
-    assert "total variation in scalar w" not in failed(in_w, "claim")
-    assert failed(in_w, "claim")[0] == "blockiness in scalar w"
+    (plateau,) = failed(in_w, "claim")
+    assert plateau.startswith("piecewise-constant: flat share")
+    assert {c.role for c in in_w.comparisons if "blockiness" in c.what or c.right_name == "TV-l2"} == {"ours"}
+
+
+def test_a_graph_with_a_plateau_would_pass_the_test_for_blocks():
+    """The share of flat cells does not depend on the tolerance where there is a block, and does where there is none."""
+    w = np.linspace(-1, 1, 4001)
+    block, bowl = np.where(np.abs(w) < 0.5, 0.0, w), w
+    for slope, ratio in ((block, 1.0), (bowl, 10.0)):
+        few, many = blocky._flat_share(slope, np.array([1e-3, 1e-2]))
+        assert many / few == pytest.approx(ratio, rel=0.01)
+
+
+def test_the_distance_to_two_steps():
+    """A parabola's is half its height, wherever the jump; by brute force over the jump and both heights."""
+    w = np.linspace(0, 2, 401)
+    assert two_step_distance((w - 1) ** 2) == pytest.approx(0.5)
+    assert two_step_distance(np.where(w < 0.3, 4.0, -1.0)) == 0
+    curve = np.exp(-w) + 0.1 * w**2
+    heights = np.linspace(curve.min(), curve.max(), 201)
+
+    def one_side(values):
+        return np.abs(values[:, None] - heights).max(0).min()
+
+    brute = min(max(one_side(curve[:k]), one_side(curve[k:])) for k in range(1, len(w)))
+    assert two_step_distance(curve) == pytest.approx(brute, abs=heights[1] - heights[0])
+    assert two_step_distance(np.stack([curve, 2 * curve])) == pytest.approx(two_step_distance(curve) * np.array([1, 2]))
 
 
 def signs_exchanged(model, w):
@@ -153,8 +185,11 @@ def over_time():
 def test_smaller_but_of_the_same_shape(over_time):
     assert over_time.verdict == "does not hold as printed"
     assert failed(over_time, "ours") == []
-    assert "blockiness over time" in failed(over_time, "claim")
+    still = [c for c in over_time.comparisons if c.what.startswith("share of time")]
+    assert [(c.role, c.right_name) for c in still] == [("claim", "TV-l2"), ("claim", "ERM")]
+    assert still[1].agrees and all(0 < c.left < 1 for c in still)
     assert "total variation over time" not in failed(over_time, "claim")
+    assert {c.role for c in over_time.comparisons if "blockiness" in c.what} == {"ours"}
     assert len(failed(over_time, "beyond")) == 1  # labels that tell nothing apart
 
 

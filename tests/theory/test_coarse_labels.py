@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from irmtv.theory.coarse_labels import all_extensions, coarse_measure, every_pair, inner_and_outer
-from irmtv.theory.sigma_algebras import generated
+from irmtv.theory.coarse_labels import all_extensions, coarse_measure, every_pair, inner_and_outer, left_open
+from irmtv.theory.sigma_algebras import generated, on_points
 from theory.wrong import authors_weights, row, signs_kept, square_inside, without_the_measure_l1
 
 SMALL = {"n_points": 3, "n_rows": 2000, "steps": 500, "seeds": 2}
@@ -50,6 +50,25 @@ def test_counts_for_three_points_by_hand():
     assert pairs.distorted[False, False] == 18
     # E_all in F_tr that holds an atom of two or three points: {012} once, each of three pairs alone or with the third
     assert pairs.distorted[True, False] == 1 + 3 * 2
+    # the integral over E_all is open in all 18; the mean not where E_all lies within one atom: {012} has 6 such sets,
+    # each of the three {01}, {2} two, and the four others of each meet both atoms: {0, 2} and {1, 2}
+    assert pairs.integral == {True: 0, False: 18} and pairs.mean == {True: 0, False: 6}
+    assert pairs.spread == 6
+
+
+def test_what_is_left_open_by_random_measures():
+    """A hundred measures that agree on the atoms: integral and mean of a risk that is constant on these."""
+    partition, mass = ((0, 1), (2, 3), (4,)), np.array([0.1, 0.2, 0.3, 0.15, 0.25])
+    rng = np.random.default_rng(0)
+    risk = on_points(rng.standard_normal((1, 3)), partition)[0]
+    for subset in ({0, 2}, {0}, {0, 1, 4}, {0, 1, 2, 4}):
+        inside = np.array([float(point in subset) for point in range(5)])
+        drawn = np.empty((100, 5))
+        for atom in partition:
+            drawn[:, list(atom)] = rng.dirichlet(np.ones(len(atom)), 100) * mass[list(atom)].sum()
+        integral = drawn @ (risk * inside)
+        moves = bool(np.ptp(integral) > 1e-9), bool(np.ptp(integral / (drawn @ inside)) > 1e-9)
+        assert left_open(partition, frozenset(subset), mass) == moves
 
 
 def test_one_label_is_erm(found):

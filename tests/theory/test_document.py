@@ -13,13 +13,15 @@ from irmtv.report.page import page
 from irmtv.theory import document, run_statements
 from irmtv.theory.finding import Comparison, Finding
 
+MEANING = "It is so, in one way.\n\nAnd in another."
+
 
 def made(name, left=1.0, role="claim"):
     lines = (
         Comparison("x", "counted", 1.0, "=", "closed form", 1.0),
         Comparison("x", "counted", left, "=", "closed form", 1.0, 0.1, role),
     )
-    return Finding(name, f"Title of {name}", "Theorem 1 (thm:x)", "So it is.", lines, "It is so.", draw, r"$a^2 < b$")
+    return Finding(name, f"Title of {name}", "Theorem 1 (thm:x)", "So it is.", lines, MEANING, draw, r"$a^2 < b$")
 
 
 def draw(figure):
@@ -79,6 +81,7 @@ def test_the_files(few, tmp_path):
         ("unknown", "not verified"),
         ("unknown", "failed"),
     ]
+    assert html.count("It is so, in one way.</p>") == html.count("And in another.</p>") == 4, "one paragraph each"
     rows = re.findall(r'<tr class="(\w+)">', html)
     assert rows == ["good", "good", "good", "bad", "good", "partly", "good", "unknown"]
     numbers = json.loads(written[1].read_text(encoding="utf-8"), parse_constant=pytest.fail)

@@ -70,6 +70,7 @@ def test_a_wrong_density_is_noticed(wrong):
 def test_the_pushforward_family_needs_no_condition():
     found = induced_measure(family=pushforward)
     assert [c.agrees for c in found.comparisons if "w not measurable" in c.what] == [True, True]
+    assert row(found, "is the push-forward exactly where").agrees
 
 
 def test_a_wrong_family_is_noticed():
@@ -78,6 +79,7 @@ def test_a_wrong_family_is_noticed():
 
     assert induced_measure(family=atoms_only).verdict == "not verified"  # and is no sigma-algebra
     assert not row(induced_measure(family=atoms_only), "w measurable: cases of 60 in which").agrees
+    assert not row(induced_measure(family=atoms_only), "is the push-forward exactly where").agrees
 
 
 def test_every_case_on_three_points_is_counted_by_hand():
@@ -100,12 +102,12 @@ def test_the_smallest_failure_is_one():
 def test_one_classifier_for_different_risks(found):
     risks = row(found, "Condition 2 violated")
     assert risks.left > risks.right + 0.1 and not risks.agrees
-    assert row(found, "modulus of the mean slope").agrees
+    assert row(found, "w = 1 for all: variation").agrees
 
 
 def test_the_text_has_the_computed_numbers(found):
     failing = row(found, "w not measurable: cases of 165 with").left
-    assert f"{failing:.0f} of 165" in found.meaning and "all 225" in found.meaning
+    assert f"Of the 165 finite cases with another w {failing:.0f} have" in found.meaning and "all 225" in found.meaning
 
 
 def test_the_figure(found):

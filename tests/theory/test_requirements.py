@@ -89,7 +89,9 @@ def test_the_figure_of_the_pairs(sufficient):
 
 def test_normalising(normalised):
     assert normalised.verdict == "holds under its condition"
-    assert not next(c for c in normalised.comparisons if c.role == "beyond").agrees
+    (plane,) = [c for c in normalised.comparisons if c.role == "beyond"]
+    assert not plane.agrees and plane.left == pytest.approx(0.01)
+    assert row(normalised, "a finite measure").agrees
     assert row(normalised, "l1, as it is").left == pytest.approx(0.05)
     assert row(normalised, "l1, normalised").left == pytest.approx(0.2)
 
@@ -141,6 +143,7 @@ def test_the_figure_of_the_minimisers(normalised):
     assert abs(as_it_is.get_ydata() - one.get_ydata()).max() > 0.1
     assert second.lines[0].get_ydata() == pytest.approx(second.lines[2].get_ydata(), abs=1e-12)
     assert third.lines[0].get_ydata()[-1] < 1e-9
+    assert third.lines[1].get_ydata()[-1] == pytest.approx((1 - np.exp(-10)) ** 2)
 
 
 @pytest.mark.parametrize(

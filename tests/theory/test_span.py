@@ -73,8 +73,12 @@ def test_which_environments_are_in_the_span():
 
 def test_it_holds_inside_the_span_only(found):
     assert found.verdict == "holds under its condition"
-    outside, mass = (c for c in found.comparisons if c.role == "beyond")
-    assert not outside.agrees and not mass.agrees and mass.left == pytest.approx(2)
+    (outside,) = (c for c in found.comparisons if c.role == "beyond")
+    assert not outside.agrees
+    mass = next(c for c in found.comparisons if c.what.startswith("mass of"))
+    assert mass.role == "ours" and mass.relation == "≠" and mass.left == pytest.approx(2)
+    corner = next(c for c in found.comparisons if c.what.startswith("distance in theta"))
+    assert corner.agrees and corner.left == pytest.approx(0.792, abs=1e-3)
 
 
 def test_the_meaning_has_the_numbers(found):

@@ -21,6 +21,7 @@ from irmtv.theory.small_network import (
 from irmtv.theory.subgradient import (
     STEPS,
     concave_kink,
+    concave_kink_vector,
     frechet_quotients,
     norm_rule,
     sign_rule,
@@ -39,7 +40,7 @@ def found():
 
 def test_the_verdicts(found):
     assert found["scalar"].verdict == "holds under its condition"
-    assert found["vector"].verdict == "holds"
+    assert found["vector"].verdict == "holds under its condition"
     assert all(f.error < 1e-8 for f in found.values())
 
 
@@ -181,11 +182,14 @@ def test_a_relu_can_leave_no_subgradient(found):
     left, right = concave_kink()
     assert left == pytest.approx(0.0) and right == pytest.approx(-6.0, abs=1e-4)
     assert not row(found["scalar"], "ReLU").agrees
+    # f = w_1 relu(b) - w_2: |S| = 2 (2 - relu(b)) sqrt(1 + relu(b)^2) falls by 2 to the right of b = 0
+    assert concave_kink_vector() == pytest.approx((0.0, -2.0), abs=1e-4)
+    assert not row(found["vector"], "ReLU").agrees and row(found["vector"], "ReLU").role == "beyond"
 
 
 def test_another_seed_says_the_same():
     assert subgradient_scalar(seed=1).verdict == "holds under its condition"
-    assert subgradient_vector(seed=1).verdict == "holds"
+    assert subgradient_vector(seed=1).verdict == "holds under its condition"
 
 
 def test_the_figures(found):

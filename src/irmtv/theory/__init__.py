@@ -7,7 +7,7 @@ one page, as `irmtv reproduce theory --out DIR` does.
 >>> from irmtv.theory import STATEMENTS
 >>> found = STATEMENTS["l1-allows-more"]()
 >>> found.verdict
-'holds under its condition'
+'does not hold as printed'
 >>> found.table().columns[0], found.draw().axes[0].get_xlabel()
 ('role', 'environments n')
 """

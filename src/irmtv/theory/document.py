@@ -215,13 +215,13 @@ def _section(t: Told, seconds: float) -> Section:
         "blocks": [
             text(t.statement),
             *([formula(t.formula)] if t.formula else []),
-            {"kind": "figure", "svg": t.svg, "alt": f"{t.title}. {t.meaning}"},
+            {"kind": "figure", "svg": t.svg, "alt": f"{t.title}. {' '.join(t.meaning.split())}"},
             table(
                 ["", "what", "left", "", "right", "difference", "true"],
                 rows,
                 marks=[_mark(c) for c in t.comparisons],
             ),
-            text(t.meaning),
+            *(text(paragraph) for paragraph in t.meaning.split("\n\n")),
         ],
     }
 

@@ -8,8 +8,9 @@ depends on e through w(e) alone (Condition 2)
 Finite E, w not injective:    nu({w}) = sum of mu over the environments with that w.
 e uniform on (-1, 1), w = e^2:  nu has the density 1 / (2 sqrt(w)) on (0, 1), both branches together.
 
-Which sets G? The proof takes { w(F) : F in F_tr }; the family on which nu is defined is { G : w^-1(G) in F_tr }. On a
-finite E they are the same where w is measurable in the ordinary sense, that is constant on the atoms of F_tr. On an
+Which sets G? The proof takes { w(F) : F in F_tr }; the family on which nu is defined is { G : w^-1(G) in F_tr }. They
+are the same exactly where w^-1(w(F)) is in F_tr for every F. On a finite E that is so where w is measurable with
+respect to all subsets of Omega, that is constant on the atoms of F_tr. On an
 infinite one they need not be: let E = [0, 1] with its Lebesgue measurable sets, w the Cantor function on the Cantor set
 C and w(e) = e elsewhere. Every V within [0, 1] is w(F) for some F within C, which is measurable as C is a null set; but
 w^-1(V), which is F and V without C together, is as little measurable as V.
@@ -145,12 +146,13 @@ class _Census:
     not_closed: dict[bool, int]  # cases in which it is no sigma-algebra
     pushforward_fails: int
     differ: int  # measurable w for which both families differ
+    torn: int  # cases in which every preimage is in F_tr and the families differ, or the other way round
 
 
 def _census(points: int, rule: FamilyRule) -> _Census:
     whole = frozenset[Hashable](range(points))
     count, undefined, not_closed = ({True: 0, False: 0} for _ in range(3))
-    pushforward_fails = differ = 0
+    pushforward_fails = differ = torn = 0
     blocks = list(partitions(range(points)))
     for atoms in blocks:
         family = generated(atoms)
@@ -168,7 +170,8 @@ def _census(points: int, rule: FamilyRule) -> _Census:
             not_closed[ordinary] += not is_sigma_algebra(tested, omega)
             pushforward_fails += wrong(right) or not is_sigma_algebra(right, omega)
             differ += ordinary and tested != right
-    return _Census(count, undefined, not_closed, pushforward_fails, differ)
+            torn += wrong(tested) == (tested == right)
+    return _Census(count, undefined, not_closed, pushforward_fails, differ, torn)
 
 
 def smallest_failure() -> tuple[Family, Family]:
@@ -301,11 +304,20 @@ def induced_measure(
             "w measurable: cases in which both families differ", "cases", census.differ, "=", "none", 0, role="ours"
         ),
         Comparison(
-            "three environments, w = 1 for all: modulus of the mean slope",
-            "TV over w",
+            f"all {sum(census.count.values())} cases: {{w(F)}} is the push-forward exactly where w^-1(w(F)) is in F_tr",
+            "exceptions",
+            census.torn,
+            "=",
+            "none",
+            0,
+            role="ours",
+        ),
+        Comparison(
+            "three environments, w = 1 for all: variation",
+            "of the mean risk",
             float(abs(slopes.mean())),
             "<",
-            "TV over e",
+            "over environments",
             float(np.abs(slopes).mean()),
             0.01,
             "ours",
@@ -367,7 +379,7 @@ def induced_measure(
     return Finding(
         name="induced-measure",
         title="The measure that environments induce on classifiers",
-        label="appendix A.1 (proof:thmIRMTVL2inducemeasure)",
+        label="appendix A.1.1 (proof:thmIRMTVL2inducemeasure)",
         statement=(
             "A map from environments to classifiers carries mu over to a measure nu, and integrals of the risk and of "
             "its gradient over the classifiers equal those over the environments."
@@ -377,15 +389,16 @@ def induced_measure(
         meaning=(
             f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that "
             f"share three classifiers, to {np.abs(continuous.over_w - continuous.over_e).max():.0e} for a continuum "
-            f"with w = e^2. The sets of the proof, {{w(F)}}, are sure to be right only where w is measurable in the "
-            f"ordinary sense, which 'parameterized by e' does not say: on {points} points, {failing} of "
-            f"{census.count[False]} other cases have a set whose preimage cannot be measured, and in "
-            f"{census.not_closed[False]} the family is no sigma-algebra. {{G : w^-1(G) in F_tr}} is right in all "
-            f"{sum(census.count.values())}, and is needed on infinite sets even for a measurable w, which can map a "
-            f"null set onto one whose preimage is not measurable. "
-            f"Condition 2 is no formality: with the dummy w = 1 for all, three environments have risks from "
+            f"with w = e^2.\n\n"
+            f"The proof's sets {{w(F)}} are the right ones exactly where w^-1(w(F)) is in F_tr for every F. Condition "
+            f"3 "
+            f"calls w measurable without naming the sets of classifiers; if these are all subsets, finite cases are "
+            f"safe ({census.undefined[True]} of {census.count[True]} fail on {points} points) and infinite ones are "
+            f"not. Of the {census.count[False]} finite cases with another w {failing} have a set whose preimage cannot "
+            f"be measured; {{G : w^-1(G) in F_tr}} is right in all {sum(census.count.values())}.\n\n"
+            f"For a user Condition 2 is no formality: with the dummy w = 1 for all, three environments have risks from "
             f"{risks.min():.2f} to {risks.max():.2f} at one and the same w, so that R(w) does not exist, and the "
-            f"variation must be taken over environments ({np.abs(slopes).mean():.3f}), not over w "
+            f"variation must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "
             f"({abs(slopes.mean()):.3f})."
         ),
         paint=paint,

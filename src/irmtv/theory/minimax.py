@@ -183,7 +183,7 @@ def minimax_penalties_coincide(
 
     return Finding(
         name="minimax-penalties-coincide",
-        title="On a given basis the minimax penalties are one",
+        title="On a given basis the minimax penalties coincide",
         label="Theorems 3.4 and 3.5 (prop:ZIN)",
         statement=(
             "ZIN generalises to Minimax-TV-l2: the maximum over rho of its penalty is that of the expected squared "

@@ -260,6 +260,11 @@ def lambda_phi_makes_worst_risk(
         ratio_minimax[k] = chosen_minimax / _root(worst[k], risk.mean(), largest_on_simplex(np.abs(slope))[0])
         smallest = min(smallest, chosen, chosen_minimax)
     shares = _shares_of_the_bound(random, 50)
+    # R -> flatter R: what lambda_Phi becomes
+    flatter = 0.01
+    flat = on_classifiers(lambda w: flatter * drawn.risk(w), drawn.w, drawn.mass)
+    ((before,), _), ((after,), _) = (adaptive_value(s, s.mass, weight, penalty) for s in (e, flat))
+    raised = float(after) / float(before) if before else math.nan
     # the error rate of the rule "w f > 1" at w in (0, 2): steps, and beside them a slope of 0
     f, y = random.uniform(0.6, 3, 15), random.integers(0, 2, 15)
     nodes = np.linspace(0.001, 1.999, 999)
@@ -285,6 +290,16 @@ def lambda_phi_makes_worst_risk(
             worst_risk(steps),
             ROUNDING,
             "beyond",
+        ),
+        Comparison(
+            f"R made flatter by {flatter:g}: lambda_Phi grows",
+            "by the factor",
+            raised,
+            "=",
+            "1 / eps",
+            1 / flatter,
+            1e-9 / flatter,
+            "ours",
         ),
         # 1e-3: trapezoids of step L / 4000 across the kinks of |dR/dw|
         Comparison("intervals: lambda_Phi / (L / E|dR/dw|)", "largest", shares.max(), "≤", "one", 1, 1e-3, "ours"),
@@ -323,9 +338,10 @@ def lambda_phi_makes_worst_risk(
             f"worst risk to {max(np.abs(value - worst).max(), np.abs(value_minimax - worst).max()):.0e}, in both "
             f"forms; the mean risk alone is up to {(1 - mean / worst).max():.0%} below it. A positive penalty is "
             f"needed: the 0-1 error is a step function of w with slope 0 almost everywhere, and every lambda leaves "
-            f"the objective at {stuck:.3f} where the worst is {worst_risk(steps):.3f}. Nor need lambda_Phi be "
-            f"moderate: on an interval of length L it is at most L / E|dR/dw| (largest share of that bound seen: "
-            f"{shares.max():.2f}), which grows without end as the slopes vanish. The quotient is bookkeeping: whoever "
+            f"the objective at {stuck:.3f} where the worst is {worst_risk(steps):.3f}.\n\n"
+            f"Nor need lambda_Phi be moderate: a risk made flatter by a factor eps needs a lambda 1/eps times as large "
+            f"(eps = {flatter:g}: {raised:.3g} times); on an interval with nu uniform it never exceeds L / E|dR/dw|, L "
+            f"its length (largest share of that bound seen: {shares.max():.2f}). The quotient is bookkeeping: whoever "
             f"can compute it knows the worst risk already and may as well minimise that."
         ),
         paint=paint,

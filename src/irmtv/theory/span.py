@@ -9,7 +9,8 @@ it is linear in the four probabilities with which the two spurious signs agree:
 
 So where theta(e) = sum_i c_i theta(e_i), with sum_i c_i = 1, also R(Phi, e) = sum_i c_i R(Phi, e_i), for every Phi:
 the training environments determine the risk in all of their affine span, and nothing outside. The paper writes the
-linear span L(B_tr); coefficients that do not sum to 1 give no probability, and so no environment.
+linear span L(B_tr); coefficients that do not sum to 1 give no probability, and so no environment. For REx its section
+2.1 says affine combinations.
 """
 
 from __future__ import annotations
@@ -210,6 +211,8 @@ def environment_span(
     segment = all_equal("worst risk", "over the hull", hull, "over the two ends", ends, 1e-9, "ours")
     mass_of_sum = float(np.sum(theta(TRAINING[0]) + theta(TRAINING[1])))  # coefficients (1, 1) of the linear span
 
+    far_away = affine_coefficients(more, CORNER)[1]
+
     # two environments: the variance over mixtures c R_1 + (1 - c) R_2 is Var(c) (R_1 - R_2)^2; the plain one a quarter
     c = Affine(n=64, reach=REACH).draw(2, [torch.Generator().manual_seed(0)])
     wide = expansion(replace(numbers, mixtures=c.expand(len(numbers.mass), -1, -1)))
@@ -256,11 +259,21 @@ def environment_span(
             "mass of the linear combination 1 e1 + 1 e2",
             "computed",
             mass_of_sum,
-            "=",
+            "≠",
             "an environment's",
             1.0,
             1e-9,
-            "beyond",
+            "ours",
+        ),
+        Comparison(
+            "distance in theta of (0.1, 0.1) from what three environments span",
+            "least squares",
+            far_away,
+            ">",
+            "inside",
+            0.0,
+            0.1,
+            "ours",
         ),
         predicted("the same risk, once a third environment is there", OUTSIDE, more, "affine mixture", "ours"),
         Comparison(
@@ -332,19 +345,20 @@ def environment_span(
         formula=r"$R(\Phi,\,\sum_i c_i e_i)=\sum_i c_i R(\Phi,e_i),\quad \sum_i c_i=1$",
         comparisons=comparisons,
         meaning=(
-            f"When the spurious block that differed between the two training environments turns round (p1 = 0.1, "
-            f"beyond their hull) the penalised methods keep {100 * lowest(BEYOND):.1f} % accuracy or more, ERM "
+            f"What holds: risks inside the affine span are mixtures of the training risks, extrapolated ones too. "
+            f"When the spurious block that differed in training turns round (p1 = 0.1, "
+            f"beyond the hull) the penalised methods keep {100 * lowest(BEYOND):.1f} % accuracy or more, ERM "
             f"{100 * erm[BEYOND]:.1f} %; when the block turns that never varied, nobody has more than "
-            f"{100 * highest(OUTSIDE):.1f} %, and the penalised methods, which lean on what looked invariant, at most "
-            f"{100 * penalised_outside:.1f} %. One more training environment in which that block varies lifts them to "
-            f"{100 * lowest(OUTSIDE, more):.1f} % or more; penalising affine mixtures (coefficients up to "
-            f"{1 + REACH:g}) moves TV-l1 by {gain['TV-l1']:+.1f} and V-REx by {gain['V-REx']:+.1f} points at p1 = 0.1, "
-            f"since it adds weight to known directions and no new ones (with two environments, expanded V-REx is V-REx "
-            f"with {factor:.1f} lambda). The paper says linear span, but coefficients must sum to 1 (e1 + e2 has mass "
-            f"{mass_of_sum:.0f}): the span is affine. And that E_tr must contain E_all is too strong here: the worst "
-            f"risk of a segment is that of its two ends ({segment.left:.4f}), and (0.1, 0.1), which even three "
-            f"environments do not span, is predicted with {100 * lowest(CORNER, more):.1f} % or more once both blocks "
-            f"have varied."
+            f"{100 * highest(OUTSIDE):.1f} %.\n\n"
+            f"What does not: the paper says linear span, but coefficients must sum to 1 (e1 + e2 has mass "
+            f"{mass_of_sum:.0f}): the span is affine (as section 2.1 says of REx). For the worst risk of a segment its "
+            f"ends are enough; and good predictions are "
+            f"possible outside the span: (0.1, 0.1) lies {far_away:.2f} from what even three environments span, and is "
+            f"predicted with {100 * lowest(CORNER, more):.1f} % or more once both blocks have varied.\n\n"
+            f"For a user: one more training environment in which the other block varies lifts the penalised methods "
+            f"from {100 * penalised_outside:.1f} % at most to {100 * lowest(OUTSIDE, more):.1f} % or more; affine "
+            f"mixtures of the known ones add weight and no direction (TV-l1 {gain['TV-l1']:+.1f}, V-REx "
+            f"{gain['V-REx']:+.1f} points at p1 = 0.1)."
         ),
         paint=paint,
         size=(7.2, 2.9),

@@ -293,6 +293,31 @@ def concave_kink(step: float = 1e-6) -> tuple[float, float]:
     return (middle - left) / step, (right - middle) / step
 
 
+def concave_kink_vector(step: float = 1e-6) -> tuple[float, float]:
+    """The same of |S| for a vector w: f = w_1 relu(b) - w_2 at w = (1, 1), so that S = 2 (f - y) (relu(b), -1)."""
+    b = torch.tensor([-step, 0.0, step], dtype=torch.float64)
+    inputs = torch.stack([torch.relu(b), -torch.ones_like(b)], -1)  # (3, 2)
+    w = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    value, _ = as_loss("squared").value_and_slope((w * inputs).sum(-1), torch.ones_like(b))
+    (slope,) = torch.autograd.grad(value.sum(), w)  # row by row
+    left, middle, right = slope.norm(dim=-1).tolist()
+    return (middle - left) / step, (right - middle) / step
+
+
+def _relu_row(kink: tuple[float, float]) -> Comparison:
+    """v is a subgradient if right - v >= 0 and v - left >= 0: the best v makes the smaller one (right - left) / 2."""
+    return Comparison(
+        "Phi with a ReLU at its own kink: smallest Fréchet quotient of |S|, for the best v there is",
+        "best v",
+        (kink[1] - kink[0]) / 2,
+        "≥",
+        "zero",
+        0.0,
+        1e-3,
+        "beyond",
+    )
+
+
 def subgradient_scalar(
     seed: int = 0,
     penalty_weight: float = 10.0,
@@ -307,20 +332,6 @@ def subgradient_scalar(
     problems = _problems("scalar", seed, penalty_weight, modulus_rule, objective_rule)
     study = _study(problems, seed)
     left, right = concave_kink()
-    # v is a subgradient if right - v >= 0 and v - left >= 0: the best v makes the smaller one (right - left) / 2
-    comparisons = (
-        *_comparisons(study),
-        Comparison(
-            "Phi with a ReLU at its own kink: smallest Fréchet quotient of |S|, for the best v there is",
-            "best v",
-            (right - left) / 2,
-            "≥",
-            "zero",
-            0.0,
-            1e-3,
-            "beyond",
-        ),
-    )
     squared = problems[-1]
 
     def paint(figure: Figure) -> None:
@@ -359,7 +370,7 @@ def subgradient_scalar(
             r"$\partial_\Phi|R'_w|=\mathrm{sign}(R'_w)\,\nabla_\Phi R'_w,\quad "
             r"\partial_\Phi g=E[\nabla_\Phi R]+2\lambda\,E|R'_w|\,E[\partial_\Phi|R'_w|]$"
         ),
-        comparisons=comparisons,
+        comparisons=(*_comparisons(study), _relu_row((left, right))),
         meaning=(
             f"On a small network with {ENVIRONMENTS} environments the closed form agrees with central differences to "
             f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e}, and the error falls like "
@@ -390,6 +401,7 @@ def subgradient_vector(
     """
     problems = _problems("vector", seed, penalty_weight, modulus_rule, objective_rule)
     study = _study(problems, seed)
+    left, right = concave_kink_vector()
     squared = problems[-1]
     point = kink_point(seed)
     jacobian = by_hand(point, squared.data, squared.loss, "vector").jacobians[0]
@@ -430,15 +442,18 @@ def subgradient_vector(
             r"$\partial_\Phi|\nabla_w R|=J_\Phi^{\,T}[\nabla_w R]\,\nabla_w R\,/\,|\nabla_w R|,\quad "
             r"\partial_\Phi|\nabla_w R|=0\ \mathrm{where}\ \nabla_w R=0$"
         ),
-        comparisons=tuple(_comparisons(study)),
+        comparisons=(*_comparisons(study), _relu_row((left, right))),
         meaning=(
             f"w multiplies the {UNITS} inputs of the last layer. The closed form agrees with central differences to "
             f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e} and the error falls like "
             f"h^{study.order[0]:.2f}. Where grad_w R_0 = 0 the modulus is the tip of a cone with one-sided derivatives "
-            f"{study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}: every J's with |s| at most 1 is a subgradient "
-            f"there, the paper takes s = 0, and one with |s| = 1.5 is none (quotient {study.long_quotient:.2f}). "
+            f"{study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}: every vector J^T s with |s| <= 1 is a "
+            f"subgradient there, the paper takes s = 0, and one with |s| = 1.5 is none (quotient "
+            f"{study.long_quotient:.2f}). "
             f"Backpropagation through the norm gives the same numbers to {study.autograd:.0e}, at the tip too, so that "
-            f"nothing but automatic differentiation is needed in practice."
+            f"nothing but automatic differentiation is needed in practice. As for a scalar w, grad_w R must be "
+            f"differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and {right:.1f}, "
+            f"and then no subgradient exists at all."
         ),
         paint=paint,
         size=(7.2, 2.9),

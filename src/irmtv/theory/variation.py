@@ -4,7 +4,8 @@
 
 On a grid of n cells per axis, h = 1 / n, take g = sum_i c_i B_i with quadratic tensor-product B-splines B_i: they are
 C^1, those used here vanish outside [h, 1 - h]^d, and they are non-negative with sum_i B_i <= 1. So |c_i| <= 1 for every
-i makes |g| <= 1 everywhere: **every value below is int f div g of an admissible g, a lower bound of TV(f)**. With the
+i makes |g| <= 1 everywhere: **every value below is int f div g of an admissible g, a lower bound of TV(f)** (in two
+dimensions of the TV of the sampled f, which is constant on pixels and may exceed that of f). With the
 moments m_i = int f grad B_i (vectors, from values of f alone)
 
     sup over the c_i  =  max { sum_i c_i . m_i : |c_i| <= 1 }  =  sum_i |m_i|,        c_i = m_i / |m_i|,
@@ -228,12 +229,13 @@ def dual_total_variation(
         statement=(
             "The total variation of an integrable f is the largest value of the integral of f div g over smooth fields "
             "g that are at most 1 long and vanish near the boundary; for a differentiable f it is the integral of the "
-            "modulus of the gradient, and it also makes sense for functions that jump."
+            "modulus of the gradient, and it also makes sense for functions that jump. Only functions for which it is "
+            "finite (bounded variation) are considered."
         ),
         formula=r"$\int_\Omega|\nabla f|:=\sup\{\int_\Omega f\,\mathrm{div}\,g\,dx:\ g\in C_c^1,\ |g|\leq 1\}$",
         comparisons=comparisons,
         meaning=(
-            f"Fields made of smooth bumps, each at most 1 long, give lower bounds that need values of f only. For a "
+            f"Smooth fields of length at most 1, built from bumps, give lower bounds that need values of f only. For a "
             f"smooth curve they rise to {limit_1d:.4f}, where the integral of |f'| is {total_1d:.4f}; for a surface to "
             f"{limit_2d:.4f} against {total_2d:.4f}. A step function gives exactly its jumps, {stepped[-1]:g}, and a "
             f"disc of radius {radius:g} gives {round_2d[-1]:.4f}, its perimeter being {perimeter:.4f}, although the "

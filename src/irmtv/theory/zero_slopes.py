@@ -6,9 +6,9 @@ of environments of practice it does not:
 
     Omega = {0, 1},  R(w) = 3 w^2 - 2 w^3        R'(0) = R'(1) = 0,  R(0) = 0,  R(1) = 1
 
-so that E R + lambda * 0 = 1/2 for every lambda, and max R = 1. For R convex in w it does on finite Omega too: each w of
-slope 0 is then a minimiser. With the dummy classifier, w = 1 for all e and R_e(w Phi) in place of R(w Phi), convexity
-does not help either: R_e = (Phi - a)^2 + v_e at Phi = a.
+so that E R + lambda * 0 = 1/2 for every lambda, and max R = 1. For R convex in w it does on finite Omega too, if nu
+misses none of it: each w of slope 0 is then a minimiser. With the dummy classifier, w = 1 for all e and R_e(w Phi) in
+place of R(w Phi), convexity does not help either: R_e = (Phi - a)^2 + v_e at Phi = a.
 """
 
 from __future__ import annotations
@@ -176,9 +176,10 @@ def zero_penalty_without_constancy(
             f"3w^2 - 2w^3 is Lipschitz (steepest slope {lipschitz:.2g}) and has slope 0 at both points of Omega = "
             f"{{0, 1}}, yet is {top - 2 * (top - near):g} at one and {top:g} at the other: every lambda leaves the "
             f"objective at {near:g} and the worst risk is {top:g}. The proof's 'implies that R is constant' needs more "
-            f"than is printed: a connected Omega of which nu misses no part (a climb of 1 on [0, 1] then costs a "
-            f"penalty of {min(variations):.3f} at least), or a risk convex in w, as the squared and the logistic one "
-            f"are. For a user the dummy classifier counts, w = 1 everywhere: environments of noise "
+            f"than is printed: an open connected Omega (an interval, say) of which nu misses no part (a climb of 1 on "
+            f"[0, 1] then costs a penalty of {min(variations):.3f} at least); or, again with nu missing none of Omega, "
+            f"a risk convex in w, as the squared and the logistic one are.\n\n"
+            f"For a user the dummy classifier counts, w = 1 everywhere: environments of noise "
             f"{' and '.join(f'{v:g}' for v in noise)} have slope 0 at the same Phi, no lambda lifts the mean risk "
             f"{mean_noise:.3g} to the worst, {worst_risk(dummy):g}, and a TV penalty cannot see them. V-REx's can."
         ),
