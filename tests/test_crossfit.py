@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from engine.problems import refuse, task_of
 from irmtv import Rows, make_task
-from irmtv.crossfit import align, constant_risk, fold_of_rows, fold_tasks, left_out_tasks, of_few_sizes
+from irmtv.crossfit import (
+    align,
+    constant_risk,
+    fold_of_rows,
+    fold_tasks,
+    gain_over_rescaled,
+    left_out_tasks,
+    of_few_sizes,
+)
 from irmtv.datasets import make_simulation
 
 
@@ -200,6 +208,42 @@ def test_in_single_precision_too():
     task = task_of("squared", n=80, dtype=torch.float32)
     y = task.train.y.double()
     assert constant_risk(task) == pytest.approx(float((y - y.mean()).square().mean()), rel=1e-6)
+
+
+def test_rows_count_by_their_weights():
+    """Whole numbers are repeated rows, in training and where it is measured."""
+    rng = np.random.default_rng(3)
+    y, y_held = rng.integers(0, 2, 90).astype(float), rng.integers(0, 2, 40).astype(float)
+    times, held_times = rng.integers(0, 4, 90), rng.integers(0, 3, 40)
+    expected = constant_risk(with_targets(np.repeat(y, times), np.repeat(y_held, held_times), "binary"))
+    task = with_targets(y, y_held, "binary")
+    weigh = {"train": torch.tensor(2.5 * times), "held_out": torch.tensor(7.0 * held_times)}
+    weighted = replace(task, **{k: replace(getattr(task, k), weight=w) for k, w in weigh.items()})
+    assert constant_risk(weighted) == pytest.approx(expected, rel=1e-9)
+    assert abs(constant_risk(task) - expected) > 1e-3
+    same = replace(task, train=replace(task.train, weight=torch.full((90,), 3.3)))
+    assert constant_risk(same) == constant_risk(task)
+
+
+def test_the_gain_over_a_rescaled_model_is_by_weighted_training_rows():
+    own = task_of("squared", n=60, held_out=20)
+    rng = np.random.default_rng(4)
+    times = rng.integers(0, 4, 60)
+    pooled, held, alone = (torch.tensor(rng.normal(size=n)) for n in (60, 20, 20))
+    weighted = replace(own, train=replace(own.train, weight=torch.tensor(0.1 * times)))
+    index = torch.repeat_interleave(torch.arange(60), torch.tensor(times))
+    expected = gain_over_rescaled(replace(own, train=own.train.take(index)), pooled[index], held, alone)
+    torch.testing.assert_close(gain_over_rescaled(weighted, pooled, held, alone), expected, rtol=1e-6, atol=1e-7)
+    assert (gain_over_rescaled(own, pooled, held, alone) - expected).abs().max() > 1e-3
+
+
+def test_parts_of_a_task_keep_the_weights_of_their_rows():
+    task = task_of(n=60, sample_weight=np.arange(60.0))
+    for part in [*fold_tasks(task, 3, 0), *left_out_tasks(task)]:
+        for rows in (part.train, part.held_out):
+            for i in range(0, len(rows), 7):
+                at = (task.train.x == rows.x[i]).all(1).nonzero().item()
+                assert rows.weight[i] == task.train.weight[at]
 
 
 # Environments in the same order

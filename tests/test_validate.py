@@ -214,7 +214,9 @@ def test_dtype():
         (TARGET, "squared", 1),
         (TARGET[:, None], "squared", 1),
         (np.full(N, 3.5), "squared", 1),
-        ((np.arange(N) % 3).astype(float), "squared", 1),
+        (np.arange(N).astype(float), "squared", 1),
+        (np.arange(N) % 9 * 1.0, "squared", 1),
+        (np.arange(N) % 3 + 1.0, "squared", 1),
         (np.arange(N) % 3 + 1, "squared", 1),
         (np.arange(N) * 1000, "squared", 1),
         (np.arange(N) - 20, "squared", 1),
@@ -230,6 +232,16 @@ def test_auto_loss(y, kind, n_outputs):
     torch.testing.assert_close(task.train.y.double(), expected, atol=1e-6, rtol=0)
     if kind == "squared":
         assert task.loss.n_targets == n_outputs
+
+
+def test_auto_loss_warns_of_floats_that_look_like_classes():
+    y = (np.arange(N) % 3).astype(float)
+    with pytest.warns(UserWarning, match=r"(?s)whole numbers 0\.0, 1\.0, 2\.0, as floats.*loss='multiclass'") as caught:
+        task = make_task(X, y)
+    assert task.loss.name == "squared"
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert make_task(X, y, loss="squared").loss.name == "squared"
+    assert make_task(X, y, loss="multiclass").n_outputs == 3
 
 
 def test_auto_loss_takes_more_than_100_integers_for_numbers():
@@ -749,3 +761,63 @@ def test_the_same_rows_in_another_order_are_refused():
         make_task(x, y, environment=pd.Series(np.arange(N) % 2)[::-1])
     other = make_task(x, y.set_axis(range(100, 100 + N)))  # another index, the same order: by position
     assert torch.equal(other.train.y, make_task(x, y).train.y)
+
+
+# Weights
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [list, np.array, torch.tensor, pd.Series, lambda v: np.array(v)[:, None], lambda v: pd.DataFrame({"w": v})],
+)
+def test_weights_of_any_container_and_scale(convert):
+    weight = [0, *range(1, N)]
+    for scale in (1, 7):
+        task = make_task(X, BINARY, sample_weight=convert([scale * w for w in weight]))
+        assert task.train.weight.dtype == torch.float64
+        assert task.train.weight[0] == 0
+        assert task.train.weight[1:].mean().item() == pytest.approx(1)
+        np.testing.assert_allclose(task.train.weight / task.train.weight[1], weight, rtol=1e-12)
+    assert "weighted rows" in repr(task)
+
+
+def test_weights_of_extreme_scales():
+    for scale in (1e-300, 1e306):
+        weight = make_task(X, BINARY, sample_weight=scale * np.arange(N)).train.weight
+        np.testing.assert_allclose(weight / weight[1], np.arange(N), rtol=1e-9)
+
+
+def test_equal_weights_are_none():
+    assert make_task(X, BINARY, sample_weight=np.full(N, 3.7)).train.weight is None
+    assert make_task(X, BINARY).train.weight is None
+
+
+def test_weights_that_cannot_be():
+    for weight, parts in [
+        (np.ones(N - 1), ("sample_weight must have one entry per row", f"expected {N}. Got {N - 1}")),
+        (np.r_[np.nan, np.ones(N - 1)], ("sample_weight must be finite", "the first at row 0")),
+        (np.r_[np.ones(N - 1), -2], ("sample_weight must not be negative. Got -2 at row 39", "Use 0")),
+        (np.zeros(N), ("sample_weight must be above 0", "zeros only")),
+        (np.ones((N, 2)), ("sample_weight must be (rows,)", "Got shape (40, 2)")),
+        (["a"] * N, ("sample_weight must be numbers",)),
+    ]:
+        with refuse(*parts):
+            make_task(X, BINARY, sample_weight=weight)
+    with refuse("sample_weight must have its rows in the order of x", "sample_weight.loc[x.index]"):
+        make_task(pd.DataFrame(X), BINARY, sample_weight=pd.Series(np.arange(N), index=np.arange(N)[::-1]))
+
+
+def test_held_out_rows_have_weights_and_test_rows_have_none():
+    held = {"x": X[:6], "y": BINARY[:6], "sample_weight": [0, 1, 2, 3, 4, 5]}
+    task = make_task(X, BINARY, sample_weight=np.arange(N), held_out=held)
+    np.testing.assert_allclose(task.held_out.weight, np.arange(6) / 3)
+    again = make_task(X, BINARY, held_out=task.held_out, test=task.held_out)
+    torch.testing.assert_close(again.held_out.weight, task.held_out.weight)
+    assert again.test.weight is None and again.train.weight is None
+    for environment in (None, BINARY[:6]):
+        some = make_task(X, BINARY, environment=BINARY, held_out={**held, "environment": environment})
+        np.testing.assert_allclose(some.held_out.weight, np.arange(6) / 3)
+    with refuse("test must be Rows or a mapping with the keys x, y and optionally environment, aux. Got the keys"):
+        make_task(X, BINARY, test=held)
+    with refuse("held_out.sample_weight must have one entry per row", "expected 6. Got 2"):
+        make_task(X, BINARY, held_out={**held, "sample_weight": [1, 2]})

@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from irmtv.core.losses import Loss
-from irmtv.core.types import Rows, Task
+from irmtv.core.types import Rows, Task, weights_of
 
 
 def fold_of_rows(rows: Rows, n_folds: int, seed: int) -> Tensor:
@@ -87,7 +87,7 @@ def constant_risk(task: Task) -> float:
     logits = torch.zeros(() if task.n_outputs == 1 else (task.n_outputs,), dtype=torch.float64, requires_grad=True)
 
     def risk(rows: Rows) -> Tensor:
-        return _losses(task.loss, logits.expand(len(rows), *logits.shape), rows.y).mean()
+        return _mean(_losses(task.loss, logits.expand(len(rows), *logits.shape), rows.y), rows)
 
     _minimise(lambda: risk(task.train), [logits], exactly=True)
     with torch.no_grad():
@@ -124,13 +124,13 @@ def gain_over_rescaled(own: Task, pooled_train: Tensor, pooled_held_out: Tensor,
     """By how much an environment's own model beats the pooled one, rescaled to that environment: (N,) of held-out rows.
 
     The pooled model's logits, on the environment's training rows (`pooled_train`) and held-out rows, are multiplied
-    by the number and shifted by the constants that are best on the training rows: what is left between the two
-    models is not how sure they are, but what they look at.
+    by the number and shifted by the constants that are best on the training rows (by their weights, where they have
+    any): what is left between the two models is not how sure they are, but what they look at.
     """
     f, held = pooled_train.double(), pooled_held_out.double()
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
     shift = torch.zeros(f.shape[1:], dtype=torch.float64, requires_grad=True)
-    _minimise(lambda: _losses(own.loss, scale * f + shift, own.train.y).mean(), [scale, shift])
+    _minimise(lambda: _mean(_losses(own.loss, scale * f + shift, own.train.y), own.train), [scale, shift])
     assert own.held_out is not None
     with torch.no_grad():
         rescaled = _losses(own.loss, scale * held + shift, own.held_out.y)
@@ -141,6 +141,12 @@ def _losses(loss: Loss, f: Tensor, y: Tensor) -> Tensor:
     """Of every row: (N,). Losses are defined with the axes of data sets and runs before."""
     y = y.double() if y.is_floating_point() else y
     return loss.value(f[None, None], y[None, None])[0, 0]
+
+
+def _mean(values: Tensor, rows: Rows) -> Tensor:
+    """Of these rows' values (N,), by their weights where they have any."""
+    weights = weights_of([rows])
+    return values.mean() if weights is None else (values * weights[0]).sum() / weights.sum()
 
 
 def _minimise(value: Callable[[], Tensor], parameters: list[Tensor], exactly: bool = False) -> None:

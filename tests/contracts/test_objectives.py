@@ -20,6 +20,7 @@ CONTRACTS = (
     "zero-weight-is-erm",
     "environment-order",
     "duplicate-rows",
+    "sample-weight",
     "duplicate-environment",
     "authors-reduction",
     "penalty-gradient",
@@ -128,6 +129,23 @@ def test_every_row_twice_changes_nothing(name):
     settings = settings_for(name)
     twice = task_of(*(np.concatenate([v, v]) for v in (x, y, e, t)))
     assert close(fitted_parameters(twice, name, **settings), fitted_parameters(task_of(x, y, e, t), name, **settings))
+
+
+@applies("sample-weight")
+@pytest.mark.parametrize("loss", ["binary", "squared", "multiclass"])
+def test_whole_numbers_as_weights_are_repeated_rows(name, loss):
+    """Float64, 60 steps of which 50 with the penalty on, 1e-8 relative; a row of weight 0 is not there."""
+    if loss == "squared" and "regression" not in OBJECTIVES[name].tasks:
+        pytest.skip(OBJECTIVES[name].undefined["regression"])
+    x, y, e, t = data(loss)
+    times = np.random.default_rng(7).integers(0, 4, len(y))
+    settings = settings_for(name, steps=60, l2=1e-3)
+    repeated = task_of(*(np.repeat(v, times, axis=0) for v in (x, y, e, t)), loss)
+    expected = fitted_parameters(repeated, name, **settings)
+    about = {"environment": e, "aux": t, "loss": loss, "dtype": torch.float64, "min_rows": 1}
+    weighted = make_task(x, y, sample_weight=0.7 * times, **about)
+    assert close(fitted_parameters(weighted, name, **settings), expected)
+    assert not close(fitted_parameters(task_of(x, y, e, t, loss), name, **settings), expected, 1e-4)
 
 
 @applies("duplicate-environment")

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair
+from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair, Weighted, mean_over_rows
 from irmtv.core.risk import divide, summarise
 from irmtv.environments.aux_network import Grouped
 
@@ -21,7 +21,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 @dataclass(frozen=True)
 class Laid:
-    """A membership, the q it stands for, and how rows are put where it reads them."""
+    """A membership, the q it stands for (times the rows' weights), and how rows are put where it reads them."""
 
     membership: Membership
     q: np.ndarray  # (T, K, E, N)
@@ -52,11 +52,27 @@ def lay_blocks(blocks):
     return lay
 
 
-def make(kind, rng, n_sets, per_set, n_rows, n_environments, skew):
-    shape = (n_sets, per_set, n_rows)
+def make(kind, rng, n_sets, per_set, n_rows, n_environments, skew, weight=None):
+    laid = unweighted(kind, rng, n_sets, per_set, n_rows, n_environments, skew, weight)
+    if weight is None:
+        return laid
+    m, q = laid.membership, laid.q * weight[:, None, None]
+    return Laid(m if isinstance(m, (Blocks, Grouped)) else Weighted(m, torch.tensor(weight).unsqueeze(1)), q, laid.lay)
+
+
+def some_weights(rng, n_sets, n_rows):
+    """(T, N), a third of them 0, but not all."""
+    weight = rng.gamma(1.0, size=(n_sets, n_rows)) * (rng.random((n_sets, n_rows)) > 1 / 3)
+    weight[:, 0] += 0.1
+    return weight
+
+
+def unweighted(kind, rng, n_sets, per_set, n_rows, n_environments, skew, weight):
+    """Weights (T, N) are for the blocks alone."""
+    shape, weight = (n_sets, per_set, n_rows), None if weight is None else torch.tensor(weight)
     if kind == "blocks":
         codes = unequal_codes(rng, n_sets, n_rows, n_environments, skew)
-        blocks = Blocks.of(torch.tensor(codes), n_environments, per_set).to(CPU, torch.float64)
+        blocks = Blocks.of(torch.tensor(codes), n_environments, per_set, weight).to(CPU, torch.float64)
         q = np.repeat(one_hot(codes, n_environments)[:, None], per_set, 1)
         return Laid(blocks, q, lay_blocks(blocks))
     if kind == "codes":
@@ -71,7 +87,7 @@ def make(kind, rng, n_sets, per_set, n_rows, n_environments, skew):
     # rows through the membership of their groups; group numbers are the blocks' "environments"
     n_groups = n_environments
     groups = unequal_codes(rng, n_sets, n_rows, n_groups, skew)
-    blocks = Blocks.of(torch.tensor(groups), n_groups, per_set).to(CPU, torch.float64)
+    blocks = Blocks.of(torch.tensor(groups), n_groups, per_set, weight).to(CPU, torch.float64)
     if kind == "grouped":
         q_group = dirichlet(rng, n_sets, per_set, n_groups, n_environments=3)
         soft = Soft(torch.tensor(q_group))
@@ -114,13 +130,15 @@ def close(mine, other, rtol=1e-10, atol=1e-11):
 
 
 @every_kind
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("trailing", [(), (2,)], ids=["scalar", "vector"])
 @quick
 @given(**shapes)
 @example(seed=0, n_sets=2, per_set=2, n_rows=1, n_environments=4, skew=0)
-def test_sums_rows_mass_total(kind, trailing, seed, n_sets, per_set, n_rows, n_environments, skew):
+def test_sums_rows_mass_total(kind, weighted, trailing, seed, n_sets, per_set, n_rows, n_environments, skew):
     rng = np.random.default_rng(seed)
-    laid = make(kind, rng, n_sets, per_set, n_rows, n_environments, skew)
+    weight = some_weights(rng, n_sets, n_rows) if weighted else None
+    laid = make(kind, rng, n_sets, per_set, n_rows, n_environments, skew, weight)
     m, n_runs = laid.membership, n_sets * per_set
     v = rng.normal(size=(n_sets, per_set, n_rows, *trailing))
     sums = m.sums(laid.lay(torch.tensor(v)))
@@ -132,8 +150,9 @@ def test_sums_rows_mass_total(kind, trailing, seed, n_sets, per_set, n_rows, n_e
     assert m.rows.shape in {rows.shape, (1, rows.shape[1])}
     assert (m.rows > 0).all(), "no 0 / 0 where an environment has no rows"
     close(m.rows.expand(n_runs, -1), rows)
-    close(m.mass.expand(n_runs, -1), rows / n_rows)
-    close(np.broadcast_to(np.asarray(m.total), n_runs), n_rows)
+    total = np.repeat(weight.sum(1), per_set) if weighted else np.full(n_runs, n_rows)
+    close(m.mass.expand(n_runs, -1), rows / total[:, None])
+    close(np.broadcast_to(np.asarray(m.total), n_runs), total)
     close(m.mass.sum(1), 1)
     assert (np.asarray(m.mass.expand(n_runs, -1))[rows == 0] == 0).all(), "absent means a mass of exactly 0"
     assert np.prod(m.rows_shape) >= n_rows
@@ -144,12 +163,14 @@ def test_sums_rows_mass_total(kind, trailing, seed, n_sets, per_set, n_rows, n_e
 
 
 @every_kind
+@pytest.mark.parametrize("weighted", [False, True])
 @quick
 @given(**shapes)
-def test_gradient_of_the_sums_is_q(kind, seed, n_sets, per_set, n_rows, n_environments, skew):
+def test_gradient_of_the_sums_is_q(kind, weighted, seed, n_sets, per_set, n_rows, n_environments, skew):
     """d(u . sums)/dv_i = sum_e q_ie u_e: every row gets its own share once, pads give nothing."""
     rng = np.random.default_rng(seed)
-    laid = make(kind, rng, n_sets, per_set, n_rows, n_environments, skew)
+    weight = some_weights(rng, n_sets, n_rows) if weighted else None
+    laid = make(kind, rng, n_sets, per_set, n_rows, n_environments, skew, weight)
     v = torch.tensor(rng.normal(size=(n_sets, per_set, n_rows)), requires_grad=True)
     u = rng.normal(size=(n_sets * per_set, laid.q.shape[2]))
     (laid.membership.sums(laid.lay(v)) * torch.tensor(u)).sum().backward()
@@ -157,17 +178,42 @@ def test_gradient_of_the_sums_is_q(kind, seed, n_sets, per_set, n_rows, n_enviro
 
 
 @pytest.mark.parametrize("kind", ["codes", "soft", "pair"])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_rows", [2, 7, 8])
 @pytest.mark.parametrize("odd", [False, True])
-def test_halves_are_every_other_row(kind, n_rows, odd):
+def test_halves_are_every_other_row(kind, weighted, n_rows, odd):
     rng = np.random.default_rng(n_rows)
-    laid = make(kind, rng, 2, 2, n_rows, 3, 1)
+    weight = rng.random((2, n_rows)) + 0.1 if weighted else None
+    laid = make(kind, rng, 2, 2, n_rows, 3, 1, weight)
     half = laid.membership.half(odd)
     q = laid.q[..., int(odd) :: 2]
     v = rng.normal(size=(2, 2, n_rows))[..., int(odd) :: 2]
     close(half.sums(torch.tensor(v)), loop_sums(q, v))
     close(half.rows, q.sum(-1).reshape(4, -1), atol=1e-30)
-    assert half.total == q.shape[-1]
+    total = np.repeat(weight[:, int(odd) :: 2].sum(1), 2) if weighted else q.shape[-1]
+    close(np.asarray(half.total), total)
+
+
+@pytest.mark.parametrize("kind", ["codes", "soft", "pair"])
+def test_rows_of_weight_0_alone_have_means_of_0(kind):
+    """As a mini-batch may be made of; nothing is 0 / 0."""
+    rng = np.random.default_rng(0)
+    laid = make(kind, rng, 1, 2, 6, 3, 1, np.zeros((1, 6)))
+    v = torch.tensor(rng.normal(size=(1, 2, 6)), requires_grad=True)
+    e = summarise(v, v, laid.membership, {"risk", "slope"})
+    for found in (e.mean_risk, e.mass, e.risk, e.slope):
+        assert (found == 0).all()
+    (e.mean_risk.sum() + e.risk.sum() + e.slope.sum()).backward()
+    assert (v.grad == 0).all()
+
+
+def test_mean_over_rows():
+    rng = np.random.default_rng(0)
+    v = rng.normal(size=(2, 3, 4, 5))
+    close(mean_over_rows(torch.tensor(v), None), v.mean((2, 3)).flatten())
+    share = rng.dirichlet(np.ones(20), size=2).reshape(2, 1, 4, 5)
+    expected = [(v[t, k] * share[t, 0]).sum() for t in range(2) for k in range(3)]
+    close(mean_over_rows(torch.tensor(v), torch.tensor(share)), expected)
 
 
 # --- blocks -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from irmtv.core.losses import as_loss
-from irmtv.core.membership import Blocks, Codes, Soft, SoftPair
+from irmtv.core.membership import Blocks, Codes, Soft, SoftPair, Weighted
 from irmtv.core.risk import LastLayer, modulus, modulus_squared, per_sample, summarise, summarise_blocks
 from irmtv.core.types import Statistics
 
@@ -59,7 +59,8 @@ def by_textbook(loss, f, y, q):
                 textbook.risk_and_slope(loss, f[t, k], y[t], w) if w.sum() > 0 else (torch.zeros(()), torch.zeros(()))
                 for w in q[t, k]
             ]
-            mean.append(textbook.sample_losses(loss, f[t, k], y[t]).mean())
+            each = q[t, k].sum(0)  # 1, or the rows' weights
+            mean.append((each * textbook.sample_losses(loss, f[t, k], y[t])).sum() / each.sum())
             risk.append(torch.stack([r.double() for r, _ in pairs]))
             slope.append(torch.stack([s.double() for _, s in pairs]))
     return torch.stack(mean), torch.stack(risk), torch.stack(slope)
@@ -87,7 +88,8 @@ def same_with_gradients(mine, other, leaves, seed=0):
 
 @every_loss
 @every_layout
-def test_given_environments_are_the_textbooks(loss, layout):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_given_environments_are_the_textbooks(loss, layout, weighted):
     """Three ways (blocks in one graph node, blocks in several, codes per row) and the textbook: one answer."""
     rng = np.random.default_rng(0)
     n_sets, n_rows, n_environments = len(layout), sum(layout[0]), len(layout[0])
@@ -95,20 +97,23 @@ def test_given_environments_are_the_textbooks(loss, layout):
     f = logits(rng, LOSSES[loss], n_sets, K, n_rows).requires_grad_()
     y = targets(rng, loss, n_sets, n_rows)
     q = functional.one_hot(codes, n_environments).double().transpose(1, 2).unsqueeze(1).expand(-1, K, -1, -1)
+    weight = torch.tensor(rng.integers(0, 4, (n_sets, n_rows)) * 0.3) if weighted else None
+    q = q if weight is None else q * weight[:, None, None]
     expected = by_textbook(loss, f, y, q)
 
     uses, form = {"risk", "slope"}, as_loss(loss)
-    blocks = Blocks.of(codes, n_environments, K).to(CPU, torch.float64)
+    blocks = Blocks.of(codes, n_environments, K, weight).to(CPU, torch.float64)
     laid_f, laid_y = lay(blocks, f), lay(blocks, y.unsqueeze(1))
-    runs = codes.unsqueeze(1).expand(-1, K, -1)
+    by_row = Codes(codes.unsqueeze(1).expand(-1, K, -1), n_environments)
+    by_row = by_row if weight is None else Weighted(by_row, weight.unsqueeze(1))
     found = [
         summarise_blocks(form, laid_f, laid_y, blocks, uses, True),
         summarise(*per_sample(form, laid_f, laid_y, True), blocks, uses),
-        summarise(*per_sample(form, f, y.unsqueeze(1), True), Codes(runs, n_environments), uses),
+        summarise(*per_sample(form, f, y.unsqueeze(1), True), by_row, uses),
     ]
     for e in found:
         same_with_gradients([e.mean_risk, e.risk, e.slope], expected, [f])
-        close(e.mass.expand(len(e.risk), -1), q.mean(-1).flatten(0, 1))
+        close(e.mass.expand(len(e.risk), -1), (q.sum(-1) / q.sum((-1, -2)).unsqueeze(-1)).flatten(0, 1))
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, "several targets"])

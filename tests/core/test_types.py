@@ -150,10 +150,10 @@ def some_rows(n=6, **change):
 
 @pytest.mark.parametrize("index", [torch.tensor([4, 0, 0]), torch.tensor([True, False, True, False, False, True])])
 def test_take(index):
-    rows = some_rows()
+    rows = some_rows(weight=torch.arange(6) / 3.0)
     taken = rows.take(index)
     assert len(taken) == 3
-    for name in ("x", "y", "environment", "aux"):
+    for name in ("x", "y", "environment", "aux", "weight"):
         np.testing.assert_array_equal(getattr(taken, name), getattr(rows, name).numpy()[index.numpy()])
     assert taken.names == rows.names
     assert len(rows) == 6, "the rows themselves stay"
@@ -162,6 +162,7 @@ def test_take(index):
 def test_take_without_environment_or_aux():
     taken = some_rows(environment=None, aux=None, names=()).take(torch.tensor([1]))
     assert taken.environment is None
+    assert taken.weight is None
     assert taken.aux is None
     assert taken.x.tolist() == [[2.0, 3.0]]
 

@@ -98,23 +98,28 @@ def train_by_hand(
     """
     x, y, z = task.train.x, task.train.y, task.train.aux
     codes, n_codes = task.train.environment, len(task.train.names)
+    each = torch.ones(len(x), dtype=x.dtype) if task.train.weight is None else task.train.weight  # what rows count
     generator = torch.Generator().manual_seed(seed)
     phi = MLP(x.shape[1], hidden, task.n_outputs).init(seed, generator)
     phi = {k: v.requires_grad_() for k, v in phi.items()}
     adam = torch.optim.Adam(phi.values(), lr=rate)
     if inferred:
-        z = (z - z.mean(0)) / z.std(0, correction=0)
+        mean = (each @ z) / each.sum()
+        z = (z - mean) / ((each @ (z - mean).square()) / each.sum()).sqrt()
         rho = {k: v.requires_grad_() for k, v in AuxNetwork(z.shape[1], inferred).init(generator).items()}
         adam_rho = torch.optim.Adam(rho.values(), lr=rho_rate, maximize=True)
     batches = StratifiedBatches([codes], batch_size, [generator]) if batch_size else None
 
     def membership(rows):
+        """q times the rows' weights: (N, E)."""
         if not inferred:
-            return nn.functional.one_hot(codes[rows], n_codes).double()
+            return nn.functional.one_hot(codes[rows], n_codes).double() * each[rows, None]
         out = torch.relu(z[rows] @ rho["W"].T + rho["b"]) @ rho["V"].T + rho["c"]
         if inferred == 2:
-            return torch.cat([torch.sigmoid(out), 1 - torch.sigmoid(out)], 1)
-        return torch.softmax(out, 1)
+            q = torch.cat([torch.sigmoid(out), 1 - torch.sigmoid(out)], 1)
+        else:
+            q = torch.softmax(out, 1)
+        return q * each[rows, None]
 
     def forward(rows):
         """Losses (N,) as a function of a classifier w that multiplies the logits or the last layer's inputs."""
@@ -158,13 +163,14 @@ def train_by_hand(
 
     def mu_of(q):
         present = (q.sum(0) > 0).double()
-        return q.mean(0) if measure == "empirical" else present / present.sum()
+        return q.sum(0) / q.sum() if measure == "empirical" else present / present.sum()
 
     def risk(rows, q):
         values = forward(rows)[0](1.0)
         if inferred or measure == "empirical":
-            return values.mean()
-        return (mu_of(q) * (q.T @ values) / q.sum(0).clamp_min(1)).sum()
+            return (each[rows] * values).sum() / each[rows].sum()
+        total = q.sum(0)
+        return (mu_of(q) * (q.T @ values) / torch.where(total > 0, total, 1)).sum()
 
     for step in range(steps):
         rows = torch.arange(len(x)) if batches is None else batches.next()[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,8 +18,11 @@ def has(name, hyperparameter):
     return any(h.name == hyperparameter for h in OBJECTIVES[name].hyperparameters)
 
 
-def parameters(name, device, **more):
+def parameters(name, device, weighted=False, **more):
     tasks = [make_simulation(600, (0.999, 0.9), 0.8, random_state=i, n_test=8) for i in range(3)]
+    if weighted:
+        weight = torch.arange(len(tasks[0].train)) % 4 / 2  # some of them 0
+        tasks = [replace(t, train=replace(t.train, weight=weight)) for t in tasks]
     settings = {"steps": 120, "l2": 1e-3, "dtype": torch.float64, **more}
     quick = {"warmup": 60, "penalty_weight": 1e3, "cluster_steps": 30, "rounds": 2}
     settings |= {k: v for k, v in quick.items() if k not in more and has(name, k)}
@@ -55,6 +60,15 @@ def test_so_do_variants(name, settings):
     torch.testing.assert_close(
         parameters(name, "cuda", **settings), parameters(name, "cpu", **settings), rtol=1e-8, atol=1e-10
     )
+
+
+@pytest.mark.parametrize("batch_size", [None, 100])
+@pytest.mark.parametrize("name", ["irm-tv-l1", "minimax-tv-l1", "groupdro", "eiil", "tiva", "lff", "hrm"])
+def test_so_do_weighted_rows(name, batch_size):
+    if name == "hrm" and batch_size is not None:
+        pytest.skip("it has no mini-batches")
+    found = [parameters(name, device, True, batch_size=batch_size) for device in ("cuda", "cpu")]
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)
 
 
 def test_a_diverged_run_is_frozen_on_a_gpu_too():

@@ -398,7 +398,8 @@ def test_every_layout_of_aux_trains_as_the_plain_network(monkeypatch, aux, n_env
     tasks = [task_of(seed=i, aux=auxiliary(aux)) for i in range(2)]
     laid_out = []
 
-    def watched(z, per_set):
+    def watched(z, per_set, weight):
+        assert weight is None
         laid_out.append(type(lay_out(z, per_set)))
         return lay_out(z, per_set)
 
@@ -409,7 +410,7 @@ def test_every_layout_of_aux_trains_as_the_plain_network(monkeypatch, aux, n_env
 
     ours = fit(watched)
     assert laid_out == [LAYOUTS[aux]]
-    theirs = fit(lambda z, per_set: PlainRows(z.transpose(1, 2).contiguous()))
+    theirs = fit(lambda z, per_set, weight: PlainRows(z.transpose(1, 2).contiguous()))
     assert equal(ours, theirs)
     for mine, plain in zip(ours.chunks[0].last.rho.values(), theirs.chunks[0].last.rho.values(), strict=True):
         assert close(mine, plain)

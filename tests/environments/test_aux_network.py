@@ -41,6 +41,23 @@ def test_the_authors_scaling_has_one_mean_and_one_deviation():
     np.testing.assert_allclose(scaled, (other - aux.mean()) / aux.std(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("scaling", ["column", "authors"])
+def test_scaling_by_weighted_rows(scaling):
+    """As scikit-learn weighs them; whole numbers are repeated rows, and rows of weight 0 are not there."""
+    rng = np.random.default_rng(0)
+    aux, times = rng.normal(5, [1, 10, 1e-3], size=(50, 3)), rng.integers(0, 4, 50)
+    aux[times == 0, 0] = 100.0
+    aux[times > 0, 1] = 4.0  # a constant, but for rows that are not there
+    mine = AuxScaler.of(torch.tensor(aux), scaling, torch.tensor(0.3 * times))
+    repeated = AuxScaler.of(torch.tensor(np.repeat(aux, times, axis=0)), scaling)
+    np.testing.assert_allclose(mine.mean, repeated.mean, rtol=1e-12)
+    np.testing.assert_allclose(mine.deviation, repeated.deviation, rtol=1e-9)
+    if scaling == "column":
+        reference = StandardScaler().fit(aux[:, [0, 2]], sample_weight=0.3 * times)
+        np.testing.assert_allclose(mine.mean[[0, 2]], reference.mean_, rtol=1e-12)
+        np.testing.assert_allclose(mine.deviation[[0, 2]], reference.scale_, rtol=1e-9)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("constant", [0.0, 7.0, 0.1, 1999.9])
 @pytest.mark.parametrize("scaling", ["column", "authors"])

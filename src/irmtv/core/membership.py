@@ -3,6 +3,8 @@
 Every membership gives, for a per-row quantity v, the sums  sum_i q_ie v_i  as (R, E), and the masses
 m_e = mean_i q_ie. Means R_e and S_e follow (see `irmtv.core.risk`). Rows come as (T, K, *rows_shape):
 T data sets, K runs on each, R = T K; a trailing axis J (vector classifier) is carried along.
+
+Where rows have weights w of their own, q_ie stands for w_i q_ie throughout, and "the number of rows" for sum_i w_i.
 """
 
 from __future__ import annotations
@@ -54,20 +56,24 @@ class Blocks:
     The rows are put in the order of their environments and cut into blocks of one length, each inside
     one environment, the last block of an environment padded with rows of weight 0. Summing a block is
     one contiguous reduction, and its backward a broadcast: no gather or scatter over N rows, and a
-    cost that does not grow with the number of environments.
+    cost that does not grow with the number of environments. Rows that have weights of their own stand in
+    the same places: their weights take the place of the ones.
     """
 
     order: Tensor  # (T, n_blocks * length) row numbers; pads repeat row 0
-    weight: Tensor | None  # (T, 1, n_blocks, length) of 0 and 1, or None where nothing is padded
+    weight: Tensor | None  # (T, 1, n_blocks, length) row weights, 0 for pads; None where all are 1
     environment: Tensor  # (T, 1, n_blocks) code of each block
-    counts: Tensor  # (T, E) rows per environment
+    counts: Tensor  # (T, E) rows per environment, or the sums of their weights
     length: int
     identity: bool  # block b is environment b, in every data set
     per_set: int = 1  # K, runs per data set
 
     @classmethod
-    def of(cls, codes: Tensor, n_environments: int, per_set: int = 1) -> Blocks:
-        """From environment codes (T, N), int64, for `per_set` runs on each of the T data sets."""
+    def of(cls, codes: Tensor, n_environments: int, per_set: int = 1, weight: Tensor | None = None) -> Blocks:
+        """From environment codes (T, N), int64, for `per_set` runs on each of the T data sets.
+
+        `weight` (T, N) is what each row counts, by default 1.
+        """
         codes = codes.cpu()
         n_sets, n_rows = codes.shape
         counts = torch.stack([torch.bincount(c, minlength=n_environments) for c in codes])  # (T, E)
@@ -75,7 +81,8 @@ class Blocks:
         per_environment = (counts + length - 1) // length  # (T, E) blocks
         n_blocks = int(per_environment.sum(1).max())
         order = torch.zeros(n_sets, n_blocks * length, dtype=torch.int64)
-        weight = torch.zeros(n_sets, n_blocks * length)
+        given = torch.ones(n_sets, n_rows) if weight is None else weight.cpu()
+        laid_out = torch.zeros(n_sets, n_blocks * length, dtype=given.dtype)
         environment = torch.zeros(n_sets, n_blocks, dtype=torch.int64)
         for t in range(n_sets):
             rows = torch.argsort(codes[t], stable=True)
@@ -84,16 +91,16 @@ class Blocks:
             first_slot = (per_environment[t].cumsum(0) - per_environment[t]) * length  # ... in the layout
             slot = torch.arange(n_rows) - first_row[code] + first_slot[code]
             order[t, slot] = rows
-            weight[t, slot] = 1
+            laid_out[t, slot] = given[t, rows]
             used = torch.repeat_interleave(torch.arange(n_environments), per_environment[t])
             environment[t, : len(used)] = used
-        padded = bool((weight == 0).any())
+        as_they_are = weight is None and n_blocks * length == n_rows
         identity = n_blocks == n_environments and bool((environment == torch.arange(n_environments)).all())
         return cls(
             order=order,
-            weight=weight.view(n_sets, 1, n_blocks, length) if padded else None,
+            weight=None if as_they_are else laid_out.view(n_sets, 1, n_blocks, length),
             environment=environment.unsqueeze(1),
-            counts=counts,
+            counts=counts if weight is None else given.new_zeros(counts.shape).scatter_add(1, codes, given),
             length=length,
             identity=identity,
             per_set=per_set,
@@ -314,3 +321,53 @@ class SoftPair:
 
     def half(self, odd: bool) -> SoftPair:
         return SoftPair(self.rho[..., int(odd) :: 2])
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A membership of rows that have weights of their own: w_i q_ie in place of q_ie."""
+
+    base: Codes | Soft | SoftPair
+    weight: Tensor  # (T, 1 or K, N), at least 0
+
+    @property
+    def n_environments(self) -> int:
+        return self.base.n_environments
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        return self.base.rows_shape
+
+    @cached_property
+    def _every(self) -> Tensor:  # (T, K, N)
+        held = {Codes: "codes", Soft: "q", SoftPair: "rho"}[type(self.base)]
+        return self.weight.expand(*getattr(self.base, held).shape[:2], -1)
+
+    @cached_property
+    def total(self) -> Tensor:
+        return _at_least_tiny(self._every.sum(2).flatten())  # a mini-batch may have rows of weight 0 alone
+
+    @cached_property
+    def _counts(self) -> Tensor:  # (R, E)
+        return self.base.sums(self._every)
+
+    @property
+    def rows(self) -> Tensor:
+        if isinstance(self.base, Codes):
+            return _at_least_tiny(self._counts)
+        return at_least_rounding(self._counts, self.total.unsqueeze(1))
+
+    @property
+    def mass(self) -> Tensor:
+        return self._counts / self.total.unsqueeze(1)
+
+    def sums(self, v: Tensor) -> Tensor:
+        return self.base.sums(v * (self.weight.unsqueeze(-1) if v.ndim > 3 else self.weight))
+
+    def half(self, odd: bool) -> Weighted:
+        return Weighted(self.base.half(odd), self.weight[..., int(odd) :: 2])
+
+
+def mean_over_rows(v: Tensor, weight: Tensor | None) -> Tensor:
+    """Of every run: (T, K, *rows_shape) -> (R,). `weight` broadcasts against v and sums to 1 over a run's rows."""
+    return v.flatten(2).mean(2).flatten() if weight is None else (v * weight).flatten(2).sum(2).flatten()

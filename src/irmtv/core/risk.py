@@ -1,6 +1,8 @@
 """From logits to the few numbers per environment that every objective is made of.
 
 m_e = mean_i q_ie,   R_e = sum_i q_ie l_i / sum_i q_ie,   S_e = sum_i q_ie s_i / sum_i q_ie.
+
+Rows with weights w of their own count w_i each, in the mean too: w_i q_ie stands for q_ie, sum_i w_i for N.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from irmtv.core.losses import ClosedForm, Loss
-from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair
+from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair, Weighted
 from irmtv.core.types import Statistics
 
 
@@ -66,7 +68,7 @@ def summarise(
     if slope is not None and "slope" in uses:
         slope_sums = membership.sums(slope)
         if halves:
-            assert isinstance(membership, (Codes, Soft, SoftPair)), "halves are for mini-batches"
+            assert isinstance(membership, (Codes, Soft, SoftPair, Weighted)), "halves are for mini-batches"
             even, odd = membership.half(False), membership.half(True)
             pair = (
                 divide(even.sums(slope[:, :, 0::2]), even.rows),
@@ -151,7 +153,7 @@ class BlockHead:
 
 
 def _needs_environment_sums(membership: Membership, uses: Collection[str]) -> bool:
-    # padded rows must not enter the mean; the sums per environment leave them out
+    # padded rows must not enter the mean, others by their weights; the sums per environment see to both
     return "risk" in uses or getattr(membership, "weight", None) is not None
 
 

@@ -30,6 +30,7 @@ class Rows:
     environment: Tensor | None = None  # (N,) int64 codes into `names`
     aux: Tensor | None = None  # (N, A), float64: times need the digits
     names: tuple[Hashable, ...] = ()  # environment names, by code
+    weight: Tensor | None = None  # (N,) float64, at least 0: what a row counts in every mean; None: all the same
 
     def __len__(self) -> int:
         return self.x.shape[0]
@@ -40,7 +41,29 @@ class Rows:
         def pick(t: Tensor | None) -> Tensor | None:
             return None if t is None else t[index]
 
-        return replace(self, x=self.x[index], y=self.y[index], environment=pick(self.environment), aux=pick(self.aux))
+        return replace(
+            self,
+            x=self.x[index],
+            y=self.y[index],
+            environment=pick(self.environment),
+            aux=pick(self.aux),
+            weight=pick(self.weight),
+        )
+
+
+def weights_of(rows: Sequence[Rows]) -> Tensor | None:
+    """The weights of one data set's rows each: (T, N) float64; None where no data set has rows that count differently.
+
+    Rows that all have one weight count as rows without weights do: nothing at all depends on that number.
+    """
+    weights = [torch.ones(len(r)) if r.weight is None or _all_equal(r.weight) else r.weight for r in rows]
+    if all(_all_equal(w) for w in weights):
+        return None
+    return torch.stack([w.double().cpu() for w in weights])
+
+
+def _all_equal(weight: Tensor) -> bool:
+    return bool((weight == weight[:1]).all())  # of no rows, too
 
 
 @dataclass(frozen=True)
@@ -66,6 +89,8 @@ class Task:
             parts.append(f"{len(self.train.names)} environments")
         if self.train.aux is not None:
             parts.append(f"{self.train.aux.shape[1]} aux columns")
+        if self.train.weight is not None:
+            parts.append("weighted rows")
         if self.held_out is not None:
             parts.append(f"{len(self.held_out)} held-out rows")
         if self.test is not None:

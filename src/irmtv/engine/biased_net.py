@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Binary, Multiclass
+from irmtv.core.membership import mean_over_rows
 from irmtv.engine.guard import Guard
 from irmtv.engine.nets import Module, Net
 from irmtv.engine.optim import Adam, FlatParameters
@@ -50,6 +51,9 @@ class RelativeDifficulty:
         y = stage.targets([t.train for t in stage.tasks])  # (T, N)
         self.classes = y.long().unsqueeze(1).expand(-1, stage.per_set, -1)  # (T, K, N)
         self.n_classes = max(2, stage.n_outputs)
+        # rows of weight 0 are as if they were not there: no class is measured by them
+        weights = stage.weights
+        self.left_out = None if weights is None else (weights == 0).to(stage.device).unsqueeze(1)  # (T, 1, N)
         # in the order of the training rows; NaN before a row's first visit: (T, K, N) each
         self.last = torch.full(self.classes.shape, torch.nan, device=stage.device, dtype=stage.dtype)
         if self.averaged:
@@ -63,7 +67,7 @@ class RelativeDifficulty:
         logits = self.net.forward(self.parameters.views, rows.x, training=True).logits.view(f.shape)
         loss = self.stage.loss.value(logits, rows.y).flatten(2)  # (T, K, n) with a graph
         of_phi = value.flatten(2)
-        self._step(loss, of_phi)
+        self._step(loss, of_phi, None if rows.weight is None else rows.weight.flatten(2))
         with torch.no_grad():
             alive = ~self._per_run(self.guard.dead)
             index = None if rows.numbers is None else rows.numbers.view(loss.shape)  # of these rows
@@ -75,14 +79,14 @@ class RelativeDifficulty:
             _put(self.last, index, torch.where(alive, weight, _at(self.last, index)))
             return torch.where(alive, weight, torch.nan).view(value.shape)
 
-    def _step(self, loss: Tensor, of_phi: Tensor) -> None:
+    def _step(self, loss: Tensor, of_phi: Tensor, weight: Tensor | None) -> None:
         """b's step on its own objective."""
         if self.averaged:
             per_row = loss * gce_weight(loss, self.exponent)
         else:
             per_row = generalised_cross_entropy(loss, self.exponent)
         self.parameters.gradient.zero_()
-        torch.autograd.backward(per_row.mean(2).sum())
+        torch.autograd.backward(mean_over_rows(per_row, weight).sum())
         with torch.no_grad():
             self.parameters.gradient.addcmul_(self.parameters.vector, self.pull)
             # b's objective is bounded: what tells of a failure is the losses that weights are made of
@@ -93,7 +97,8 @@ class RelativeDifficulty:
         """Move the averages (T, K, N) of these rows; theirs, relative to the largest of their class: (T, K, n)."""
         new = moving_average(_at(average, index), value, self.averaging)
         _put(average, index, new)
-        largest = class_maximum(average, self.classes, self.n_classes)
+        seen = average if self.left_out is None else average.masked_fill(self.left_out, torch.nan)
+        largest = class_maximum(seen, self.classes, self.n_classes)
         return relative_to_class(new, _at(self.classes, index), largest)
 
     def state(self) -> dict[str, Tensor]:

@@ -70,13 +70,15 @@ class ClusterRisks(Protocol):
 class GramRisks:
     """For squared errors: R_e = (w' A_e w - 2 w' c_e) / C + constant, summed over the C targets."""
 
-    def __init__(self, x: Tensor, y: Tensor, codes: Tensor, n_clusters: int) -> None:
-        """x (T, N, D + 1), y (T, N, C), codes (R, N)."""
+    def __init__(self, x: Tensor, y: Tensor, codes: Tensor, n_clusters: int, weight: Tensor | None = None) -> None:
+        """x (T, N, D + 1), y (T, N, C), codes (R, N), weight (R, N)."""
         n_sets, size = len(x), x.shape[2]
         self.factor = 2 / y.shape[2]
         one_hot = torch.nn.functional.one_hot(codes, n_clusters).double().transpose(1, 2)  # (R, E, N)
-        self.rows = one_hot.sum(2).to(x)
-        share = one_hot / one_hot.sum(2, keepdim=True).clamp_min(1)
+        counted = one_hot if weight is None else one_hot * weight.unsqueeze(1)
+        rows = counted.sum(2)
+        self.rows = rows.to(x)
+        share = counted / torch.where(rows > 0, rows, 1).unsqueeze(2)
         x, both = x.double(), torch.cat([x, y], 2).double()  # sums in float64: a gradient is a small difference of them
         per_set = len(codes) // n_sets
         products = [(share[r].unsqueeze(1) * both[r // per_set].T) @ x[r // per_set] for r in range(len(codes))]
@@ -93,14 +95,24 @@ class GramRisks:
 class RowRisks:
     """For any loss, from the rows."""
 
-    def __init__(self, x: Tensor, y: Tensor, codes: Tensor, n_clusters: int, loss: Loss, n_outputs: int) -> None:
-        """x (T, N, D + 1), y (T, N) or (T, N, C), codes (R, N)."""
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        codes: Tensor,
+        n_clusters: int,
+        loss: Loss,
+        n_outputs: int,
+        weight: Tensor | None = None,
+    ) -> None:
+        """x (T, N, D + 1), y (T, N) or (T, N, C), codes (R, N), weight (R, N)."""
         self.x, self.x_t = x, x.transpose(1, 2).contiguous()
         self.y, self.loss, self.n_outputs, self.n_sets = y.unsqueeze(1), loss, n_outputs, len(x)
         one_hot = torch.nn.functional.one_hot(codes, n_clusters).to(x).transpose(1, 2)  # (R, E, N)
-        self.rows = one_hot.sum(2)
         self.own = one_hot.unsqueeze(2).contiguous()  # (R, E, 1, N)
-        self.share = self.own / self.rows.clamp_min(1)[:, :, None, None]
+        counted = one_hot if weight is None else one_hot * weight.unsqueeze(1).to(x)
+        self.rows = counted.sum(2)
+        self.share = counted.unsqueeze(2).contiguous() / torch.where(self.rows > 0, self.rows, 1)[:, :, None, None]
 
     def gradients(self, w: Tensor, curve: bool = False) -> Tensor:
         f = logits(self.x_t, w)  # (R, 1 or E, C, N)
@@ -137,6 +149,14 @@ class RowRisks:
 def logits(x_t: Tensor, w: Tensor) -> Tensor:
     """x_t (T, D + 1, N), w (R, ..., D + 1) -> (R, ..., N)."""
     return (w.reshape(len(x_t), -1, w.shape[-1]) @ x_t).view(*w.shape[:-1], x_t.shape[2])
+
+
+def _column_means(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Over the rows: (T, N, ...) -> (T, 1, ...), by their weights (T, N) where they have any."""
+    if weights is None:
+        return values.mean(1, keepdim=True)
+    share = (weights / weights.sum(1, keepdim=True)).to(values.dtype)
+    return (share.view(*share.shape, *(1,) * (values.ndim - 2)) * values).sum(1, keepdim=True)
 
 
 class Gates:
@@ -222,11 +242,13 @@ class HrmProgram(Program):
         x = stage.inputs(rows)
         self.y = stage.targets(rows)
         self.x = torch.cat([x, torch.ones_like(x[..., :1])], 2)  # (T, N, D + 1)
+        weights = None if stage.weights is None else stage.weights.to(stage.device)  # (T, N)
+        self.weight = None if weights is None else weights.repeat_interleave(stage.per_set, 0)  # (R, N)
         # what the front end reads
         self.front_x, self.front_y = self.x, self.y
         if not self.static["cluster_intercept"]:
-            self.front_x = x - x.mean(1, keepdim=True)
-            self.front_y = self.y - self.y.mean(1, keepdim=True) if isinstance(self.loss, Squared) else self.y
+            self.front_x = x - _column_means(x, weights)
+            self.front_y = self.y - _column_means(self.y, weights) if isinstance(self.loss, Squared) else self.y
         self.front_x_t = self.front_x.transpose(1, 2).contiguous()
         n_runs, n_rows, n_features = stage.n_runs, x.shape[1], x.shape[2]
         self.gates = Gates(stage, n_features)
@@ -288,8 +310,8 @@ class HrmProgram(Program):
 
     def _risks(self, x: Tensor, y: Tensor, codes: Tensor, n_clusters: int) -> ClusterRisks:
         if isinstance(self.loss, Squared):
-            return GramRisks(x, y.view(*y.shape[:2], -1), codes, n_clusters)
-        return RowRisks(x, y, codes, n_clusters, self.loss, self.stage.n_outputs)
+            return GramRisks(x, y.view(*y.shape[:2], -1), codes, n_clusters, self.weight)
+        return RowRisks(x, y, codes, n_clusters, self.loss, self.stage.n_outputs, self.weight)
 
     # ---- front end -------------------------------------------------------------------------------------------
 
@@ -297,7 +319,7 @@ class HrmProgram(Program):
         """New clusters (R, N) of every run; a run whose clusters have settled waits for the others."""
         stage, n = self.stage, self.static["n_clusters"]
         held = self.guard.dead.clone()
-        labels = [torch.randint(n, (self.codes.shape[1],), generator=g) for g in stage.generators]
+        labels = [self._random_labels(g) for g in stage.generators]
         self.codes = torch.where(held.unsqueeze(1), self.codes, torch.stack(labels).to(stage.device))
         starts, size = [], self.front_x.shape[2]
         for s, g in zip(stage.settings, stage.generators, strict=True):
@@ -315,11 +337,20 @@ class HrmProgram(Program):
             self._fit(models, self._risks(self.front_x, self.front_y, self.codes, n), wanted, rate * moving)
             new = self._nearest(models.views["w"].detach())
             moving &= ~self.guard.dead
-            moved = (new != self.codes).to(rate.dtype).mean(1)
+            moved = self._share_of_rows(new != self.codes, rate.dtype)
             self.codes = torch.where(moving.unsqueeze(1), new, self.codes)
             moving &= moved > limit
             if not bool(moving.any()):
                 break
+
+    def _random_labels(self, generator: torch.Generator) -> Tensor:
+        return torch.randint(self.static["n_clusters"], (self.codes.shape[1],), generator=generator)
+
+    def _share_of_rows(self, which: Tensor, dtype: torch.dtype) -> Tensor:
+        """(R, N) bool -> (R,)."""
+        if self.weight is None:
+            return which.to(dtype).mean(1)
+        return ((which * self.weight).sum(1) / self.weight.sum(1)).to(dtype)
 
     def _fit(self, models: FlatParameters, risks: ClusterRisks, wanted: Tensor, rate: Tensor) -> None:
         """Every cluster's model to its own rows."""

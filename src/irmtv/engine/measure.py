@@ -33,14 +33,15 @@ class LearnedMeasure:
         self.adjustment: Tensor | None = None
         if self.objective.infers is not None:
             return
-        counts = torch.stack([_counts(t.train.environment, n_environments) for t in stage.tasks])  # (T, E)
+        counts, effective = _rows_of(stage, n_environments)  # (T, E)
         each = counts.repeat_interleave(stage.per_set, 0).to(stage.device, stage.dtype)  # (R, E)
         self.shares = each / each.sum(1, keepdim=True)
         there = (each > 0).to(stage.dtype)
         uniform = stage.static.get("measure_start") == "uniform"
         self.mu.copy_(there / there.sum(1, keepdim=True) if uniform else self.shares)
         if any(s.get("adjustment") for s in stage.settings):
-            self.adjustment = stage.column("adjustment").unsqueeze(1) / each.clamp_min(1).sqrt()
+            known = effective.repeat_interleave(stage.per_set, 0).to(stage.device, stage.dtype)
+            self.adjustment = stage.column("adjustment").unsqueeze(1) / known.clamp_min(1).sqrt()
 
     def of(self, e: Statistics) -> Tensor:
         """The present measure: (R, E)."""
@@ -103,6 +104,18 @@ class LearnedMeasure:
         return {"measure": self.mu.clone() if self.shares is not None else torch.where(self.begun, self.mu, torch.nan)}
 
 
-def _counts(codes: Tensor | None, n_environments: int) -> Tensor:
-    assert codes is not None  # `check_tasks` saw to it
-    return torch.bincount(codes, minlength=n_environments)
+def _rows_of(stage: Stage, n_environments: int) -> tuple[Tensor, Tensor]:
+    """What the rows of every environment count together, and how many rows' worth of knowledge they are: (T, E) each.
+
+    The same, unless rows have weights: then sum w, and (sum w)^2 / sum w^2.
+    """
+    codes = [t.train.environment for t in stage.tasks if t.train.environment is not None]  # `check_tasks` saw to it
+    if stage.weights is None:
+        counts = torch.stack([torch.bincount(c, minlength=n_environments) for c in codes])
+        return counts, counts
+
+    def sums(weights: Tensor) -> Tensor:
+        return weights.new_zeros(len(codes), n_environments).scatter_add(1, torch.stack(codes), weights)
+
+    counts = sums(stage.weights)
+    return counts, counts.square() / sums(stage.weights.square()).clamp_min(torch.finfo(counts.dtype).tiny)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from irmtv.core.losses import ClosedForm
-from irmtv.core.membership import Blocks, Membership
+from irmtv.core.membership import Blocks, Membership, Soft, SoftPair, Weighted, mean_over_rows
 from irmtv.core.risk import BlockHead, LastLayer, per_sample, summarise, summarise_blocks
 from irmtv.core.types import Statistics, Task
 from irmtv.engine.capture import CapturedStep
@@ -35,6 +35,7 @@ from irmtv.engine.shared import follow, leaders
 from irmtv.engine.snapshots import Snapshot, Watcher
 from irmtv.engine.sources import SOURCES
 from irmtv.engine.stage import Stage
+from irmtv.engine.start import Start
 from irmtv.engine.weights import PenaltyWeights, Phase
 from irmtv.objectives.base import Objective, Weight
 from irmtv.objectives.lambda_phi import worst_risk_objective
@@ -57,10 +58,11 @@ class Program:
         keep_states: bool,
         device: torch.device,
         dtype: torch.dtype,
+        start: Start | None = None,
     ) -> None:
-        same = (tasks, objective, settings, net, rule, snapshot_every, keep_states, device, dtype)
+        same = (tasks, objective, settings, net, rule, snapshot_every, keep_states, device, dtype, start)
         self._others_like_it: Callable[[Chunk], Program] = lambda some: Program(some, *same)
-        self._settings = settings
+        self._settings, self._start = settings, start
         self.stage = stage = Stage(chunk, tasks, settings, objective, device, dtype)
         self.objective = objective = stage.objective
         self.chunk, self.rule, self.snapshot_every = chunk, rule, snapshot_every
@@ -77,6 +79,8 @@ class Program:
                 f"Got net={type(self.net).__name__}."
             )
         starts = [self.net.init(int(s["seed"]), g) for s, g in zip(stage.settings, stage.generators, strict=True)]
+        if start is not None:  # drawn all the same: whoever draws after Phi draws the same numbers
+            starts = start.put(starts, chunk.runs)
         self.phi = FlatParameters(starts, device, dtype)
         self.adam = Adam(self.phi, stage.column("learning_rate"))
         self.l2 = stage.column("l2")
@@ -157,7 +161,7 @@ class Program:
         """Let one run of each kind go through the common warm-up for all; the step at which it ends."""
         own = isinstance(self.net, (MLP, Conv1d)) and self.rows.batches is None
         own &= self.rule in STREAMING.values()  # a user's function may count on all runs
-        found = leaders(self.chunk, self.objective, self._settings) if own else None
+        found = leaders(self.chunk, self.objective, self._settings, self._start) if own else None
         if found is None:
             return 0
         chunk, place, until = found
@@ -283,7 +287,7 @@ class Program:
         assert self.row_weights is not None
         value = self.loss.value(f, rows.y)
         weight = self.row_weights.weigh(rows, f.detach(), value.detach())
-        total = (weight * value).flatten(2).mean(2).flatten()
+        total = mean_over_rows(weight * value, rows.weight)
         torch.autograd.backward(total.sum())
         return total.detach()
 
@@ -297,18 +301,19 @@ class Program:
             self._climb(value.detach(), None if slope is None else slope.detach(), rows, halves)
         if phase.penalised or rows.given is not None:
             return summarise(value, slope, rows.given or self._inferred(rows, phase), self.uses, halves)
-        assert self.source is not None
-        return Statistics(self.source.mean(value), self.no_mass)  # Phi does not see rho yet
+        assert self.source is not None  # Phi does not see rho yet
+        mean = self.source.mean(value) if rows.weight is None else mean_over_rows(value, rows.weight)
+        return Statistics(mean, self.no_mass)
 
     def _climb(self, value: Tensor, slope: Tensor | None, rows: StepRows, halves: bool) -> None:
         """One step of the environments up the penalties; Phi stands still."""
         source = self.source
         assert source is not None
-        source.before_climbing(rows.inferred, rows.y)
+        source.before_climbing(rows.inferred, rows.y, rows.weight)
         if source.parameters is None or source.adam is None:
             return
         source.parameters.gradient.zero_()
-        e = self._seen(summarise(value, slope, source.membership(rows.inferred), self.uses, halves))
+        e = self._seen(summarise(value, slope, self._from_source(rows), self.uses, halves))
         penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
         torch.autograd.backward((self.weights.relative * penalties).sum())
         self.guard.check_other(source.parameters, self.stage.now, source.adam)
@@ -318,12 +323,17 @@ class Program:
         """q for Phi's step. While nobody infers, on the full batch, it is the same at every step."""
         if self._membership is not None:
             return self._membership
-        assert self.source is not None
         with torch.no_grad():
-            membership = self.source.membership(rows.inferred)
+            membership = self._from_source(rows)
         if phase.climbing is None and self.rows.batches is None:
             self._membership = membership
         return membership
+
+    def _from_source(self, rows: StepRows) -> Membership:
+        """The present q of these rows, with their weights."""
+        assert self.source is not None
+        q = self.source.membership(rows.inferred)
+        return Weighted(q, rows.weight) if rows.weight is not None and isinstance(q, (Soft, SoftPair)) else q
 
     @torch.no_grad()
     def _training_slopes(self) -> Tensor:

@@ -35,7 +35,7 @@ class RhoOnAux:
         if as_they_are:
             self.all_rows = PlainRows(self.aux.transpose(1, 2).contiguous())
         else:
-            self.all_rows = lay_out(self.aux, self.stage.per_set)
+            self.all_rows = lay_out(self.aux, self.stage.per_set, self.stage.weights)
         if isinstance(self.all_rows, GroupedRows):
             return self.all_rows.order, self.all_rows.blocks.rows_shape
         return self.all_rows.order, (self.aux.shape[1],)
@@ -52,7 +52,7 @@ class RhoOnAux:
             return self.all_rows.blocks.mean(value)
         return value.flatten(2).mean(2).flatten()
 
-    def before_climbing(self, rows: AuxRows, y: Tensor) -> None:
+    def before_climbing(self, rows: AuxRows, y: Tensor, weight: Tensor | None) -> None:
         pass
 
     def views(self) -> Mapping[str, Tensor]:

@@ -45,7 +45,7 @@ class RowEnvironments:
     def mean(self, value: Tensor) -> Tensor:
         return value.flatten(2).mean(2).flatten()
 
-    def before_climbing(self, rows: Tensor | None, y: Tensor) -> None:
+    def before_climbing(self, rows: Tensor | None, y: Tensor, weight: Tensor | None) -> None:
         pass
 
     def membership(self, rows: Tensor | None) -> SoftPair:
@@ -66,7 +66,13 @@ class RowEnvironments:
         self.known[ending] = True
 
     def _ascend(self, slope: Tensor, which: Tensor) -> Tensor:
-        """Gradient steps on frozen slopes (r, N) of the runs `which`, then a hard split."""
+        """Gradient steps on frozen slopes (r, N) of the runs `which`, then a hard split.
+
+        The value that they climb is made of means of the slopes: a row of weight w has w times its slope in them.
+        """
+        shares = self.stage.shares()
+        if shares is not None:
+            slope = slope * (shares * shares.shape[1])[which // self.stage.per_set]
         starts = [self.starts[r] for r in which.tolist()]
         logits = FlatParameters(starts, self.stage.device, self.stage.dtype)
         adam, a = Adam(logits, self.rate[which], maximise=True), logits.views["a"].detach()

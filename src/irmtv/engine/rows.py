@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from irmtv.core.membership import Blocks, Codes, Membership
+from irmtv.core.membership import Blocks, Codes, Membership, Weighted
 from irmtv.engine.batches import BalancedBatches, Batches, StratifiedBatches
 from irmtv.engine.nets import Module, Net
 from irmtv.engine.sources import Source
 from irmtv.engine.stage import Stage
+from irmtv.environments.aux_network import GroupedRows
 
 FULL_BATCH_BELOW, BATCH_ROWS = 100_000, 1024
 
@@ -25,6 +26,7 @@ class StepRows(NamedTuple):
     numbers: Tensor | None  # (R, b) which rows they are; None for all rows
     given: Membership | None  # given environments; None where they are inferred
     inferred: Any  # what the source of inferred environments reads of them
+    weight: Tensor | None = None  # (T, 1 or K, *shape) what each counts, summing to 1; None: all the same
 
 
 class TrainingRows:
@@ -34,7 +36,7 @@ class TrainingRows:
         x, y = stage.inputs(rows), stage.targets(rows)  # (T, N, ...), (T, N) or (T, N, C)
         n_rows = x.shape[1]
         codes = torch.stack([_codes(r.environment, n_rows) for r in rows])  # (T, N)
-        self.n_environments = n_environments
+        self.n_environments, self.shares = n_environments, stage.shares()
         size = stage.static["batch_size"]
         if size == "auto":
             size = None if n_rows < FULL_BATCH_BELOW else BATCH_ROWS
@@ -49,15 +51,16 @@ class TrainingRows:
         as_they_are = isinstance(net, Module)
         order: Tensor | None = None
         shape: tuple[int, ...] = (n_rows,)
-        given: Blocks | Codes | None = None
+        given: Blocks | Codes | Weighted | None = None
         if source is not None:
             order, shape = source.arrange(as_they_are)
         elif as_they_are:
             shared = codes.to(stage.device).unsqueeze(1).expand(-1, stage.per_set, -1)
             given = Codes(shared, n_environments)
+            given = given if self.shares is None else Weighted(given, self.shares.unsqueeze(1))
         else:
             needed = codes if needs_codes else torch.zeros_like(codes)  # ERM: one block, nothing padded
-            blocks = Blocks.of(needed, n_environments if needs_codes else 1, stage.per_set)
+            blocks = Blocks.of(needed, n_environments if needs_codes else 1, stage.per_set, stage.weights)
             given = blocks = blocks.to(stage.device, stage.dtype)
             order, shape = blocks.order, blocks.rows_shape
         if order is not None:
@@ -65,7 +68,19 @@ class TrainingRows:
             x, y = x[index, order], y[index, order]
         inferred = None if source is None else source.rows(None)
         y = y.view(stage.n_sets, 1, *shape, *y.shape[2:])
-        self.whole = StepRows(net.prepare(x), y, shape, None, given, inferred)
+        weight = self._laid_out(order, given, inferred)
+        self.whole = StepRows(net.prepare(x), y, shape, None, given, inferred, weight)
+
+    def _laid_out(self, order: Tensor | None, given: Membership | None, inferred: Any) -> Tensor | None:
+        """The rows' shares where the rows are: (T, 1, *shape), 0 for those that fill up a block."""
+        blocks = inferred.blocks if isinstance(inferred, GroupedRows) else given
+        if self.shares is None:
+            return None
+        if isinstance(blocks, Blocks):
+            assert blocks.weight is not None  # which rows with weights always have
+            return blocks.weight / blocks.counts.sum(1).view(-1, 1, 1, 1)
+        shares = self.shares if order is None else self.shares.gather(1, order)
+        return shares.unsqueeze(1)
 
     def next(self) -> StepRows:
         """This step's rows."""
@@ -78,10 +93,15 @@ class TrainingRows:
         # every run has rows of its own, so each is a data set of its own in the first layer
         x = self.net.prepare(self.x[sets, index])
         y = self.y[sets, index].view(stage.n_sets, stage.per_set, size, *self.y.shape[2:])
+        weight = None
+        if self.shares is not None:
+            weight = self.shares[sets, index].view(stage.n_sets, stage.per_set, size)
+            # a batch may have rows of weight 0 alone
+            weight = weight / weight.sum(2, keepdim=True).clamp_min(torch.finfo(weight.dtype).tiny)
         if self.source is not None:
-            return StepRows(x, y, (size,), index, None, self.source.rows(index))
-        codes = self.codes[sets, index].view(stage.n_sets, stage.per_set, size)
-        return StepRows(x, y, (size,), index, Codes(codes, self.n_environments), None)
+            return StepRows(x, y, (size,), index, None, self.source.rows(index), weight)
+        codes = Codes(self.codes[sets, index].view(stage.n_sets, stage.per_set, size), self.n_environments)
+        return StepRows(x, y, (size,), index, codes if weight is None else Weighted(codes, weight), None, weight)
 
 
 def _codes(environment: Tensor | None, n_rows: int) -> Tensor:

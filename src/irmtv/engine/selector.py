@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from irmtv.core.membership import mean_over_rows
 from irmtv.core.types import Rows
 from irmtv.engine.nets import MLP, Net, Parameters
 from irmtv.engine.optim import Adam, FlatParameters
@@ -45,7 +46,7 @@ class Selector:
         """Without noise and without a graph: (R, D + A), 0 closed, 1 open."""
         return gate(self.parameters.views["mu"].detach())
 
-    def step(self, z: Tensor, y: Tensor, moves: Tensor) -> None:
+    def step(self, z: Tensor, y: Tensor, moves: Tensor, weight: Tensor | None) -> None:
         """One step on inputs (T or R, D + A, N) by the runs that `moves` (R,) names; the others stand still."""
         stage, views = self.stage, self.parameters.views
         self.parameters.gradient.zero_()
@@ -53,7 +54,7 @@ class Selector:
         noisy = gate(views["mu"], noise, self.sigma)
         f = self.h.forward(gated(views, "W0", noisy), z).logits
         value = stage.loss.value(f.view(stage.n_sets, stage.per_set, *f.shape[1:]), y)  # (T, K, N)
-        total = selector_loss(value.flatten(2).mean(2).flatten(), density(views["mu"], self.sigma), self.weight)
+        total = selector_loss(mean_over_rows(value, weight), density(views["mu"], self.sigma), self.weight)
         torch.autograd.backward(total.sum())
         # what is not finite here is not finite in Phi, which reads the same inputs: the guard reports it there
         self.parameters.gradient.nan_to_num_(0, 0, 0)
@@ -82,11 +83,11 @@ class RhoOnTheRest(RhoOnAux):
     def arrange(self, as_they_are: bool) -> tuple[Tensor | None, tuple[int, ...]]:
         return super().arrange(True)  # every run has gates of its own: rows that agree in some columns save nothing
 
-    def before_climbing(self, rows: AuxRows, y: Tensor) -> None:
+    def before_climbing(self, rows: AuxRows, y: Tensor, weight: Tensor | None) -> None:
         assert isinstance(rows, PlainRows)
         # whoever is held still in rho, after its warm-up or for being frozen, is held still in the selector
         rates = self.parameters.by_name(self.adam.rate)["W"][:, 0, 0]
-        self.selector.step(rows.z, y, rates > 0)
+        self.selector.step(rows.z, y, rates > 0, weight)
 
     def views(self) -> Mapping[str, Tensor]:
         return gated(super().views(), "W", 1 - self.selector.gates())

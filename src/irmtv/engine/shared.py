@@ -14,6 +14,7 @@ from torch import Tensor
 
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.plan import Chunk
+from irmtv.engine.start import Start
 from irmtv.objectives.base import Objective
 from irmtv.objectives.parameters import warmup_steps
 
@@ -22,7 +23,7 @@ LATE = frozenset({"penalty_weight", "max_penalty_weight", "weight_learning_rate"
 
 
 def leaders(
-    chunk: Chunk, objective: Objective, settings: Sequence[Mapping[str, Any]]
+    chunk: Chunk, objective: Objective, settings: Sequence[Mapping[str, Any]], start: Start | None = None
 ) -> tuple[Chunk, Tensor, int] | None:
     """The runs to train in place of all, for every run of the chunk its leader (R,), and until which step.
 
@@ -44,7 +45,8 @@ def leaders(
     for t in range(len(chunk.data)):
         known: dict[Any, int] = {}
         for i in chunk.runs[t * per_set : (t + 1) * per_set]:
-            key = tuple((k, repr(v)) for k, v in sorted(settings[i].items()) if k not in LATE)
+            key: Any = tuple((k, repr(v)) for k, v in sorted(settings[i].items()) if k not in LATE)
+            key = key if start is None else (key, start.key(i))
             if key not in known:
                 known[key] = len(runs)
                 runs.append(i)

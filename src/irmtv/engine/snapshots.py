@@ -10,19 +10,22 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Loss
-from irmtv.core.membership import Codes, Membership, Soft, SoftPair
+from irmtv.core.membership import Codes, Membership, Soft, SoftPair, Weighted
 from irmtv.core.risk import divide, per_sample
-from irmtv.core.types import Rows
+from irmtv.core.types import Rows, weights_of
 from irmtv.engine.nets import Net, Parameters
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment of R runs. Means over the rows of each environment; `rows` says how many there are."""
+    """One moment of R runs. Means over the rows of each environment; `rows` says how many there are.
+
+    Rows with weights count by them, in `rows` too: in means over environments each has what its rows weigh.
+    """
 
     step: int
     on: Literal["held-out", "train"]
-    rows: Tensor  # (R, E) q-weighted number of rows
+    rows: Tensor  # (R, E) q-weighted number of rows, or sum of their weights
     risk: Tensor  # (R, E) mean loss
     risk_cov: Tensor  # (R, E) squared standard errors; (R, E, E) covariances where environments share rows (inferred)
     slope: Tensor  # (R, E) mean slope, (R, E, J) for a vector classifier
@@ -119,6 +122,8 @@ class Watcher:
         self.x, self.y = net.prepare(x), y.unsqueeze(1)  # (T, 1, N, ...)
         given = [r.environment if r.environment is not None else torch.zeros(len(r)).long() for r in rows]
         codes = torch.stack(given).to(x.device).unsqueeze(1).expand(-1, per_set, -1)
+        weights = weights_of(rows)
+        self.weight = None if weights is None else weights.to(x.device, x.dtype).unsqueeze(1)  # (T, 1, N)
         self.codes = Codes(codes, n_environments)
 
     @torch.no_grad()
@@ -128,6 +133,9 @@ class Watcher:
         value, slope = per_sample(self.loss, f, self.y, True, out.last, self.vector)
         assert slope is not None
         membership: Membership = self.codes if self.inferred is None else self.inferred()
+        if self.weight is not None:
+            assert isinstance(membership, (Codes, Soft, SoftPair))  # of other rows nobody has blocks
+            membership = Weighted(membership, self.weight)
         rows = membership.rows.to(f.dtype)
         present = ~_absent(membership)
 
@@ -162,24 +170,52 @@ def covariance_of_means(membership: Membership, v: Tensor) -> Tensor:
     covariance matrix sum_i q_ie q_if (v_i - mean_e)(v_i - mean_f) / (Q_e Q_f), (R, E, E) or (R, E, E, J), Q_e the rows
     of e, each factor times sqrt(n / (n - 1)) with n = Q^2 / sum q^2 the effective rows, as for hard ones. NaN where an
     environment has no rows.
+
+    Rows with weights w have w q in place of q: for environments that share no row the standard errors are those of
+    weighted means, sum_i w_i^2 (v_i - mean_e)^2 / (sum_i w_i)^2 n / (n - 1).
     """
     v = v.double()
     absent = _absent(membership).expand(v.shape[0] * v.shape[1], -1)  # (R, E)
+    if isinstance(membership, Weighted) and isinstance(membership.base, Codes):
+        errors = _errors_of_weighted_means(membership.base, membership.weight.double(), v)
+        return errors.masked_fill(absent if errors.ndim == 2 else absent.unsqueeze(-1), torch.nan)
     rows = membership.rows.double()
-    if not isinstance(membership, (Soft, SoftPair)):
+    base = membership.base if isinstance(membership, Weighted) else membership
+    if not isinstance(base, (Soft, SoftPair)):
         means = divide(membership.sums(v), rows)
         spread = divide(membership.sums(v.square()), rows) - means.square()
         variance = divide(spread.clamp_min(0), (rows - 1).clamp_min(1))  # one row alone: 0, nothing is known
         return variance.masked_fill(absent if means.ndim == 2 else absent.unsqueeze(-1), torch.nan)
-    soft = Soft(membership.q.double())  # trained in float32 as a rule
+    soft = Soft(base.q.double())  # trained in float32 as a rule
+    if isinstance(membership, Weighted):
+        soft = Soft(soft.q * membership.weight.double().unsqueeze(2))
     means = divide(soft.sums(v), rows)
     q = soft.q.flatten(0, 1).unsqueeze(-1)  # (R, E, N, 1)
     v = v.flatten(0, 1).unsqueeze(1)  # (R, 1, N) or (R, 1, N, J)
     v = v if v.ndim == 4 else v.unsqueeze(-1)
-    effective = (rows.square() / q.squeeze(-1).square().sum(-1)).clamp_min(1)  # (R, E)
-    small = (effective / (effective - 1).clamp_min(1e-3)).clamp_max(2).sqrt()
+    small = _small_sample(rows, q.squeeze(-1).square().sum(-1)).sqrt()  # (R, E)
     off = q * (v - means.view(*means.shape[:2], 1, -1)) * (small / rows).view(*rows.shape, 1, 1)  # (R, E, N, J)
     matrix = torch.einsum("renj,rfnj->refj", off, off)
     either = absent.unsqueeze(1) | absent.unsqueeze(2)
     matrix = matrix.masked_fill(either.unsqueeze(-1), torch.nan)
     return matrix.squeeze(-1) if means.ndim == 2 else matrix
+
+
+def _errors_of_weighted_means(hard: Codes, weight: Tensor, v: Tensor) -> Tensor:
+    """Squared standard errors of the environments' weighted means, (R, E) or (R, E, J); weight (T, 1 or K, N)."""
+    weight = weight.expand(hard.codes.shape)
+    total = hard.sums(weight)  # (R, E)
+    trailing = v.shape[3:]
+    index = hard.codes.view(*hard.codes.shape, *(1,) * len(trailing)).expand_as(v)
+    each = weight.view(*weight.shape, *(1,) * len(trailing))
+    means = divide(hard.sums(each * v), total)
+    own = means.view(*v.shape[:2], *means.shape[1:]).gather(2, index)  # of every row's environment
+    spread = hard.sums((each * (v - own)).square())
+    factor = _small_sample(total, hard.sums(weight.square()))
+    return divide(divide(spread, total), total) * (factor if means.ndim == 2 else factor.unsqueeze(-1))
+
+
+def _small_sample(total: Tensor, squares: Tensor) -> Tensor:
+    """n / (n - 1) of the n = (sum w)^2 / sum w^2 rows that rows of weights w are worth, at most 2."""
+    effective = (total.square() / squares.clamp_min(torch.finfo(squares.dtype).tiny)).clamp_min(1)
+    return (effective / (effective - 1).clamp_min(1e-3)).clamp_max(2)

@@ -43,14 +43,19 @@ class Source(Protocol):
         ...
 
     def mean(self, value: Tensor) -> Tensor:
-        """Mean over the rows of every run, pads left out: (R,)."""
+        """Mean over the rows of every run, pads left out: (R,). Of rows without weights of their own."""
         ...
 
-    def before_climbing(self, rows: Any, y: Tensor) -> None:
-        """Whatever it does at every step at which it climbs, before it climbs the penalties."""
+    def before_climbing(self, rows: Any, y: Tensor, weight: Tensor | None) -> None:
+        """Whatever it does at every step at which it climbs, before it climbs the penalties.
+
+        `weight` (T, 1 or K, N) is what each row counts, summing to 1; None where all count the same.
+        """
         ...
 
-    def membership(self, rows: Any) -> Membership: ...
+    def membership(self, rows: Any) -> Membership:
+        """Their q; with the rows' weights in it only where the rows come in blocks."""
+        ...
 
     def begin(self, acting: Tensor, before: Tensor, slopes: Callable[[], Tensor]) -> None:
         """A phase begins in which the penalty acts on the runs `acting` (R,), as it did on those `before`.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Rows, Task
+from irmtv.core.types import Rows, Task, weights_of
 from irmtv.engine.noise import Noise
 from irmtv.engine.plan import Chunk
 from irmtv.environments.aux_network import AuxScaler
@@ -35,6 +35,7 @@ class Stage:
         self.loss, self.n_outputs = self.tasks[0].loss, self.tasks[0].n_outputs
         self.n_sets, self.n_runs = len(chunk.data), len(chunk.runs)
         self.per_set = self.n_runs // self.n_sets
+        self.weights = weights_of([t.train for t in self.tasks])  # (T, N) float64, or None: all rows count the same
         self.steps: int = self.static["steps"]
         # a run's randomness is its own: its seed alone decides, whatever trains beside it
         self.generators = [torch.Generator().manual_seed(int(s["seed"])) for s in self.settings]
@@ -48,7 +49,8 @@ class Stage:
             return ()
         # `check_tasks` saw to it that all have aux
         aux = [t.train.aux for t in self.tasks if t.train.aux is not None]
-        return tuple(AuxScaler.of(a, self.static["aux_scaling"]) for a in aux)
+        weights = [None] * len(aux) if self.weights is None else list(self.weights)
+        return tuple(AuxScaler.of(a, self.static["aux_scaling"], w) for a, w in zip(aux, weights, strict=True))
 
     @property
     def now(self) -> int | Tensor:
@@ -92,3 +94,9 @@ class Stage:
         """(T, N) or (T, N, C)."""
         y = torch.stack([r.y for r in rows]).to(self.device)
         return y.to(self.dtype) if y.is_floating_point() else y
+
+    def shares(self) -> Tensor | None:
+        """What each training row counts, summing to 1 over a data set: (T, N); None where all count the same."""
+        if self.weights is None:
+            return None
+        return (self.weights / self.weights.sum(1, keepdim=True)).to(self.device, self.dtype)

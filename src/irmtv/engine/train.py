@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from irmtv.core.messages import shown
 from irmtv.core.types import Runs, Task
@@ -31,6 +31,7 @@ from irmtv.engine.settings import (
     warn_of_frozen_rho,
 )
 from irmtv.engine.snapshots import History
+from irmtv.engine.start import Start
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.selection import Rule, as_rule
@@ -79,6 +80,7 @@ def train(
     select: str | Rule = "fixed",
     snapshot_every: int | None = None,
     keep_states: bool = False,
+    start: Mapping[str, Tensor] | None = None,
     progress: Callable[[Progress], None] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -106,6 +108,9 @@ def train(
         (plain risk minimisation) among them.
     snapshot_every : measure all runs every so many steps, on the task's held-out rows or, without, the training rows.
     keep_states : keep all runs' parameters at every snapshot, so that `fitted.at(step)` can go back to it.
+    start : parameters from which Phi starts, in place of a random start: name -> (R, ...), or (1, ...) for all runs,
+        named and shaped as `fitted.state()[0].parameters` is, in the order of `runs`. All else (inferred environments,
+        learned weights, masks, the optimizers' moments) starts anew.
     progress : called with a `Progress` about a hundred times per chunk.
     device : "cpu", "cuda" or "auto".
     max_chunk : at most so many runs in one program (otherwise chosen by cache and memory).
@@ -132,6 +137,11 @@ def train(
     settings = resolve_settings(chosen, runs, engine, hyperparameters, len(tasks))
     check_tasks(tasks, chosen, settings)
     warn_of_frozen_rho(settings)
+    begin = None if start is None else Start(start, len(runs))
+    if begin is not None and len({s["hidden"] for s in settings}) > 1:
+        raise ValueError(
+            "start goes with one network for all runs. Got runs that differ in hidden; use one call for each of them."
+        )
     rule = as_rule(select)
     if select == "worst-env":
         check_watched_environments(tasks, chosen)
@@ -179,7 +189,9 @@ def train(
     for chunk in chunks:
         done = sum(len(p.chunk.runs) for p in finished)
         try:
-            program = procedure(chunk, tasks, chosen, settings, net, rule, snapshot_every, keep_states, where, dtype)
+            program = procedure(
+                chunk, tasks, chosen, settings, net, rule, snapshot_every, keep_states, where, dtype, begin
+            )
         except KeyboardInterrupt:  # before this chunk has begun
             if finished:
                 raise TrainingInterrupted(result()) from None

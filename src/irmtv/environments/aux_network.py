@@ -29,6 +29,8 @@ Parameters = Mapping[str, Tensor]
 class AuxScaler:
     """Standardises aux by the training rows: per column, or with one mean and deviation for the matrix.
 
+    Rows with weights count by them, so that a row of weight 2 is two rows here too.
+
     In float64 until the end: seconds since 1970 have a resolution of two minutes in float32.
     """
 
@@ -36,12 +38,21 @@ class AuxScaler:
     deviation: Tensor
 
     @classmethod
-    def of(cls, aux: Tensor, scaling: Literal["column", "authors"] = "column") -> AuxScaler:
-        """From the training rows' aux (N, A)."""
+    def of(
+        cls, aux: Tensor, scaling: Literal["column", "authors"] = "column", weight: Tensor | None = None
+    ) -> AuxScaler:
+        """From the training rows' aux (N, A) and, where they have them, their weights (N,)."""
         aux = aux.double()
+        if weight is not None:
+            aux, weight = aux[weight > 0], weight[weight > 0].double()
         axis = 0 if scaling == "column" else (0, 1)
         varies = aux.amax(axis) > aux.amin(axis)  # the deviation of a constant is 0 only up to rounding
-        return cls(aux.mean(axis), torch.where(varies, aux.std(axis, correction=0), 1))
+        if weight is None:
+            return cls(aux.mean(axis), torch.where(varies, aux.std(axis, correction=0), 1))
+        share = (weight / weight.sum()).unsqueeze(1)  # (N, 1)
+        share = share if scaling == "column" else share / aux.shape[1]
+        mean = (share * aux).sum(axis)
+        return cls(mean, torch.where(varies, (share * (aux - mean).square()).sum(axis).sqrt(), 1))
 
     def __call__(self, aux: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """aux (N, A), standardised, in `dtype` (by default its own)."""
@@ -182,13 +193,16 @@ class Grouped:
         return self.q.sums(per_group.view(*v.shape[:2], *per_group.shape[1:]))
 
 
-def lay_out(aux: Tensor, per_set: int) -> AuxRows:
-    """Choose the cheapest layout for standardised aux (T, N, A) of T data sets."""
+def lay_out(aux: Tensor, per_set: int, weight: Tensor | None = None) -> AuxRows:
+    """Choose the cheapest layout for standardised aux (T, N, A) of T data sets.
+
+    Groups hold the rows' weights (T, N), where there are any; the other layouts leave them to whoever sums.
+    """
     _, n_rows, n_aux = aux.shape
     distinct = [_distinct_rows(a) for a in aux]
     sizes = {len(values) for values, _ in distinct}
     if len(sizes) == 1 and max(sizes) <= n_rows // 4:
-        blocks = Blocks.of(torch.stack([codes for _, codes in distinct]), max(sizes), per_set)
+        blocks = Blocks.of(torch.stack([codes for _, codes in distinct]), max(sizes), per_set, weight)
         z = torch.stack([values.T for values, _ in distinct])
         return GroupedRows(z.contiguous(), blocks.to(aux.device, aux.dtype))
     if n_aux == 1:

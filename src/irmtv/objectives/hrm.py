@@ -250,6 +250,8 @@ HRM = Objective(
         "environment-order": "its environments are clusters that begin as random labels of the rows in their order",
         "duplicate-environment": "its environments are clusters of rows; none are given",
         "duplicate-rows": "its clusters begin as random labels, which two copies of a row need not share",
+        "sample-weight": "its clusters begin as random labels, which two copies of a row need not share; with labels "
+        "that they share it holds, as tests/engine/test_sample_weight.py shows",
         "authors-reduction": "it uses no slopes",
         "penalty-gradient": "its penalty is of gradients in theta; tests/engine/test_hrm.py has it by autograd",
         "textbook-steps": "its own steps are checked by hand in tests/engine/test_hrm.py",

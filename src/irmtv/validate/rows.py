@@ -13,7 +13,7 @@ from torch import Tensor
 from irmtv.core.messages import check_length, did_you_mean, shown
 from irmtv.core.types import Rows
 from irmtv.validate.environments import factorize, recode
-from irmtv.validate.numeric import as_matrix
+from irmtv.validate.numeric import as_matrix, as_numbers, as_tensor
 from irmtv.validate.target import Target, encode_target, raw_target
 
 
@@ -26,6 +26,7 @@ class Part:
     y: Any
     environment: Any = None  # values, a column name of x, or None
     aux: Any = None  # values, one or several column names of x, or None
+    sample_weight: Any = None  # values, or None
 
     def named(self, which: str) -> list[str]:
         """The column names that `environment` or `aux` stands for; none where it holds values."""
@@ -61,16 +62,17 @@ def take_columns(part: Part, train: Part | None = None) -> Part:
 
 
 def as_part(which: str, rows: Any) -> Part:
-    keys = ("x", "y", "environment", "aux")
+    keys = ("x", "y", "environment", "aux", *(("sample_weight",) if which == "held_out" else ()))
     if isinstance(rows, Rows):
         names, codes = rows.names, rows.environment
         labels = codes if codes is None or not names else [names[code] for code in codes.tolist()]
-        rows = {"x": rows.x, "y": rows.y, "environment": labels, "aux": rows.aux}
+        weight = {"sample_weight": rows.weight} if which == "held_out" else {}
+        rows = {"x": rows.x, "y": rows.y, "environment": labels, "aux": rows.aux, **weight}
     if not isinstance(rows, Mapping) or not {"x", "y"} <= set(rows) <= set(keys):
         wrong = [k for k in rows if k not in keys] if isinstance(rows, Mapping) else []
         got = f"the keys {shown(rows)}" if isinstance(rows, Mapping) else type(rows).__name__
         raise ValueError(
-            f"{which} must be Rows or a mapping with the keys x, y and optionally environment, aux. "
+            f"{which} must be Rows or a mapping with the keys x, y and optionally {', '.join(keys[2:])}. "
             f"Got {got}.{did_you_mean(wrong[0], keys) if wrong else ''} Use {which}={{'x': ..., 'y': ...}}."
         )
     return Part(f"{which}.", **rows)
@@ -96,6 +98,33 @@ def read_aux(part: Part, n_rows: int) -> Tensor | None:
     return aux.reshape(n_rows, -1)  # (N, A)
 
 
+def read_weight(part: Part, n_rows: int) -> Tensor | None:
+    """What each row counts: (N,) float64, those above 0 with mean 1; None where all count the same."""
+    if part.sample_weight is None:
+        return None
+    parameter = f"{part.prefix}sample_weight"
+    array = as_numbers(part.sample_weight, parameter)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(f"{parameter} must be (rows,), one number per row. Got shape {array.shape}.")
+    check_length(len(array), n_rows, parameter)
+    weight = as_tensor(array, parameter, torch.float64)
+    if bool((weight < 0).any()):
+        first = int((weight < 0).nonzero()[0])
+        raise ValueError(
+            f"{parameter} must not be negative. Got {weight[first].item():g} at row {first}. Use 0 to leave a row out."
+        )
+    if not bool(weight.any()):
+        raise ValueError(
+            f"{parameter} must be above 0 for some row. Got zeros only. Leave it out to weigh all the same."
+        )
+    if bool((weight == weight[0]).all()):
+        return None
+    weight = weight / weight.max()  # a sum of very large ones would not be finite
+    return weight / weight[weight > 0].mean()
+
+
 def other_rows(part: Part, train: Rows, target: Target, book: Mapping[Hashable, int] | None) -> Rows:
     """Test or held-out rows, held to what the training rows decided."""
     x = as_matrix(part.x, f"{part.prefix}x", target.dtype, (2, 3))
@@ -108,10 +137,12 @@ def other_rows(part: Part, train: Rows, target: Target, book: Mapping[Hashable, 
                 f"row. Got {got}. Select the same columns."
             )
     y = encode_target(raw_target(part.y, f"{part.prefix}y", len(x)), target, f"{part.prefix}y")
+    rows = Rows(x, y, aux=aux, weight=read_weight(part, len(x)))
     if part.environment is None:
-        return Rows(x, y, aux=aux)
+        return rows
     parameter = f"{part.prefix}environment"
     if part.prefix == "held_out.":
-        return Rows(x, y, recode(part.environment, book, parameter, len(x)), aux, train.names)
+        codes = recode(part.environment, book, parameter, len(x))
+        return replace(rows, environment=codes, names=train.names)
     codes, labels = factorize(part.environment, parameter, len(x))
-    return Rows(x, y, torch.from_numpy(codes), aux, tuple(labels))
+    return replace(rows, environment=torch.from_numpy(codes), names=tuple(labels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from irmtv.core.losses import Binary, Loss, Multiclass, Squared, as_loss
 from irmtv.core.messages import check_length, check_positive, did_you_mean, shown
 from irmtv.validate.numeric import NUMBER_KINDS, as_array, as_numbers, as_tensor, check_finite
 
+# floats with so few values, and so many rows of each, may be classes that became floats on the way
+FEW_VALUES, ROWS_PER_VALUE = 20, 5
 _LOSSES = ("auto", "binary", "multiclass", "squared")
 
 
@@ -90,8 +93,17 @@ def _guess(y: Any) -> str:
             "y must be 0 and 1 for two classes: loss='auto' cannot tell classes from numbers. Got only "
             f"{shown(sorted(labels))}. Use y = (y == {max(labels)}), or loss='squared' for numbers."
         )
-    contiguous = y.dtype.kind != "f" and labels == set(range(len(labels))) and len(labels) <= 100
-    return "multiclass" if contiguous else "squared"
+    contiguous = 3 <= len(labels) <= 100 and labels == set(range(len(labels)))
+    if contiguous and y.dtype.kind != "f":
+        return "multiclass"
+    if contiguous and len(labels) <= FEW_VALUES and len(y) >= ROWS_PER_VALUE * len(labels):
+        warnings.warn(
+            f"y has only the whole numbers {shown(sorted(labels))}, as floats, and is taken for numbers "
+            "(loss='squared'). For classes use loss='multiclass' or y.astype(int); loss='squared' says that numbers "
+            "are meant.",
+            stacklevel=5,  # whoever called `make_task`
+        )
+    return "squared"
 
 
 def encode_target(y: Any, target: Target, parameter: str) -> Tensor:

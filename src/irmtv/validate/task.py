@@ -15,7 +15,7 @@ from irmtv.core.messages import check_positive
 from irmtv.core.types import Rows, Task
 from irmtv.validate.environments import factorize, pool
 from irmtv.validate.numeric import DTYPES, as_matrix
-from irmtv.validate.rows import Part, as_part, match_columns, other_rows, read_aux, take_columns
+from irmtv.validate.rows import Part, as_part, match_columns, other_rows, read_aux, read_weight, take_columns
 from irmtv.validate.target import raw_target, read_target
 
 
@@ -25,6 +25,7 @@ def make_task(
     *,
     environment: Any = None,
     aux: Any = None,
+    sample_weight: Any = None,
     loss: str | Loss | Callable[[Tensor, Tensor], Tensor] = "auto",
     n_outputs: int | None = None,
     test: Rows | Mapping[str, Any] | None = None,
@@ -46,14 +47,19 @@ def make_task(
         Any hashable labels. A named column is taken out of `x` (and of the x of `test` and `held_out`).
     aux : (N,) or (N, A) numbers, or one or several column names of `x`, default None
         What environments may be inferred from. Named columns are taken out of `x`.
+    sample_weight : (N,) numbers of at least 0, not all 0, default None
+        What each row counts in every mean that training and selection take: weight 2 is the row twice, weight 0 the
+        row left out. Any scale; they are kept so that those above 0 have mean 1. Equal weights are none.
     loss : "auto", "binary", "multiclass", "squared", or a function (f, y) -> loss per row, default "auto"
         "auto": bools, or 0 and 1, are binary; integers that are exactly 0..C-1 with 3 <= C <= 100 are
-        multiclass; two integers other than 0 and 1 are an error; all else is squared.
+        multiclass; two integers other than 0 and 1 are an error; all else is squared (with a warning for floats
+        that look like three or more classes).
     n_outputs : int, default None
         Outputs of the network for a loss of your own: by default one, or the columns of `y`.
     test, held_out : Rows or mapping with keys x, y and optionally environment, aux; default None
         Rows that training never sees, and rows of the training environments that serve selection. Test
-        environments have codes of their own; held-out ones those of the training rows.
+        environments have codes of their own; held-out ones those of the training rows. Held-out rows may have a
+        sample_weight, too; without, they all count the same.
     min_rows : int, default 10
         Smaller training environments are pooled into one, with a warning; 1 keeps every environment.
     dtype : torch.float32 or torch.float64, default torch.float32
@@ -68,16 +74,16 @@ def make_task(
     Task('data', 40 rows, features (1,), loss binary, 2 environments)
     """
     check_positive(min_rows, "min_rows")
-    _check_alignment(x, y=y, environment=environment, aux=aux)
+    _check_alignment(x, y=y, environment=environment, aux=aux, sample_weight=sample_weight)
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be torch.float32 or torch.float64. Got {dtype!r}. Use one of them.")
-    given = Part("", x, y, environment, aux)
+    given = Part("", x, y, environment, aux, sample_weight)
     part = take_columns(given)
     columns: list[Hashable] | None = list(part.x.columns) if isinstance(part.x, pd.DataFrame) else None
     features = as_matrix(part.x, "x", dtype, (2, 3))
     n = len(features)
     target, encoded = read_target(raw_target(y, "y", n), loss, n_outputs, dtype)
-    train = Rows(features, encoded, aux=read_aux(part, n))
+    train = Rows(features, encoded, aux=read_aux(part, n), weight=read_weight(part, n))
     book: dict[Hashable, int] | None = None
     if part.environment is not None:
         codes, labels = factorize(part.environment, "environment", n)
