@@ -67,7 +67,7 @@ def test_the_report_has_every_statement_with_its_verdict(few):
 def test_the_files(few, tmp_path):
     report = run_statements()
     written = report.write(tmp_path / "new" / "folder")
-    assert [p.name for p in written] == ["theory.html", "theory.json"]
+    assert [p.name for p in written] == ["theory.html", "theory.md", "theory.json"]
     html = written[0].read_text(encoding="utf-8")
     for name in few:
         assert f'<section id="{name}">' in html
@@ -84,11 +84,14 @@ def test_the_files(few, tmp_path):
     assert html.count("It is so, in one way.</p>") == html.count("And in another.</p>") == 4, "one paragraph each"
     rows = re.findall(r'<tr class="(\w+)">', html)
     assert rows == ["good", "good", "good", "bad", "good", "partly", "good", "unknown"]
-    numbers = json.loads(written[1].read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    numbers = json.loads(written[2].read_text(encoding="utf-8"), parse_constant=pytest.fail)
     assert numbers["wrong"]["comparisons"][1]["error"] == 1.0
     assert numbers["conditional"]["comparisons"][1]["left"] == "inf"
     assert numbers["ours"]["comparisons"][1]["error"] == "nan"
     assert numbers["failing"] == {"failed": "RuntimeError: no such level"}
+    text = written[1].read_text(encoding="utf-8")
+    assert "### Title of wrong\n\n**does not hold as printed** · Theorem 1 (thm:x) · `wrong`\n\nSo it is.\n" in text
+    assert "**failed**: RuntimeError: no such level" in text and text.index("## First") < text.index("## Last")
     figures = sorted((tmp_path / "new" / "folder" / "figures").iterdir())
     assert [p.stem for p in figures] == ["conditional", "ours", "right", "wrong"]
     assert figures[0].read_text().startswith("<svg")

@@ -108,6 +108,16 @@ def test_the_page(report):
     assert len(html) < 12e6
 
 
+def test_the_documentation_says_the_same(report):
+    """docs/theory.md is what the command writes, with the command put in: titles, verdicts and texts."""
+    text = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\*\*([a-z ]+)\*\* · .* · `([\w-]+)`$", text, flags=re.MULTILINE)
+    assert {name: verdict for verdict, name in lines} == EXPECTED
+    assert f"{len(EXPECTED)} statements: {report.counted()}." in text
+    for told in report.found.values():
+        assert f"### {told.title}\n" in text and told.statement in text, told.name
+
+
 def test_drawing_touches_nothing_global():
     before = dict(matplotlib.rcParams)
     STATEMENTS["l1-allows-more"]().draw()

@@ -25,9 +25,10 @@ COLOURS: Mapping[Verdict, Kind] = {
 }
 WHERE_IT_FAILS: Mapping[Role, Kind] = {"claim": "bad", "beyond": "partly", "ours": "unknown"}
 ROLES: Mapping[Role, str] = {"claim": "as printed", "beyond": "condition violated", "ours": "ours"}
+TITLE = "Invariant risk minimization is a total variation model: the statements, run"
 LEAD = (
     "Each statement of the paper's mathematics was run: both sides of it were computed in different ways, and the "
-    "verdict follows from the numbers, and is written by nobody.",
+    "verdict is computed from the numbers.",
     "A line 'as printed' compares what the paper states. A line 'condition violated' repeats it where a condition of "
     "the statement does not hold; there it may fail, which shows that the condition is needed. A line 'ours' is a "
     "check of the method, or what is true in place of what is printed.",
@@ -117,7 +118,7 @@ class TheoryReport:
             for title, names in self.by_chapter().items()
         ]
         return {
-            "title": "Invariant risk minimization is a total variation model: the statements, run",
+            "title": TITLE,
             "lead": LEAD,
             "facts": [
                 ("paper", "Lai & Wang, Invariant Risk Minimization Is A Total Variation Model, ICML 2024"),
@@ -142,14 +143,30 @@ class TheoryReport:
             for name, t in self.found.items()
         } | {name: {"failed": error} for name, error in self.failed.items()}
 
+    def markdown(self) -> str:
+        """The verdicts and what they rest on, to be read without a browser."""
+        lines = [f"# {TITLE}", "", *(f"{paragraph}\n" for paragraph in LEAD)]
+        lines += [f"{len(self.found) + len(self.failed)} statements: {self.counted()}.", ""]
+        for title, names in self.by_chapter().items():
+            lines += [f"## {title}", ""]
+            for name in names:
+                if name in self.failed:
+                    lines += [f"### {name}", "", f"**failed**: {self.failed[name]}", ""]
+                    continue
+                t = self.found[name]
+                lines += [f"### {t.title}", "", f"**{t.verdict}** · {t.label} · `{name}`", ""]
+                lines += [t.statement, "", t.meaning, ""]
+        return "\n".join(lines)
+
     def write(self, folder: str | Path) -> list[Path]:
-        """theory.html, theory.json and figures/NAME.svg."""
+        """theory.html, theory.md, theory.json and figures/NAME.svg."""
         target = Path(folder)
         (target / "figures").mkdir(parents=True, exist_ok=True)
         for name, t in self.found.items():
             write_text(target / "figures" / f"{name}.svg", t.svg)
         return [
             write_text(target / "theory.html", page(self.content())),
+            write_text(target / "theory.md", self.markdown()),
             # numbers that are not finite become text: JSON has none
             write_text(target / "theory.json", json.dumps(_finite(self.numbers()), indent=1, ensure_ascii=False)),
         ]
