@@ -33,7 +33,7 @@ def test_the_first_block_prints_what_the_readme_shows(capsys):
 PRINTED = ("torch.Size([3, 600])", "does not hold as printed")
 
 
-@pytest.mark.parametrize(("code", "printed"), zip(PYTHON[1:], PRINTED, strict=True))
+@pytest.mark.parametrize(("code", "printed"), list(zip(PYTHON[1:], PRINTED, strict=True)))
 def test_other_blocks_run(code, printed, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # where they may write
     exec(compile(code, "README.md", "exec"), {})
