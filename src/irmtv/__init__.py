@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         InvariantClassifierCV,
         InvariantRegressor,
         InvariantRegressorCV,
+        load,
+        save,
     )
 
 # loaded when they are first asked for: importing irmtv does not import scikit-learn
@@ -37,6 +39,8 @@ _LATER = {
     "InvariantClassifierCV": "irmtv.estimators",
     "InvariantRegressor": "irmtv.estimators",
     "InvariantRegressorCV": "irmtv.estimators",
+    "load": "irmtv.estimators",
+    "save": "irmtv.estimators",
 }
 
 __all__ = [
@@ -51,7 +55,9 @@ __all__ = [
     "Runs",
     "Task",
     "__version__",
+    "load",
     "make_task",
+    "save",
     "train",
 ]
 

@@ -1,0 +1,417 @@
+"""Estimators that choose their penalty weight themselves: a whole path in one batch, chosen without the test set."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.validation import check_is_fitted
+
+from irmtv.core.messages import check_positive, did_you_mean
+from irmtv.core.types import Rows, Runs
+from irmtv.engine.settings import PER_RUN
+from irmtv.estimators.base import InvariantEstimator, Prepared
+from irmtv.estimators.classifier import InvariantClassifier
+from irmtv.estimators.plots import plot_path
+from irmtv.estimators.regressor import InvariantRegressor
+from irmtv.objectives.base import Objective
+from irmtv.objectives.parameters import FOLLOWS_PHI, HyperParameter, is_non_negative
+from irmtv.own_models import divergence_is_recorded
+from irmtv.progress import ProgressBar
+from irmtv.search import RULES, SNAPSHOTS, Searched, search
+
+PATH = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
+L2 = (0.0, 3e-4, 3e-3)  # what l2="auto" chooses from
+NOT_IN_GRID = ("seed", "data", "penalty_weight")
+# at weight 0 these change nothing, where environments are given: one combination stands for all
+IDLE_WITHOUT_PENALTY = ("warmup", "max_penalty_weight", "weight_learning_rate", "penalty_ramp")
+
+
+class _Path(InvariantEstimator):
+    """The part of the CV estimators that does not depend on what is predicted."""
+
+    l2: Any  # a number, or "auto"
+
+    def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
+        self._check_parameters()
+        prepared = self._prepare(X, y, environment, aux, sample_weight)
+        objective = prepared.objective
+        if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.procedure is not None):
+            raise ValueError(
+                f"refit must be True for objective {objective.name!r}, which keeps something of its own training rows "
+                "that the models of the folds do not share. Got refit=False."
+            )
+        combinations = self._combinations(objective)
+        varied = {name for c in combinations for name in c}
+        settings = {name: value for name, value in self._settings(objective).items() if name not in varied}
+        seed = self._seed()
+        bar = ProgressBar(f"{type(self).__name__}, {len(combinations)} x {self.cv}") if self.verbose else nullcontext()
+        with bar as progress:
+            found = search(
+                prepared.task,
+                objective,
+                combinations,
+                rule=self.rule,
+                n_folds=self.cv,
+                seed=seed,
+                options=self.rule_options,
+                l2_from=L2 if self._l2_is_chosen(varied) else (),
+                keep_states=not self.refit,
+                progress=progress,
+                **settings,
+            )
+        self._tell(found, {"l2": found.family.settings["l2"]} if self._l2_is_chosen(varied) else {})
+        if self.refit:
+            self._refit(prepared, found, seed)
+        else:
+            self._keep(found.fold_models()[0], prepared, found.fold_models()[1])
+        return self
+
+    def _check_parameters(self) -> None:
+        """What can be said before the rows are looked at; `search` checks the rule with them."""
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {list(RULES)}. Got {self.rule!r}.{did_you_mean(self.rule, RULES)}")
+        if isinstance(self.cv, bool) or not isinstance(self.cv, (int, np.integer)) or self.cv < 2:
+            raise ValueError(f"cv must be a number of folds, 2 or more. Got {self.cv!r}.")
+        check_positive(self.n_seeds, "n_seeds")
+        if isinstance(self.l2, str) and self.l2 != "auto":
+            raise ValueError(f"l2 must be 'auto' or a finite number of at least 0. Got {self.l2!r}.")
+        if self.n_seeds > 1 and not self.refit:
+            raise ValueError(
+                f"n_seeds counts the models that refit=True trains on all rows; the folds have one each. Got n_seeds="
+                f"{self.n_seeds} with refit=False. Use one of them."
+            )
+        if "penalty_weight" in (self.objective_params or {}):
+            raise ValueError("objective_params must not hold 'penalty_weight': the path is penalty_weights=[...].")
+
+    def _l2_is_chosen(self, varied: Collection[str]) -> bool:
+        return isinstance(self.l2, str) and "l2" not in varied
+
+    def _settings(self, objective: Objective) -> dict[str, Any]:
+        if not isinstance(self.l2, str):
+            return super()._settings(objective)
+        as_if = copy(self)
+        as_if.l2 = 0.0  # until it is chosen
+        return InvariantEstimator._settings(as_if, objective)
+
+    def _with_environment(self, rows: Rows, labels: Any, objective: Objective) -> Rows:
+        """Labels serve the rule also where training itself looks for environments, among training rows alone."""
+        alone = objective.infers == "rows" or objective.procedure is not None
+        return super()._with_environment(
+            rows, labels, replace(objective, infers=None, procedure=None) if alone else objective
+        )
+
+    def _combinations(self, objective: Objective) -> list[dict[str, Any]]:
+        """The grid: penalty weights, 0 among them, and whatever else may differ inside one batch."""
+        known = {h.name: h for h in objective.hyperparameters}
+        allowed = sorted((PER_RUN | {h.name for h in known.values() if h.per_run}) - set(NOT_IN_GRID))
+        axes: dict[str, list[Any]] = {}
+        for name, values in dict(self.grid or {}).items():
+            if name not in allowed:
+                raise ValueError(
+                    f"grid must name hyper-parameters that do not change a shape, of {allowed}. Got {name!r}."
+                    f"{did_you_mean(name, allowed)} The penalty weights are penalty_weights=[...], the models that are "
+                    "averaged n_seeds=...; for others use sklearn.model_selection.GridSearchCV."
+                )
+            if name in (self.objective_params or {}):
+                raise ValueError(f"grid and objective_params both have {name!r}. Leave it out of one of them.")
+            axes[name] = _as_list(values, f"grid[{name!r}]")
+            if name in known:
+                for value in axes[name]:
+                    known[name].validate(value, objective.name)
+        if "penalty_weight" in known:
+            axes = {"penalty_weight": self._weights_of_path(objective, known["penalty_weight"]), **axes}
+        elif self.penalty_weights is not None:
+            raise ValueError(f"penalty_weights must be None: objective {objective.name!r} has no penalty weight.")
+        found = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+        idle = [n for n in axes if n in IDLE_WITHOUT_PENALTY] if objective.penalties and not objective.infers else []
+        return [
+            c
+            for c in found
+            if not idle or any(objective.weights(c["penalty_weight"])) or all(c[n] == axes[n][0] for n in idle)
+        ]
+
+    def _weights_of_path(self, objective: Objective, parameter: HyperParameter) -> list[Any]:
+        """0, so that nothing is lost where nothing is gained; numbers in order; then whatever else there is."""
+        given = PATH if self.penalty_weights is None else self.penalty_weights
+        weights = _as_list(given, "penalty_weights")
+        for w in weights:
+            good = is_non_negative(w) or w in FOLLOWS_PHI if isinstance(w, (int, float, str)) else True
+            if not good:
+                raise ValueError(
+                    f"penalty_weights must be finite numbers of at least 0, or of {list(FOLLOWS_PHI)}. Got {w!r}."
+                )
+            parameter.validate(w, objective.name)
+        numbers = sorted({float(w) for w in weights if isinstance(w, (int, float))} | {0.0})
+        others = [w for w in weights if not isinstance(w, (int, float))]  # by part of a sum, or following the model
+        return numbers + [w for i, w in enumerate(others) if w not in others[:i]]
+
+    def _refit(self, prepared: Prepared, found: Searched, seed: int) -> None:
+        """The chosen combination, up to the chosen step, on all rows with n_seeds seeds."""
+        family = found.family
+        seeds = [seed + k for k in range(self.n_seeds)]
+        runs = Runs(seed=seeds, **{name: [value] * len(seeds) for name, value in found.combination.items()})
+        every = max(1, int(self.max_steps) // SNAPSHOTS)
+        with divergence_is_recorded():
+            fitted = self._train(
+                replace(prepared, objective=family.objective),
+                runs,
+                snapshot_every=every,
+                keep_states=True,
+                **family.settings,
+            )
+        # a run may diverge after the chosen step; an interrupted one is as it was
+        sound = [r for r in range(len(fitted)) if fitted.diverged.get(r, found.step + 1) > found.step]
+        if not sound:
+            raise ValueError(
+                f"training diverged on all rows with {found.combination!r}, though not on parts of them. Lower "
+                "learning_rate, or look for extreme values in X and y."
+            )
+        if len(sound) < len(fitted):
+            warnings.warn(
+                f"{type(self).__name__}: {len(fitted) - len(sound)} of {len(fitted)} models diverged and are left out.",
+                UserWarning,
+                stacklevel=4,
+            )
+        kept = [s for c in fitted.chunks for s in c.kept if s <= found.step]
+        chosen = replace(prepared, objective=family.objective)
+        self._keep(fitted.at(max(kept)) if kept else fitted, chosen, sound)
+
+    def _tell(self, found: Searched, beforehand: Mapping[str, Any]) -> None:
+        choice = found.choice
+        self.cv_results_ = found.table()
+        self.best_params_ = {**found.combination, **beforehand}
+        plain = bool(found.records.reference[choice.index])
+        lowest = f"the lowest risk by {self.rule!r} among {len(found.candidates)} candidates"
+        self.selected_ = {
+            "rule": self.rule,
+            "outcome": choice.outcome,
+            "message": choice.message or lowest + (": plain risk minimisation." if plain else "."),
+            "objective": found.family.objective.name,
+            "step": found.step,
+            **self.best_params_,
+            "figures": dict(choice.figures),
+        }
+        if choice.outcome == "none-found":
+            warnings.warn(f"{type(self).__name__}: {choice.message}", UserWarning, stacklevel=4)
+
+    def plot_path(self, ax: Any = None) -> Any:
+        """Held-out risk of every penalty weight at its best step, overall and in the worst environment.
+
+        The choice is marked by stars: a rule that looks at invariance need not take the lowest risk.
+        """
+        check_is_fitted(self, "predictor_")
+        results: pd.DataFrame = self.cv_results_
+        return plot_path(results, ax)
+
+
+def _as_list(values: Any, parameter: str) -> list[Any]:
+    """Values to choose from, numbers as Python's."""
+    several = isinstance(values, (Sequence, np.ndarray, range)) and not isinstance(values, str)
+    if not several or len(values) == 0 or (isinstance(values, np.ndarray) and values.ndim != 1):
+        raise ValueError(f"{parameter} must be a list with at least one value. Got {values!r}.")
+    return [v.item() if isinstance(v, np.generic) else v for v in values]
+
+
+class InvariantClassifierCV(_Path, InvariantClassifier):
+    """InvariantClassifier over a path of penalty weights, chosen by cross-fitting on the training rows.
+
+    All penalty weights are trained on all folds in one tensor program. Every weight at every one of 40 steps is a
+    candidate, measured on rows that its models have not seen; plain risk minimisation is among them. The rule
+    "invariance" asks three questions in turn, and `selected_` holds the answer: is plain risk minimisation invariant
+    already ("erm-invariant": it is kept)? If not, is another candidate ("invariant-found": it is taken, with its price
+    in held-out risk)? If not, plain risk minimisation is kept, with a warning ("none-found").
+
+    Parameters
+    ----------
+    objective : str, default "auto"
+        As for :class:`InvariantClassifier`. Where it has no penalty weight ("groupdro", "lff"), its steps and `grid`
+        are chosen among, with plain risk minimisation beside them for the rule "invariance".
+    penalty_weights : sequence or None, default None
+        The path; None is 0, 1, 10, ..., 1e4. 0 (plain risk minimisation) is always among them. For a sum of penalties a
+        number is the weight of every part, a mapping by name gives each its own; "adaptive", "adaptive-exact" and
+        "learned" may stand in the list too.
+    rule : {"invariance", "iid", "worst-env", "leave-one-env-out"}, default "invariance"
+        How to choose among all penalty weights and steps; see :func:`irmtv.selection.choose`. "invariance" and
+        "worst-env" need two environments, given or inferred from aux; "leave-one-env-out" three that are given.
+    rule_options : dict or None, default None
+        Options of the rule "invariance"; see :func:`irmtv.selection.invariance`.
+    grid : dict or None, default None
+        More hyper-parameters to choose, name -> values, of those that do not change a shape, such as learning_rate,
+        l2, warmup.
+    cv : int, default 5
+        Folds; each has every environment in its share.
+    n_seeds : int, default 1
+        Models that are trained on all rows with the choice; the mean of their outputs predicts.
+    refit : bool, default True
+        False keeps the models of the folds and averages them.
+    l2 : float or "auto", default "auto"
+        "auto" takes that of 0, 3e-4 and 3e-3 with which plain risk minimisation has the lowest held-out risk, for the
+        whole path: a network that overfits before the penalty acts has nothing invariant left to find. It does so for
+        every objective; with `grid={"l2": [...]}` it is chosen by the rule instead.
+    **others
+        As for :class:`InvariantClassifier`.
+
+    Attributes
+    ----------
+    selected_ : dict
+        The rule, its outcome ("erm-invariant", "invariant-found" or "none-found"; None for other rules), the message
+        that says why, the objective and the step, the hyper-parameters, and the figures it rests on.
+    best_params_ : dict
+        The chosen hyper-parameters.
+    cv_results_ : DataFrame
+        One row per candidate: hyper-parameters, step, held-out risk overall and in the worst environment, p-values of
+        equal slopes and of equal risks, whether it is plain risk minimisation, and whether it was selected.
+
+    Examples
+    --------
+    >>> from irmtv import InvariantClassifierCV
+    >>> from irmtv.datasets import make_simulation
+    >>> rows = make_simulation(1000, (0.999, 0.7), 0.8, random_state=0).train
+    >>> clf = InvariantClassifierCV(hidden=(), penalty_weights=[100, 1e4], max_steps=400, learning_rate=0.02,
+    ...                             l2=0.0, random_state=0)
+    >>> clf = clf.fit(rows.x.numpy(), rows.y.numpy(), environment=rows.environment.numpy())
+    >>> clf.selected_["outcome"], clf.best_params_["penalty_weight"] > 0
+    ('invariant-found', True)
+    """
+
+    def __init__(
+        self,
+        objective: str = "auto",
+        *,
+        environment: str | None = None,
+        aux: str | Sequence[str] | None = None,
+        hidden: Sequence[int] = (32,),
+        penalty_weights: Sequence[float | str | Mapping[str, float]] | None = None,
+        rule: str = "invariance",
+        rule_options: Mapping[str, Any] | None = None,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        cv: int = 5,
+        n_seeds: int = 1,
+        refit: bool = True,
+        module: Any = None,
+        classifier: str = "scalar",
+        objective_params: Mapping[str, Any] | None = None,
+        warmup: int | float | None = 0.5,
+        max_steps: int = 2000,
+        learning_rate: float = 5e-3,
+        l2: float | str = "auto",
+        batch_size: int | str | None = "auto",
+        min_rows: int = 10,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            objective,
+            environment=environment,
+            aux=aux,
+            hidden=hidden,
+            module=module,
+            classifier=classifier,
+            objective_params=objective_params,
+            warmup=warmup,
+            max_steps=max_steps,
+            learning_rate=learning_rate,
+            l2=0.0,
+            batch_size=batch_size,
+            min_rows=min_rows,
+            class_weight=class_weight,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.l2 = l2
+        self.penalty_weights = penalty_weights
+        self.rule = rule
+        self.rule_options = rule_options
+        self.grid = grid
+        self.cv = cv
+        self.n_seeds = n_seeds
+        self.refit = refit
+
+
+class InvariantRegressorCV(_Path, InvariantRegressor):
+    """InvariantRegressor over a path of penalty weights, chosen by cross-fitting on the training rows.
+
+    The parameters and attributes are those of :class:`InvariantClassifierCV`, without `class_weight`. Risks are of
+    standardised y.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from irmtv import InvariantRegressorCV
+    >>> rng = np.random.default_rng(0)
+    >>> X, site = rng.normal(size=(300, 3)), np.repeat(["a", "b"], 150)
+    >>> y = 10 * X[:, 0] + 50 + rng.normal(size=300)  # the same at both sites
+    >>> reg = InvariantRegressorCV(hidden=(), max_steps=400, learning_rate=0.02, l2=0.0, random_state=0)
+    >>> reg = reg.fit(X, y, environment=site)
+    >>> reg.selected_["outcome"], reg.best_params_
+    ('erm-invariant', {'penalty_weight': 0.0})
+    """
+
+    def __init__(
+        self,
+        objective: str = "auto",
+        *,
+        environment: str | None = None,
+        aux: str | Sequence[str] | None = None,
+        hidden: Sequence[int] = (32,),
+        penalty_weights: Sequence[float | str | Mapping[str, float]] | None = None,
+        rule: str = "invariance",
+        rule_options: Mapping[str, Any] | None = None,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        cv: int = 5,
+        n_seeds: int = 1,
+        refit: bool = True,
+        module: Any = None,
+        classifier: str = "scalar",
+        objective_params: Mapping[str, Any] | None = None,
+        warmup: int | float | None = 0.5,
+        max_steps: int = 2000,
+        learning_rate: float = 5e-3,
+        l2: float | str = "auto",
+        batch_size: int | str | None = "auto",
+        min_rows: int = 10,
+        device: str = "cpu",
+        dtype: str = "float32",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            objective,
+            environment=environment,
+            aux=aux,
+            hidden=hidden,
+            module=module,
+            classifier=classifier,
+            objective_params=objective_params,
+            warmup=warmup,
+            max_steps=max_steps,
+            learning_rate=learning_rate,
+            l2=0.0,
+            batch_size=batch_size,
+            min_rows=min_rows,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.l2 = l2
+        self.penalty_weights = penalty_weights
+        self.rule = rule
+        self.rule_options = rule_options
+        self.grid = grid
+        self.cv = cv
+        self.n_seeds = n_seeds
+        self.refit = refit

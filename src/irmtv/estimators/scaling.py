@@ -1,0 +1,57 @@
+"""Standardisation by the training rows, in float64: what makes the fit independent of the user's units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """z = (v - mean) / scale, per column; of series (N, channels, length) per channel."""
+
+    mean: Floats  # (D,), or (channels, 1)
+    scale: Floats
+
+    @classmethod
+    def of(cls, values: Floats, weight: Floats | None = None) -> Scaler:
+        """From the training rows (N, D) or (N, channels, length), each counted by its weight (N,).
+
+        A constant column keeps its scale.
+
+        Examples
+        --------
+        >>> Scaler.of(np.array([[1.0, 7.0], [3.0, 7.0]]))
+        Scaler(mean=array([2., 7.]), scale=array([1., 1.]))
+        """
+        if weight is not None:
+            values, weight = values[weight > 0], weight[weight > 0]
+        if values.ndim == 3:  # every moment of a series is a row of its channel
+            n, channels, length = values.shape
+            each = None if weight is None else np.repeat(weight, length)
+            flat = cls.of(values.transpose(0, 2, 1).reshape(n * length, channels), each)
+            return cls(flat.mean[:, None], flat.scale[:, None])
+        mean = np.average(values, 0, weight)
+        around = values - mean
+        correction = np.average(around, 0, weight)  # what rounding left, where a column is far from 0
+        mean, around = mean + correction, around - correction
+        largest = np.abs(around).max(0)
+        unit = np.where(largest > 0, largest, 1.0)  # squares of very large or small numbers are out of range
+        deviation = unit * np.sqrt(np.average((around / unit) ** 2, 0, weight))
+        # the deviation of a constant is 0 only up to rounding
+        varies = (values.max(0) > values.min(0)) & (deviation > 0)
+        return cls(np.where(varies, mean, values[0]), np.where(varies, deviation, 1.0))
+
+    def __call__(self, values: Floats) -> Floats:
+        """To standard units."""
+        result: Floats = (values - self.mean) / self.scale
+        return result
+
+    def back(self, values: Floats) -> Floats:
+        """To the user's units."""
+        result: Floats = values * self.scale + self.mean
+        return result

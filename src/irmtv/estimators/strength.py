@@ -1,0 +1,70 @@
+"""Whether there is anything in a split of the rows: the penalty it reaches against random splits of the same sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from irmtv.core.membership import Codes
+from irmtv.core.risk import summarise
+from irmtv.objectives.irm_tv_l1 import tv_l1
+
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+AT_ONCE = 1 << 22  # values, to bound memory
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How much more a plain risk minimiser varies over these environments than over random ones of the same sizes.
+
+    Attributes
+    ----------
+    penalty : the TV-l1 penalty, (sum_e m_e |S_e|)^2, of the reference model with the environments as hard labels.
+    shuffled : its mean over random permutations of the labels.
+    p_value : share of the permutations (this split counted among them) that reach the penalty. None where the
+        environments were chosen by the labels y of these very rows: they then beat random ones even in pure noise.
+    """
+
+    penalty: float
+    shuffled: float
+    p_value: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """penalty / shuffled; about 1 where there is nothing in the environments, on rows not used to find them."""
+        return self.penalty / self.shuffled if self.shuffled > 0 else float("nan")
+
+
+def split_strength(slope: Floats, labels: Labels, n_shuffles: int, seed: int, honest: bool = True) -> Strength:
+    """The strength of a split.
+
+    Parameters
+    ----------
+    slope : slopes of the reference model, (N,).
+    labels : environments, (N,) codes from 0.
+    n_shuffles : permutations of the labels, at least 1.
+    seed : of the permutations.
+    honest : whether the labels were found without the y of these rows, so that a p-value has a meaning.
+    """
+    rng = np.random.default_rng(seed)
+    n_environments = int(labels.max()) + 1
+    values = torch.as_tensor(slope)
+
+    def penalties(codes: Labels) -> Floats:  # (K, N) -> (K,)
+        membership = Codes(torch.as_tensor(codes)[None], n_environments)
+        slopes = values.expand(1, len(codes), -1)
+        statistics = summarise(torch.zeros_like(slopes), slopes, membership, {"slope"})
+        result: Floats = tv_l1(statistics, statistics.measure("empirical")).numpy()
+        return result
+
+    at_once = max(1, AT_ONCE // len(labels))
+    sizes = [min(at_once, n_shuffles - start) for start in range(0, n_shuffles, at_once)]
+    random = np.concatenate([penalties(np.stack([rng.permutation(labels) for _ in range(k)])) for k in sizes])
+    reached = float(penalties(labels[None])[0])
+    # equal splits may differ by rounding
+    as_good = int((random >= reached * (1 - 1e-9)).sum())
+    return Strength(reached, float(random.mean()), (1 + as_good) / (1 + n_shuffles) if honest else None)

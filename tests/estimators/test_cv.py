@@ -1,0 +1,394 @@
+"""The CV estimators: what they choose, what they keep, what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+
+from engine.problems import arrays, refuse
+from irmtv import Runs, train
+from irmtv.core.losses import as_loss
+from irmtv.core.types import Rows, Task
+from irmtv.datasets import make_control, make_simulation
+from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
+from irmtv.estimators.cv import PATH
+from irmtv.search import search
+
+matplotlib.use("Agg")
+NO_MATTER = pytest.mark.filterwarnings("ignore:.*plain risk minimisation is kept, though it is not invariant")
+QUICK = {
+    "hidden": (),
+    "max_steps": 80,
+    "learning_rate": 0.05,
+    "random_state": 0,
+    "cv": 2,
+    "l2": 0.0,
+    "penalty_weights": [10, 1e3],
+}
+
+
+def spurious(n=400, p_s=(0.999, 0.7)):
+    rows = make_simulation(n, p_s, 0.8, random_state=0, n_test=8).train
+    return rows.x.double().numpy(), rows.y.numpy(), rows.environment.numpy(), rows.aux.numpy()
+
+
+X, Y, E, AUX = spurious()
+
+
+def classifier(**more):
+    return InvariantClassifierCV(**{**QUICK, **more})
+
+
+def fit(**more):
+    return classifier(**more).fit(X, Y, environment=E)
+
+
+def standardised(x):
+    return (x - x.mean(0)) / x.std(0)
+
+
+def as_task(x, y, e, loss="binary", **more):
+    rows = Rows(torch.tensor(standardised(x)).float(), torch.tensor(y).float(), torch.tensor(e), names=(0, 1), **more)
+    return Task(rows, as_loss(loss, 1))
+
+
+SAME = {"steps": 80, "learning_rate": 0.05, "warmup": 0.5}
+
+
+# ---- what is chosen -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found():
+    return fit(max_steps=200, penalty_weights=[100, 1e4])
+
+
+def test_invariance_is_found_where_it_is_needed(found):
+    assert found.selected_["outcome"] == "invariant-found" and found.best_params_["penalty_weight"] >= 100
+    assert "an invariant model was found" in found.selected_["message"]
+    assert found.selected_["figures"]["p_erm"] < 0.01 <= found.selected_["figures"]["p"]
+    assert found.selected_["step"] == found.n_iter_ and found.selected_["rule"] == "invariance"
+    assert found.selected_["penalty_weight"] == found.best_params_["penalty_weight"]
+    erm = fit(rule="iid", max_steps=200, penalty_weights=[100, 1e4])
+    assert erm.best_params_["penalty_weight"] == 0 and "plain risk minimisation" in erm.selected_["message"]
+    test = make_simulation(8, (0.999, 0.7), 0.8, random_state=0, n_test=2000).test
+    worst = [
+        float(m.evaluate(test.x.numpy(), test.y.numpy(), environment=test.environment.numpy()).worst[0])
+        for m in (found, erm)
+    ]
+    assert worst[0] > worst[1] + 0.2
+
+
+@pytest.mark.parametrize("differ", ["nothing", "feature-noise", "outcome-noise"])
+def test_no_harm_is_done_where_it_is_not(differ):
+    rows = make_control(600, differ, random_state=0, n_test=8).train
+    estimator = InvariantRegressorCV if differ == "outcome-noise" else InvariantClassifierCV
+    model = estimator(**QUICK).fit(rows.x.numpy(), rows.y.numpy(), environment=rows.environment.numpy())
+    assert model.selected_["outcome"] == "erm-invariant" and model.best_params_ == {"penalty_weight": 0.0}
+    assert "plain risk minimisation is kept" in model.selected_["message"]
+
+
+def test_where_none_is_found_plain_risk_minimisation_is_kept_with_a_warning():
+    with pytest.warns(UserWarning, match="InvariantClassifierCV: .*no candidate that predicts anything passes"):
+        clf = fit(max_steps=200, penalty_weights=[1e-3])
+    assert clf.selected_["outcome"] == "none-found" and clf.best_params_["penalty_weight"] == 0
+    assert clf.cv_results_.loc[clf.cv_results_["selected"], "plain"].all()
+
+
+def test_the_choice_is_that_of_search(found):
+    task = as_task(X, Y, E)
+    expected = search(
+        task, "irm-tv-l1", [{"penalty_weight": w} for w in (0.0, 100.0, 1e4)], n_folds=2, **{**SAME, "steps": 200}
+    )
+    pd.testing.assert_frame_equal(found.cv_results_, expected.table(), rtol=1e-3, atol=1e-5)
+    assert (found.best_params_, found.n_iter_) == (expected.combination, expected.step)
+
+
+@pytest.mark.parametrize("rule", ["iid", "worst-env", "leave-one-env-out"])
+def test_the_other_rules_take_the_lowest_risk(rule):
+    x, y, e, _ = spurious(400, (0.999, 0.7, 0.8))
+    clf = classifier(rule=rule).fit(x, y, environment=e)
+    column = {"iid": "risk", "worst-env": "worst_risk", "leave-one-env-out": "left_out_risk"}[rule]
+    table = clf.cv_results_
+    assert table.loc[table["selected"], column].item() == table[column].min()
+    assert clf.selected_["outcome"] is None and repr(rule) in clf.selected_["message"]
+
+
+def test_rescaling_does_not_change_the_choice(found):
+    units = 10.0 ** np.arange(-4, 11)
+    scaled = clone(found).fit(X * units + 7 * units, Y, environment=E)
+    assert (scaled.best_params_, scaled.n_iter_) == (found.best_params_, found.n_iter_)
+    np.testing.assert_allclose(scaled.coef_ * units, found.coef_, rtol=2e-2, atol=2e-3)
+    x, y, e, _ = arrays("squared", 300, environments=2)
+    regs = [
+        InvariantRegressorCV(**QUICK).fit(a * x - 5, b * y + b, environment=e)
+        for a, b in ((1, 1), (1e5, 1e-6), (1, 3e7))
+    ]
+    assert len({(r.best_params_["penalty_weight"], r.n_iter_) for r in regs}) == 1
+    np.testing.assert_allclose(regs[1].predict(1e5 * x - 5), 1e-6 * regs[0].predict(x - 5), rtol=1e-2, atol=1e-8)
+
+
+def test_the_same_call_gives_the_same():
+    a, b = fit(n_seeds=2), fit(n_seeds=2)
+    assert a.cv_results_.equals(b.cv_results_) and np.array_equal(a.decision_function(X), b.decision_function(X))
+    assert a.selected_ == b.selected_
+
+
+# ---- what is kept -------------------------------------------------------------------------------------------------
+
+
+def test_refitting_is_training_the_choice_up_to_its_step():
+    clf = fit(rule="worst-env")
+    weight, step = clf.best_params_["penalty_weight"], clf.n_iter_
+    assert 0 < step < 80 and weight > 0
+    direct = train(
+        as_task(X, Y, E), "irm-tv-l1", Runs(penalty_weight=[weight]), steps=step, learning_rate=0.05, warmup=40
+    )
+    np.testing.assert_allclose(
+        clf.decision_function(X), direct.logits(torch.tensor(standardised(X)).float())[0], atol=2e-3
+    )
+
+
+def test_seeds_are_averaged():
+    three = fit(n_seeds=3, hidden=(4,), rule="iid")
+    assert len(three.predictor_.members) == 3
+    task = as_task(X, Y, E)
+    fitted = train(
+        task, "irm-tv-l1", Runs(seed=range(3), penalty_weight=three.best_params_["penalty_weight"]), hidden=(4,),
+        snapshot_every=2, keep_states=True, **SAME,
+    )  # fmt: skip
+    each = fitted.at(three.n_iter_).logits(task.train.x)
+    assert float((each[0] - each[1]).abs().max()) > 0.01
+    np.testing.assert_allclose(three.decision_function(X), each.mean(0), atol=2e-3)
+
+
+def test_fold_models_are_averaged():
+    clf = fit(refit=False)
+    weights = [{"penalty_weight": w} for w in (0.0, 10.0, 1e3)]
+    expected = search(as_task(X, Y, E), "irm-tv-l1", weights, n_folds=2, keep_states=True, **SAME)
+    fitted, which = expected.fold_models()
+    assert len(clf.predictor_.members) == 2 and clf.n_iter_ == expected.step
+    logits = fitted.logits(torch.tensor(standardised(X)).float())[which].mean(0)
+    np.testing.assert_allclose(clf.decision_function(X), logits, atol=2e-3)
+
+
+def test_models_that_diverge_when_refitted_are_left_out(monkeypatch):
+    whole = InvariantClassifierCV._train
+
+    def some_diverge(self, *args, **settings):
+        return replace(whole(self, *args, **settings), diverged=lost)
+
+    monkeypatch.setattr(InvariantClassifierCV, "_train", some_diverge)
+    lost = {1: 1}
+    with pytest.warns(UserWarning, match="1 of 3 models diverged and are left out"):
+        assert len(fit(n_seeds=3, rule="iid").predictor_.members) == 2
+    lost = {0: 1000}  # after the chosen step
+    assert len(fit(rule="iid").predictor_.members) == 1
+    lost = {0: 1}
+    with refuse("training diverged on all rows", "Lower learning_rate"):
+        fit(rule="iid")
+
+
+def test_sample_weights_reach_the_folds():
+    weight = np.random.default_rng(0).uniform(0.1, 2.0, len(Y))
+    clf = classifier().fit(X, Y, environment=E, sample_weight=weight)
+    mean = np.average(X, weights=weight, axis=0)
+    scaled = (X - mean) / np.sqrt(np.average((X - mean) ** 2, weights=weight, axis=0))
+    rows = replace(as_task(X, Y, E).train, x=torch.tensor(scaled).float(), weight=torch.tensor(weight / weight.mean()))
+    path = [{"penalty_weight": w} for w in (0.0, 10.0, 1e3)]
+    expected = search(Task(rows, as_loss("binary", 1)), "irm-tv-l1", path, n_folds=2, **SAME)
+    pd.testing.assert_frame_equal(clf.cv_results_, expected.table(), rtol=1e-3, atol=1e-5)
+    assert not np.allclose(clf.cv_results_["risk"], fit().cv_results_["risk"], rtol=1e-3)
+    half = np.where(np.arange(len(Y)) % 2, 1.0, 0.0)
+    a = classifier(dtype="float64").fit(X, Y, environment=E, sample_weight=half)
+    b = classifier(dtype="float64").fit(X[half > 0], Y[half > 0], environment=E[half > 0])
+    np.testing.assert_allclose(a.decision_function(X), b.decision_function(X), rtol=1e-6, atol=1e-8)
+
+
+# ---- the grid -----------------------------------------------------------------------------------------------------
+
+
+def combinations(objective="irm-tv-l1", **more):
+    from irmtv.objectives import OBJECTIVES
+
+    return classifier(**more)._combinations(OBJECTIVES[objective])
+
+
+def test_zero_is_always_on_the_path():
+    assert [c["penalty_weight"] for c in combinations(penalty_weights=[100, 1, 1])] == [0, 1, 100]
+    assert [c["penalty_weight"] for c in combinations(penalty_weights=None)] == list(PATH)
+    assert [c["penalty_weight"] for c in combinations(penalty_weights=np.array([0, 3]))] == [0, 3]
+    assert [c["penalty_weight"] for c in combinations(penalty_weights=["adaptive", 5])] == [0, 5, "adaptive"]
+    parts = {"irm-tv-l1": 1.0, "vrex": 50.0}
+    got = combinations("irm-tv-l1+vrex", penalty_weights=[parts, 10])
+    assert [c["penalty_weight"] for c in got] == [0, 10, parts]
+    assert combinations("groupdro", penalty_weights=None) == [{}]
+
+
+def test_a_grid_is_every_combination_but_none_twice():
+    got = combinations(penalty_weights=[10], grid={"warmup": [0.2, 0.5], "l2": np.array([0.0, 1e-3])})
+    plain = [{"penalty_weight": 0.0, "warmup": 0.2, "l2": l2} for l2 in (0.0, 1e-3)]  # the warm-up never ends
+    assert got[:2] == plain and len(got) == 6 and all(type(c["l2"]) is float for c in got)
+    assert len(combinations("minimax-tv-l1", penalty_weights=[10], grid={"warmup": [0.2, 0.5]})) == 4
+    assert len(combinations("groupdro", penalty_weights=None, grid={"measure_rate": [0.01, 0.1]})) == 2
+
+
+def test_more_hyper_parameters_are_chosen_too():
+    clf = fit(rule="iid", grid={"learning_rate": [1e-5, 0.05]})
+    assert clf.best_params_["learning_rate"] == 0.05 and set(clf.cv_results_["learning_rate"]) == {1e-5, 0.05}
+
+
+@NO_MATTER
+def test_l2_is_that_which_serves_plain_risk_minimisation_best():
+    rng = np.random.default_rng(0)
+    x, e = rng.normal(size=(120, 30)), np.arange(120) % 2
+    y = (x[:, 0] + 2 * rng.normal(size=120) > 0).astype(int)  # much noise, many columns: shrinking helps
+    how = {"l2": "auto", "max_steps": 200, "penalty_weights": [10]}
+    clf = classifier(**how).fit(x, y, environment=e)
+    erm = classifier(objective="erm", rule="iid", **{**how, "penalty_weights": None, "grid": {"l2": [0, 3e-4, 3e-3]}})
+    risk = erm.fit(x, y, environment=e).cv_results_.groupby("l2")["risk"].min()
+    assert clf.best_params_["l2"] == clf.selected_["l2"] == risk.idxmin() > 0
+    same = classifier(**{**how, "l2": float(risk.idxmin())}).fit(x, y, environment=e)
+    pd.testing.assert_frame_equal(clf.cv_results_, same.cv_results_)
+    assert np.array_equal(clf.predict_proba(x), same.predict_proba(x))
+    chosen = classifier(**how, grid={"l2": [0.5]}).fit(x, y, environment=e)  # a grid goes before
+    assert chosen.best_params_["l2"] == 0.5
+
+
+@NO_MATTER
+@pytest.mark.parametrize(
+    ("objective", "penalty_weights"),
+    [
+        ("irm-tv-l1+vrex", [10.0, {"irm-tv-l1": 1.0, "vrex": 100.0}]),
+        ("irm-tv-l1", ["adaptive", 10.0]),
+        ("groupdro", None),
+        ("lff", None),
+        ("eiil", [10.0]),
+    ],
+)
+def test_other_objectives(objective, penalty_weights):
+    x, y, e, _ = spurious(200)
+    clf = classifier(objective=objective, penalty_weights=penalty_weights, max_steps=20).fit(x, y, environment=e)
+    assert clf.selected_["outcome"] is not None
+    assert clf.predict(x).shape == (200,)
+    assert clf.objective_ == clf.selected_["objective"] in (objective, "erm")
+
+
+@NO_MATTER
+@pytest.mark.parametrize("objective", ["auto", "tiva"])
+def test_environments_inferred_from_aux(objective):
+    clf = classifier(objective=objective, penalty_weights=[100], max_steps=40).fit(X, Y, aux=AUX)
+    assert clf.objective_ == ("minimax-tv-l1" if objective == "auto" else "tiva")
+    assert clf.selected_["outcome"] is not None and clf.membership(X, aux=AUX).shape == (400, 2)
+    assert clf.cv_results_["step"].min() == 20  # where the warm-up ends, and the environments are settled
+
+
+def test_a_module_of_the_users_own():
+    def net():
+        return torch.nn.Sequential(torch.nn.Linear(15, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+
+    clf = classifier(module=net, max_steps=10, penalty_weights=[10], cv=2, n_seeds=2)
+    clf = clf.fit(X, Y, environment=np.arange(400) % 2)
+    assert clf.predict_proba(X).shape == (400, 2) and len(clf.predictor_.members) == 2
+
+
+# ---- the table and the picture ------------------------------------------------------------------------------------
+
+
+def test_results_have_one_row_per_candidate(found):
+    table = found.cv_results_
+    assert len(table) == 40 + 2 * 20 and table["selected"].sum() == 1
+    assert table["plain"].eq(table["penalty_weight"] == 0).all()
+    chosen = table[table["selected"]].iloc[0]
+    assert (chosen["penalty_weight"], chosen["step"]) == (found.best_params_["penalty_weight"], found.n_iter_)
+    assert chosen["risk"] == pytest.approx(found.selected_["figures"]["risk"])
+    assert (table["worst_risk"] >= table["risk"] - 1e-9).all() and table["p_slopes"].between(0, 1).all()
+
+
+def test_the_path_is_drawn(found):
+    ax = found.plot_path()
+    (overall, star, *_) = ax.lines
+    best = found.cv_results_.groupby("penalty_weight")["risk"].min()
+    np.testing.assert_allclose(overall.get_ydata(), best)
+    chosen = found.cv_results_[found.cv_results_["selected"]].iloc[0]
+    assert star.get_xdata()[0] == list(best.index).index(chosen["penalty_weight"])
+    assert star.get_ydata()[0] == chosen["risk"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "100", "10000"]
+    _, other = matplotlib.pyplot.subplots()
+    assert found.plot_path(other) is other
+    matplotlib.pyplot.close("all")
+
+
+@NO_MATTER
+def test_paths_of_sums_and_words_are_drawn_too():
+    weights = [{"irm-tv-l1": 1.0, "vrex": 100.0}, "adaptive"]
+    ax = fit(objective="irm-tv-l1+vrex", penalty_weights=weights, max_steps=20).plot_path()
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "irm-tv-l1 1\nvrex 100", "adaptive"]
+    with refuse("plot_path shows penalty weights", "cv_results_"):
+        fit(objective="erm", rule="iid", penalty_weights=None, max_steps=20).plot_path()
+    matplotlib.pyplot.close("all")
+
+
+# ---- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"rule": "invariant"}, ("rule must be one of", "Did you mean 'invariance'?")),
+        ({"rule": "iid", "rule_options": {"level": 0.1}}, ("only rule 'invariance' has options",)),
+        ({"rule": "leave-one-env-out"}, ("needs three or more", "use 'invariance'")),
+        ({"rule_options": {"level": 2}}, ("level must be a number from 0 to 1",)),
+        ({"cv": 1}, ("cv must be a number of folds, 2 or more. Got 1.",)),
+        ({"cv": True}, ("cv must be a number of folds",)),
+        ({"cv": 251}, ("smallest environment", "Got cv=251")),
+        ({"n_seeds": 0}, ("n_seeds must be a positive integer",)),
+        ({"n_seeds": 2, "refit": False}, ("n_seeds", "refit=False")),
+        ({"objective": "eiil", "refit": False}, ("refit must be True for objective 'eiil'",)),
+        ({"grid": {"hidden": [(), (4,)]}}, ("that do not change a shape", "Got 'hidden'", "GridSearchCV")),
+        ({"grid": {"penalty_weight": [1]}}, ("Got 'penalty_weight'", "penalty_weights=[...]")),
+        ({"grid": {"seed": [1]}}, ("Got 'seed'", "n_seeds")),
+        ({"grid": {"learning_rat": [1]}}, ("Did you mean 'learning_rate'?",)),
+        ({"grid": {"l2": 0.1}}, ("grid['l2'] must be a list",)),
+        ({"grid": {"l2": []}}, ("grid['l2'] must be a list",)),
+        ({"grid": {"warmup": [2.5]}}, ("warmup of 'irm-tv-l1' must be",)),
+        ({"grid": {"penalty_ramp": [0.5]}, "objective_params": {"penalty_ramp": 1.0}}, ("both have 'penalty_ramp'",)),
+        ({"penalty_weights": 10}, ("penalty_weights must be a list",)),
+        ({"penalty_weights": []}, ("penalty_weights must be a list",)),
+        ({"penalty_weights": "adaptive"}, ("penalty_weights must be a list",)),
+        ({"penalty_weights": [-1]}, ("penalty_weights must be finite numbers of at least 0", "Got -1")),
+        ({"penalty_weights": [np.inf]}, ("penalty_weights must be finite",)),
+        ({"penalty_weights": ["adaptiv"]}, ("penalty_weights must be", "Got 'adaptiv'")),
+        ({"penalty_weights": [{"vrx": 1.0}]}, ("penalty_weight of 'irm-tv-l1' must be a mapping over ['irm-tv-l1']",)),
+        ({"l2": "some"}, ("l2 must be 'auto' or a finite number", "Got 'some'")),
+        ({"l2": -1.0}, ("l2 must be a finite number of at least 0",)),
+        ({"objective": "erm"}, ("penalty_weights must be None", "'erm'")),
+        ({"objective_params": {"penalty_weight": 1}}, ("the path is penalty_weights",)),
+    ],
+)  # fmt: skip
+def test_what_is_refused_before_training(monkeypatch, parameters, message):
+    monkeypatch.setattr("irmtv.search.run.train", None)
+    with refuse(*message):
+        fit(**parameters)
+
+
+def test_rules_without_environments(monkeypatch):
+    monkeypatch.setattr("irmtv.search.run.train", None)
+    for objective in ("erm", "lff", "eiil"):
+        weights = [1] if objective == "eiil" else None
+        with refuse("rule 'invariance' compares environments", "use rule='iid'"):
+            classifier(objective=objective, penalty_weights=weights).fit(X, Y)
+
+
+def test_rows_too_few_to_test():
+    few, e = np.arange(252), np.where(np.arange(252) < 240, 0, 1)
+    with refuse("at least 20 rows", "1 (12)", "rule='iid'"):
+        classifier().fit(X[few], Y[few], environment=e)
+    clf = classifier(rule="iid", max_steps=20).fit(X[few], Y[few], environment=e)
+    assert clf.selected_["rule"] == "iid"

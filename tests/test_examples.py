@@ -1,0 +1,52 @@
+"""The examples run, and what they print is what they promise."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import sklearn
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def run(capsys):
+    """Run an example's main() and give what it prints; scikit-learn's settings are put back."""
+
+    def run(name: str) -> str:
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with sklearn.config_context():
+            module.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def numbers(line: str) -> list[float]:
+    return [float(n) for n in re.findall(r"(?<![\w-])\d+\.\d+", line)]
+
+
+def test_a_pipeline_on_a_mixed_table(run):
+    pytest.importorskip("skrub")
+    text = run("table_pipeline")
+    assert "an invariant model was found" in text and text.rstrip().endswith("the same predictions: True")
+    boosted, invariant = (numbers(line) for line in text.splitlines() if line.startswith(("gradient", "InvariantC")))
+    assert boosted[1] < 50 < 60 < invariant[1]  # at the next hospital
+    assert boosted[0] > invariant[0]  # and the price at these
+
+
+def test_a_grid_search_that_leaves_an_environment_out(run):
+    text = run("leave_one_environment_out")
+    assert "GridSearchCV chose {'penalty_weight'" in text and "InvariantClassifierCV chose" in text
+    assert len(re.findall("worst test environment", text)) == 2
+
+
+def test_a_network_of_ones_own_on_series(run):
+    erm, tv = (numbers(line) for line in run("series_network").splitlines()[1:])
+    assert erm[2] < 40 < 60 < tv[2]
+    assert abs(tv[0] - tv[1]) < abs(erm[0] - erm[1])
