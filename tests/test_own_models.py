@@ -11,8 +11,10 @@ from scipy import optimize, special, stats
 
 from engine.problems import task_of
 from experiments.small import ERM, TV, small
+from irmtv import Runs, train
 from irmtv.crossfit import fold_tasks, gain_over_rescaled, own_task
 from irmtv.experiments import Store, read_results, run_experiment
+from irmtv.own_models import gains_of_own_models, mean_gain
 from irmtv.selection import check_options, invariance
 from irmtv.selection.invariant import nothing_of_its_own
 from selection.candidates import written
@@ -98,6 +100,37 @@ def test_an_own_task_has_the_rows_of_its_environment_alone():
             for rows, of in ((own.train, fold.train), (own.held_out, fold.held_out)):
                 assert (rows.environment == e).all()
                 assert torch.equal(rows.x, of.x[of.environment == e]) and torch.equal(rows.y, of.y[of.environment == e])
+
+
+def test_gains_of_weighted_rows():
+    rng = np.random.default_rng(0)
+    gain, weight = rng.normal(0.3, 2, size=500), rng.uniform(0.1, 3, size=500)
+    rows, mean, variance = mean_gain(torch.tensor(gain), torch.tensor(weight))
+    assert mean == pytest.approx(np.average(gain, weights=weight))
+    # what the test makes of it is the squared standard error of a weighted mean
+    error = (weight**2 * (gain - mean) ** 2).sum() / weight.sum() ** 2
+    assert variance / rows == pytest.approx(error, rel=0.1)
+    assert rows == pytest.approx(weight.sum() ** 2 / (weight**2).sum()) and rows < 500
+    same = mean_gain(torch.tensor(gain), torch.full((500,), 0.7))
+    assert same == pytest.approx(mean_gain(torch.tensor(gain), None)) == (500, gain.mean(), gain.var(ddof=1))
+
+
+def test_models_of_single_environments_see_the_weights():
+    task = task_of("squared", 120, environments=2)
+    parts = fold_tasks(task, 2, 0)
+    runs, how = Runs(seed=[0, 0], data=[0, 1]), {"steps": 40, "learning_rate": 0.05, "snapshot_every": 10}
+    how["dtype"] = torch.float64
+    weight = {id(p): [0.5 + torch.arange(len(r)) % 3 for r in (p.train, p.held_out)] for p in parts}
+    weighted = [
+        replace(
+            p,
+            **{n: replace(getattr(p, n), weight=w) for n, w in zip(("train", "held_out"), weight[id(p)], strict=True)},
+        )
+        for p in parts
+    ]
+    plain, other = (gains_of_own_models(train(t, "erm", runs, select="iid", **how), **how) for t in (parts, weighted))
+    assert plain[0].shape == other[0].shape == (2, 3)
+    assert (other[0][:, 0] < plain[0][:, 0]).all() and not np.allclose(other[0][:, 1], plain[0][:, 1])
 
 
 # The test over environments

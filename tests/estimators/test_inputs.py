@@ -155,3 +155,16 @@ def test_a_mixed_table_through_a_table_vectorizer():
     new = frame.drop(columns="site").assign(colour="green")  # a category that training has not seen
     with pytest.warns(UserWarning, match="Found unknown categories"):
         assert pipe.predict(new).shape == (len(y),)
+
+
+def test_new_rows_may_have_environments_that_no_column_holds():
+    """Trained on a column, evaluated on rows without it or with other labels: what is passed goes first."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).assign(site=np.repeat(["x", "y"], 30))
+    y = (table["a"] > 0).astype(int)
+    model = InvariantClassifier(environment="site", hidden=(), max_steps=5, random_state=0).fit(table, y)
+    other = np.repeat(["u", "v", "w"], 20)
+    without = model.evaluate(table.drop(columns="site"), y, environment=other)
+    assert without.names == ("u", "v", "w")
+    np.testing.assert_array_equal(without.by_environment, model.evaluate(table, y, environment=other).by_environment)
+    assert model.evaluate(table, y).names == ("x", "y")

@@ -65,14 +65,15 @@ def split(x: Any, environment: Any, aux: Any, given: dict[str, Any], fitting: bo
     x : what the user passed as X.
     environment, aux : column names from the constructor.
     given : "environment" and "aux" passed beside X, or None each.
-    fitting : the named columns must be there; otherwise they may be absent.
+    fitting : the named columns must be there, and values beside them are refused; otherwise the columns may be absent,
+        and values go before them (other environments than those of training, say).
     """
     found: dict[str, Any] = {}
     taken: list[str] = []
     present = list(x.columns) if is_frame(x) else []
     for parameter, value in (("environment", environment), ("aux", aux)):
         names = as_names(value, parameter)
-        if names and given[parameter] is not None:
+        if names and given[parameter] is not None and fitting:
             raise ValueError(
                 f"{parameter} must come from one place. Got the column {shown(names)} in the constructor and values in "
                 f"the call. Use set_params({parameter}=None), or leave the values out."
@@ -85,7 +86,7 @@ def split(x: Any, environment: Any, aux: Any, given: dict[str, Any], fitting: bo
                 f"{did_you_mean(missing[0], present)} Name a column of X, or pass values: fit(X, y, {parameter}=...)."
             )
         taken += [name for name in names if name in present]
-        if names and not missing:
+        if names and not missing and given[parameter] is None:
             found[parameter] = x[names[0]] if parameter == "environment" else x[names]
         else:
             found[parameter] = given[parameter]

@@ -1,0 +1,196 @@
+"""A grid of hyper-parameters, cross-fitted as one batch, and a rule that chooses among all combinations and steps.
+
+Every combination is trained on the rows outside each fold and measured on the fold; a candidate is a combination at one
+of its snapshots, judged on rows that its models have not seen. Test rows play no part. The rules are those of
+:mod:`irmtv.selection`, and mean what they mean in an experiment (:mod:`irmtv.experiments`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from irmtv.core.types import Rows, Runs, Task
+from irmtv.crossfit import fold_tasks, left_out_tasks
+from irmtv.engine import FittedRuns, Progress, train
+from irmtv.objectives import OBJECTIVES
+from irmtv.objectives.base import Objective
+from irmtv.own_models import MOST_OWN, divergence_is_recorded, gains_of_own_models
+from irmtv.search.checks import check_search, check_trained
+from irmtv.search.families import ENGINE, OF_ALL_OBJECTIVES, Candidate, Family, Searched, infers_held_out
+from irmtv.search.records import candidate_steps, records_of
+from irmtv.selection import Records, choose
+
+SNAPSHOTS = 40  # steps at which every run is a candidate
+
+
+def search(
+    task: Task,
+    objective: str | Objective,
+    combinations: Sequence[Mapping[str, Any]],
+    *,
+    rule: str = "invariance",
+    n_folds: int = 5,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    l2_from: Sequence[float] = (),
+    steps: int = 2000,
+    snapshot_every: int | None = None,
+    keep_states: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Searched:
+    """Train every combination outside every fold, and choose.
+
+    Parameters
+    ----------
+    task : training rows; held-out and test rows are not looked at, nor are rows of weight 0.
+    objective : a name in `irmtv.OBJECTIVES`, a sum, or an Objective.
+    combinations : hyper-parameters of the objective (and learning_rate, l2) that differ, one mapping each with the same
+        names. A penalty weight of 0 among them stands for plain risk minimisation; where no combination does, the rule
+        "invariance" has plain risk minimisation trained beside them.
+    rule : "invariance", "iid", "worst-env" or "leave-one-env-out".
+    n_folds, seed : of the folds; all runs have this seed.
+    options : of the rule "invariance".
+    l2_from : values of l2; the one with which plain risk minimisation has the lowest held-out risk is used for all
+        combinations. How much a network must be shrunk depends on its size and on the rows, not on the penalty; without
+        it, a large one overfits in the warm-up, before any penalty acts.
+    steps, snapshot_every : gradient steps, and every how many a run is a candidate (None: 40 times).
+    keep_states : keep the fold models of all candidates, for `Searched.fold_models`.
+    progress : called with a `Progress`.
+    settings : for `train`, the same for all.
+
+    Returns
+    -------
+    Searched
+
+    Examples
+    --------
+    >>> from irmtv.datasets import make_simulation
+    >>> from irmtv.search import search
+    >>> task = make_simulation(1000, (0.999, 0.7), 0.8, random_state=0)
+    >>> weights = [{"penalty_weight": w} for w in (0.0, 100.0, 1e4)]
+    >>> found = search(task, "irm-tv-l1", weights, steps=400, learning_rate=0.02)
+    >>> found.choice.outcome, found.combination["penalty_weight"] > 0
+    ('invariant-found', True)
+    """
+    chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
+    task = replace(task, train=_with_weight(task.train))
+    check_search(task, chosen, combinations, rule=rule, n_folds=n_folds, options=options, settings=settings)
+    every = max(1, steps // SNAPSHOTS) if snapshot_every is None else snapshot_every
+    folds = fold_tasks(task, n_folds, seed)
+    without = left_out_tasks(task) if rule == "leave-one-env-out" else []
+    how = {**settings, "steps": steps}
+    tell = _Stages(progress, (len(folds) + len(without)) * len(combinations) + len(folds) * len(l2_from))
+    if l2_from:
+        how["l2"] = _best_l2(
+            folds, seed, l2_from, how, snapshot_every=every, progress=tell.next(len(folds) * len(l2_from))
+        )
+
+    def family(o: Objective, some: Sequence[Mapping[str, Any]], how: Mapping[str, Any]) -> Family:
+        def trained(parts: list[Task], keep: bool) -> FittedRuns:
+            columns = {name: [c[name] for _ in parts for c in some] for name in some[0]}
+            runs = Runs(
+                seed=[seed] * (len(parts) * len(some)), data=[d for d in range(len(parts)) for _ in some], **columns
+            )
+            more: dict[str, Any] = {"snapshot_every": every, "keep_states": keep, "progress": tell.next(len(runs))}
+            return train(parts, o, runs, **more, **how)
+
+        with divergence_is_recorded():
+            return Family(
+                o, tuple(some), how, trained(folds, keep_states), trained(without, False) if without else None
+            )
+
+    families = [family(chosen, combinations, how)]
+    if rule == "invariance" and not infers_held_out(chosen) and not families[0].plain():
+        rates = [{name: c[name] for name in OF_ALL_OBJECTIVES if name in c} for c in combinations]
+        distinct = [c for i, c in enumerate(rates) if c not in rates[:i]]
+        families.append(family(OBJECTIVES["erm"], distinct, {name: how[name] for name in ENGINE if name in how}))
+    candidates = tuple(
+        Candidate(f, c, step)
+        for f, one in enumerate(families)
+        for c in range(len(one.combinations))
+        for step in candidate_steps(one, c)
+    )
+    records = records_of(task, families, candidates)
+    check_trained(records, families, rule)
+    if rule == "invariance" and not infers_held_out(chosen):
+        records = replace(records, own=_own(families, candidates, records, folds, seed, every))
+    given = dict(options or {}) if rule == "invariance" else {}
+    return Searched(choose(rule, records, **given), tuple(families), candidates, records)
+
+
+def _best_l2(folds: list[Task], seed: int, values: Sequence[float], how: Mapping[str, Any], **more: Any) -> float:
+    """That of plain risk minimisation with the lowest risk on held-out rows, each at its best step."""
+    n = len(values)
+    runs = Runs(
+        seed=[seed] * (n * len(folds)), data=[f for f in range(len(folds)) for _ in values], l2=[*values] * len(folds)
+    )
+    engine = {name: how[name] for name in ENGINE if name in how and name != "l2"}
+    with divergence_is_recorded():
+        fitted = train(folds, "erm", runs, **more, **engine)
+    assert fitted.history is not None
+    steps = len(fitted.history.steps)
+    rows, risk = (v.double().reshape(steps, len(folds), n, -1) for v in (fitted.history.rows, fitted.history.risk))
+    overall = torch.where(rows > 0, rows * risk, 0).sum((1, 3)) / rows.sum((1, 3))  # (S, L)
+    complete = (rows.sum(3) > 0).all(1)
+    overall = torch.where(complete, overall, torch.inf).nan_to_num(torch.inf)
+    for run in fitted.diverged:
+        overall[:, run % n] = torch.inf
+    return float(values[int(overall[1:].amin(0).argmin())])
+
+
+def _own(
+    families: Sequence[Family],
+    candidates: Sequence[Candidate],
+    records: Records,
+    folds: list[Task],
+    seed: int,
+    every: int,
+) -> Tensor | None:
+    """Gains of every environment's own model over plain risk minimisation, on every fold: (F, E, 3).
+
+    With the learning rate and l2 of the best combination of plain risk minimisation.
+    """
+    if not 1 < len(folds[0].train.names) <= MOST_OWN:
+        return None
+    risk = records.pooled().overall.nan_to_num(torch.inf)
+    best = candidates[int(risk.masked_fill(~records.reference, torch.inf).argmin())]
+    family = families[best.family]
+    chosen = {**family.settings, **family.combinations[best.combination]}
+    how = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": every}
+    with divergence_is_recorded():
+        erm = train(folds, "erm", Runs(seed=[seed] * len(folds), data=range(len(folds))), select="iid", **how)
+    return torch.as_tensor(np.stack(gains_of_own_models(erm, **how)))
+
+
+def _with_weight(rows: Rows) -> Rows:
+    """Without rows that count nothing: they must not fill folds either."""
+    if rows.weight is None or bool((rows.weight > 0).all()):
+        return rows
+    return rows.take((rows.weight > 0).nonzero().squeeze(1))
+
+
+class _Stages:
+    """Several calls of `train` as one to whoever watches."""
+
+    def __init__(self, progress: Callable[[Progress], None] | None, runs: int) -> None:
+        self.progress, self.runs, self.done, self.seconds = progress, runs, 0, 0.0
+
+    def next(self, runs: int) -> Callable[[Progress], None] | None:
+        progress, before, earlier = self.progress, self.done, self.seconds
+        self.done += runs
+        self.runs = max(self.runs, self.done)
+        if progress is None:
+            return None
+
+        def tell(p: Progress) -> None:
+            self.seconds = earlier + p.seconds
+            progress(Progress(p.step, p.steps, before + p.runs_done, p.runs_now, self.runs, self.seconds))
+
+        return tell
