@@ -132,6 +132,66 @@ def test_warmup_by_step_can_be_fitted_twice(tmp_path):
         assert [weight for weight, _ in recorder.seen] == [0.0, 0.0, 6.0]
 
 
+class Stops(Callback):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def on_train_batch_end(self, *_) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
+@pytest.mark.filterwarnings("ignore:.*Detected KeyboardInterrupt.*")
+def test_a_fit_that_breaks_off_gives_the_weight_back(tmp_path, error):
+    x, y, codes, _ = rows()
+    module = InvariantModule(predictor(), IRMTVLoss(penalty_weight=6.0), lr=0.01)
+    loader = DataLoader(TensorDataset(x, y, codes), batch_size=16)
+    with pytest.raises((RuntimeError, KeyboardInterrupt, SystemExit)):
+        trainer(tmp_path, 1, (PenaltyWarmup(warmup=5), Stops(error))).fit(module, loader)
+    assert module.loss.penalty_weight == 6.0
+    recorder = Recorder()
+    trainer(tmp_path, 2, (PenaltyWarmup(warmup=1), recorder)).fit(module, loader)
+    assert [weight for weight, _ in recorder.seen] == [0.0] * 3 + [6.0] * 3
+
+
+def test_teardown_gives_the_weight_back_too():
+    module = InvariantModule(predictor(), IRMTVLoss(penalty_weight=6.0))
+    warmup, run = PenaltyWarmup(warmup=5), Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    warmup.on_fit_start(run, module)
+    warmup.on_train_batch_start(run, module, None, 0)
+    assert module.loss.penalty_weight == 0.0
+    warmup.teardown(run, module, "fit")
+    assert module.loss.penalty_weight == 6.0
+    module.loss.penalty_weight = 7.0  # the user's, after the fit
+    warmup.teardown(run, module, "test")
+    assert module.loss.penalty_weight == 7.0
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_second_fit_lets_the_environments_learn_again(tmp_path, freeze):
+    x, y, _, aux = rows()
+    loss = MinimaxTVLoss("binary", penalty_weight=8.0, n_aux=1).standardise(aux)
+    module = InvariantModule(predictor(), loss, lr=0.01, environment_lr=0.1)
+    loader = DataLoader(TensorDataset(x, y, aux), batch_size=24)
+    trainer(tmp_path, 2, (PenaltyWarmup(warmup=1),)).fit(module, loader)
+    assert loss.environments_frozen
+    before = loss.membership(aux)
+    recorder = Recorder()
+    trainer(tmp_path, 2, (PenaltyWarmup(warmup=1, freeze_environments=freeze), recorder)).fit(module, loader)
+    assert [frozen for _, frozen in recorder.seen] == ([False] * 2 + [True] * 2 if freeze else [True] * 4)
+    assert torch.equal(loss.membership(aux), before) is not freeze
+
+
+def test_a_test_is_logged_as_a_validation_is(tmp_path):
+    x, y, codes, _ = rows()
+    module = InvariantModule(predictor(), IRMTVLoss("binary", "l1", 3.0, n_environments=2))
+    loader, run = DataLoader(TensorDataset(x, y, codes), batch_size=N), trainer(tmp_path, 1)
+    (tested,) = run.test(module, loader, verbose=False)
+    (validated,) = run.validate(module, loader, verbose=False)
+    assert set(tested) == {"test_loss", "test_risk", "test_penalty"}
+    assert tested == {name.replace("val", "test"): value for name, value in validated.items()}
+
+
 def test_groupdro_has_no_penalty_to_log(tmp_path):
     x, y, codes, _ = rows()
     module = InvariantModule(predictor(), GroupDROLoss(n_environments=2, step_size=0.5), lr=0.01)

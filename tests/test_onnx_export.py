@@ -47,7 +47,8 @@ def run(model, x):
     assert model.opset_import[0].version == OPSET
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, {"x": x.astype(np.float32)}), strict=True))
+    dtype = {"tensor(double)": np.float64, "tensor(float)": np.float32}[session.get_inputs()[0].type]
+    return dict(zip(names, session.run(None, {"x": x.astype(dtype)}), strict=True))
 
 
 def rows(net, seed=0):
@@ -119,6 +120,45 @@ def test_a_time_stamp_survives_the_standardisation():
     x = np.array([[1_600_000_000.0], [1_600_000_128.0]], dtype=np.float32)
     out = run(to_onnx(net, [p], "squared", mean=mean, scale=scale), x)
     np.testing.assert_allclose(out["prediction"], (x[:, 0].astype(float) - mean) / scale, atol=1e-7)
+
+
+def test_an_offset_far_larger_than_the_deviation():
+    """Seconds since 1970 that differ by a few: nothing of them is left in float32."""
+    net = MLP(2, (5,))
+    p, mean, scale = parameters(net), np.array([1.7e9, -1e12]), np.array([1.0, 0.5])
+    x = mean + scale * np.random.default_rng(0).normal(size=(N, 2))
+    f = by_hand(p, (x - mean) / scale)[:, 0]
+    model = to_onnx(net, [p], "squared", mean=mean, scale=scale)
+    assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.DOUBLE
+    np.testing.assert_allclose(run(model, x)["prediction"], f, atol=1e-5, rtol=1e-5)
+    short = to_onnx(net, [p], "squared", mean=mean, scale=scale, input_dtype="float32")
+    assert short.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert np.abs(run(short, x)["prediction"] - f).max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_both_types_of_input(dtype, scaled):
+    net = MLP(4, (5,))
+    p, (x, mean, scale) = parameters(net), rows(net)
+    z = (x.astype(np.float64) - mean) / scale
+    units = {"mean": mean, "scale": scale} if scaled else {}
+    out = run(to_onnx(net, [p], "squared", input_dtype=dtype, **units), x if scaled else z)
+    np.testing.assert_allclose(out["prediction"], by_hand(p, z)[:, 0], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_column_of_infinite_scale_is_zero(dtype):
+    """One that was constant in training: whatever comes later says nothing."""
+    net = MLP(3, (5,))
+    p, mean, scale = parameters(net), np.array([1.0, 7.0, 2.0]), np.array([2.0, np.inf, 3.0])
+    x = np.random.default_rng(0).normal(size=(N, 3))
+    x[:, 1] = np.resize([7.0, 8.0, -1e30, 0.0], N)
+    x = x.astype(np.float32)
+    z = (x - mean) / np.array([2.0, 1.0, 3.0])
+    z[:, 1] = 0
+    out = run(to_onnx(net, [p], "squared", mean=mean, scale=scale, input_dtype=dtype), x)
+    np.testing.assert_allclose(out["prediction"], by_hand(p, z)[:, 0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("last_relu", [True, False])
@@ -198,7 +238,14 @@ WRONG = {
     "members[0] must have the parameters 'W0', 'b0'. Got 'W0': no 'b0'": {"members": [{"W0": np.ones((1, 4))}]},
     "members[0]['W0'] must have the shape (1, 4). Got (4,)": {"members": [{"W0": np.ones(4), "b0": np.ones(1)}]},
     "mean must have the shape of one row, (4,), or broadcast to it. Got (3,)": {"mean": np.zeros(3)},
-    "scale must be positive. Got 0.0; use 1 for a constant column": {"scale": np.array([1, 1, 0, 1])},
+    "scale must be positive. Got 0.0; use inf for a constant column": {"scale": np.array([1, 1, 0, 1])},
+    "scale must be positive. Got -inf": {"scale": np.array([1, 1, -np.inf, 1])},
+    "scale must be finite numbers. Got nan": {"scale": np.array([1, 1, np.nan, 1])},
+    "mean must be finite numbers. Got inf": {"mean": np.array([0, 0, np.inf, 0])},
+    "target_scale must be finite numbers. Got inf": {"loss": "squared", "target_scale": [np.inf]},
+    "input_dtype must be one of 'float64', 'float32'. Got 'flaot32'. Did you mean 'float32'?": {
+        "input_dtype": "flaot32"
+    },
     "mean must be finite numbers. Got nan": {"mean": np.array([0, 0, np.nan, 0])},
     "target_scale must have one number per target, 1. Got 2": {"loss": "squared", "target_scale": [1.0, 2.0]},
 }

@@ -36,8 +36,8 @@ class InvariantModule(LightningModule):
     (x, y, environment), (x, y, environment, aux), or, with :class:`MinimaxTVLoss`, (x, y, aux). What the loss does not
     read is left alone.
 
-    Logged, with "train" or "val" before them: ``_loss``, ``_risk``, ``_penalty`` (without its weight; where there is
-    one) and ``_risk_environment_<code>`` for the environments of the batch.
+    Logged, with "train", "val" or "test" before them: ``_loss``, ``_risk``, ``_penalty`` (without its weight; where
+    there is one) and, in training, ``_risk_environment_<code>`` for the environments of the batch.
 
     Parameters
     ----------
@@ -91,6 +91,9 @@ class InvariantModule(LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
         return self._step(batch, "val")
 
+    def test_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self._step(batch, "test")
+
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The logits of a batch: a dict or tuple as in training, or x alone."""
         x = batch["x"] if isinstance(batch, Mapping) else batch[0] if isinstance(batch, (tuple, list)) else batch
@@ -104,18 +107,19 @@ class InvariantModule(LightningModule):
             groups.append({"params": own, "weight_decay": 0.0, **rate})
         return self.optimizer(groups, **self.settings)
 
-    def _step(self, batch: Any, stage: Literal["train", "val"]) -> Tensor:
+    def _step(self, batch: Any, stage: Literal["train", "val", "test"]) -> Tensor:
         parts = self._parts(batch)
         x, y = parts.pop("x"), parts.pop("y")
         total: Tensor = self.loss(self.predictor(x), y, **parts)
         # the statistics of a training step are those of all ranks already
-        settings: dict[str, Any] = {"batch_size": len(y), "sync_dist": stage == "val", "on_epoch": stage == "val"}
+        evaluates = stage != "train"
+        settings: dict[str, Any] = {"batch_size": len(y), "sync_dist": evaluates, "on_epoch": evaluates}
         self.log(f"{stage}_loss", total.detach(), **settings)
         self.log(f"{stage}_risk", self.loss.risk_, **settings)
         if isinstance(self.loss, PenalisedLoss):
             self.log(f"{stage}_penalty", self.loss.penalty_, **settings)
         kept = self.loss.by_environment_
-        if stage == "train":  # ranks may lack different environments in validation: there is no mean to log
+        if not evaluates:  # ranks may lack different environments in validation: there is no mean to log
             for code, risk in zip(kept["environment"].tolist(), kept["risk"], strict=True):
                 self.log(f"{stage}_risk_environment_{code}", risk, batch_size=len(y))
         return total
@@ -148,7 +152,8 @@ class InvariantModule(LightningModule):
 class PenaltyWarmup(Callback):
     """Weight 0 first, then the loss's own ``penalty_weight``; inferred environments are frozen with the change.
 
-    The weight is a function of the epoch (or step) alone, so that a training that is resumed goes on where it was.
+    The weight is a function of the epoch (or step) alone, so that a training that is resumed goes on where it was. The
+    loss has its own weight again when the fit ends, also by an error or an interrupt.
 
     Parameters
     ----------
@@ -159,7 +164,8 @@ class PenaltyWarmup(Callback):
     unit : {"epoch", "step"}, default "epoch"
         What is counted.
     freeze_environments : bool, default True
-        Freeze the network of a :class:`MinimaxTVLoss` at the end of the warm-up (the published schedule). Under
+        Freeze the network of a :class:`MinimaxTVLoss` at the end of the warm-up (the published schedule). A fit that
+        begins with a warm-up lets it learn again. False leaves it as it is, frozen or not. Under
         DistributedDataParallel this needs ``strategy="ddp_find_unused_parameters_true"``.
 
     Examples
@@ -181,19 +187,36 @@ class PenaltyWarmup(Callback):
         self._weight: float | None = None  # the loss's own, once the training has begun
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._weight = _penalised(pl_module).penalty_weight
+        loss = _penalised(pl_module)
+        self._weight = loss.penalty_weight
+        # an earlier fit left it frozen; where a checkpoint is resumed behind the warm-up, the first batch freezes again
+        if isinstance(loss, MinimaxTVLoss) and self.freeze_environments and self._done(trainer) < self.warmup:
+            loss.unfreeze_environments()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         loss = _penalised(pl_module)
-        done = trainer.current_epoch if self.unit == "epoch" else trainer.global_step
+        done = self._done(trainer)
         assert self._weight is not None
         loss.penalty_weight = warmup_weight(done, self._weight, self.warmup, self.ramp)
         if isinstance(loss, MinimaxTVLoss) and self.freeze_environments and done >= self.warmup:
             loss.freeze_environments()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._restore(pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._restore(pl_module)  # lightning calls neither on_fit_end nor teardown then
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._restore(pl_module)
+
+    def _done(self, trainer: Trainer) -> int:
+        return trainer.current_epoch if self.unit == "epoch" else trainer.global_step
+
+    def _restore(self, module: LightningModule) -> None:
         if self._weight is not None:
-            _penalised(pl_module).penalty_weight = self._weight  # a second fit warms up to the same weight
+            _penalised(module).penalty_weight = self._weight  # a second fit warms up to the same weight
+            self._weight = None
 
 
 def _penalised(module: LightningModule) -> PenalisedLoss:

@@ -1,8 +1,8 @@
 """A trained network as an ONNX graph: from rows in the user's units to probabilities or targets, without torch.
 
-The graph is written node by node from the arrays, so what runs elsewhere is what stands here. x comes as float32,
-any number of rows. It is standardised in float64, as the estimators do (the mean of a year or of a time stamp leaves
-nothing in float32), the network is computed in float32.
+The graph is written node by node from the arrays, so what runs elsewhere is what stands here. x comes as float64, any
+number of rows, and is standardised in float64, as the estimators do: a time stamp in seconds has a resolution of two
+minutes in float32, and no scaling brings back what the input has lost. The network is computed in float32.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Array = npt.NDArray[Any] | Tensor
 OPSET = 17  # old enough for every runtime in use, new enough for everything below
 IR_VERSION = 8  # the one that belongs to it
 _LOSSES = ("binary", "multiclass", "squared")
+_INPUTS = {"float64": "DOUBLE", "float32": "FLOAT"}
 
 
 def to_onnx(
@@ -40,6 +41,7 @@ def to_onnx(
     target_mean: npt.ArrayLike | None = None,
     target_scale: npt.ArrayLike | None = None,
     classes: Sequence[Any] | npt.NDArray[Any] | None = None,
+    input_dtype: str = "float64",
 ) -> ModelProto:
     """Build the graph of a model, or of the mean of several.
 
@@ -54,24 +56,28 @@ def to_onnx(
         What the outputs mean. "binary" and "multiclass": `probabilities` (N, C) and `label` (N,), the position in
         `classes`. "squared": `prediction`, (N,) for one target and (N, C) for several.
     mean, scale : array or None, default None
-        x is standardised to (x - mean) / scale; they have the shape of one row or broadcast to it. None: 0 and 1.
+        x is standardised to (x - mean) / scale; they have the shape of one row or broadcast to it. None: 0 and 1. A
+        scale may be inf: the column is then 0, whatever comes (as of one that is constant in training).
     target_mean, target_scale : array or None, default None
         Predictions are target_scale * output + target_mean, one number per target. None: 0 and 1.
     classes : sequence, array or None, default None
         Stored as JSON in the metadata "classes", for whoever turns positions into labels.
+    input_dtype : {"float64", "float32"}, default "float64"
+        The type of x. float32 halves what is sent, and is enough where columns are not far from 0 compared with how
+        much they vary: it has 7 digits, those of the offset included.
 
     Returns
     -------
     onnx.ModelProto
-        Checked; `model.SerializeToString()` are the bytes of a file. The input is `x`, float32: (N, D) for an MLP and
-        (N, channels, length) for a Conv1d.
+        Checked; `model.SerializeToString()` are the bytes of a file. The input is `x`, of `input_dtype`: (N, D) for an
+        MLP and (N, channels, length) for a Conv1d. The outputs are float32, `label` int64.
 
     Examples
     --------
     >>> parameters = {"W0": np.array([[1.0, -1.0]]), "b0": np.array([[0.5]])}
     >>> model = to_onnx(MLP(2), [parameters], "squared")
     >>> [node.op_type for node in model.graph.node], [output.name for output in model.graph.output]
-    (['Gemm', 'Squeeze'], ['prediction'])
+    (['Cast', 'Gemm', 'Squeeze'], ['prediction'])
     """
     onnx = _import_onnx()
     if not isinstance(net, (MLP, Conv1d)):
@@ -80,6 +86,9 @@ def to_onnx(
         )
     if loss not in _LOSSES:
         raise ValueError(f"loss must be one of {shown(_LOSSES)}. Got {loss!r}.{did_you_mean(loss, _LOSSES)}")
+    if input_dtype not in _INPUTS:
+        near = did_you_mean(input_dtype, _INPUTS)
+        raise ValueError(f"input_dtype must be one of {shown(_INPUTS)}. Got {input_dtype!r}.{near}")
     several = {"binary": net.n_outputs != 1, "multiclass": net.n_outputs < 2, "squared": False}
     if several[loss]:
         need = "one output" if loss == "binary" else "an output per class"
@@ -90,7 +99,7 @@ def to_onnx(
         raise ValueError("members must hold the parameters of at least one model. Got none.")
     row = (net.widths[0],) if isinstance(net, MLP) else (net.widths[0], "length")
     graph = _Graph(onnx)
-    z = _affine_in(graph, "x", mean, scale, row)
+    z = _affine_in(graph, "x", input_dtype, mean, scale, row)
     outputs = [_forward(graph, net, _checked(net, parameters, i), z, f"m{i}_") for i, parameters in enumerate(members)]
     logits = outputs[0] if len(outputs) == 1 else graph.add("Mean", outputs, "logits")  # (N, C)
     results = _results(graph, loss, net.n_outputs, logits, target_mean, target_scale)
@@ -98,7 +107,7 @@ def to_onnx(
     made = onnx.helper.make_graph(
         graph.nodes,
         "irmtv",
-        [value("x", onnx.TensorProto.FLOAT, ["N", *row])],
+        [value("x", getattr(onnx.TensorProto, _INPUTS[input_dtype]), ["N", *row])],
         [value(r.name, getattr(onnx.TensorProto, r.dtype), ["N", *r.shape]) for r in results],
         graph.constants,
     )
@@ -149,16 +158,21 @@ class _Result(NamedTuple):
 
 
 def _affine_in(
-    graph: _Graph, x: str, mean: npt.ArrayLike | None, scale: npt.ArrayLike | None, row: tuple[Any, ...]
+    graph: _Graph,
+    x: str,
+    dtype: str,
+    mean: npt.ArrayLike | None,
+    scale: npt.ArrayLike | None,
+    row: tuple[Any, ...],
 ) -> str:
     """(x - mean) / scale in float64, the result in float32."""
     given = {"mean": mean, "scale": scale}
-    if mean is None and scale is None:
+    if mean is None and scale is None and dtype == "float32":
         return x
-    value = graph.cast(x, "DOUBLE", "x_double")
+    value = x if dtype == "float64" else graph.cast(x, "DOUBLE", "x_double")
     for (name, numbers), op in zip(given.items(), ("Sub", "Div"), strict=True):
         if numbers is not None:
-            array = _finite(numbers, name)
+            array = _numbers(numbers, name, may_be_infinite=name == "scale")
             fits = array.ndim <= len(row) and all(
                 n in (1, have) or have == "length" for n, have in zip(array.shape[::-1], row[::-1], strict=False)
             )
@@ -167,15 +181,16 @@ def _affine_in(
                     f"{name} must have the shape of one row, {row}, or broadcast to it. Got {array.shape}."
                 )
             if name == "scale" and not (array > 0).all():
-                raise ValueError(f"scale must be positive. Got {array.min()}; use 1 for a constant column.")
+                raise ValueError(f"scale must be positive. Got {array.min()}; use inf for a constant column.")
             value = graph.add(op, [value, graph.constant(array, name, "float64")], f"x_{op.lower()}")
     return graph.cast(value, "FLOAT", "z")
 
 
-def _finite(values: npt.ArrayLike, name: str) -> npt.NDArray[np.float64]:
+def _numbers(values: npt.ArrayLike, name: str, may_be_infinite: bool = False) -> npt.NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite numbers. Got {shown(array[~np.isfinite(array)].tolist())}.")
+    wrong = np.isnan(array) if may_be_infinite else ~np.isfinite(array)
+    if wrong.any():
+        raise ValueError(f"{name} must be finite numbers. Got {shown(array[wrong].tolist())}.")
     return array
 
 
@@ -244,7 +259,7 @@ def _results(
     units = {"target_scale": (target_scale, "Mul"), "target_mean": (target_mean, "Add")}
     for name, (numbers, op) in units.items():
         if numbers is not None:
-            array = _finite(numbers, name).reshape(-1)
+            array = _numbers(numbers, name).reshape(-1)
             if len(array) not in (1, n_outputs):
                 raise ValueError(f"{name} must have one number per target, {n_outputs}. Got {len(array)}.")
             if value == logits:

@@ -30,4 +30,4 @@ class EveryOtherRow:
         if environment is None:
             n_rows = X.shape[0] if hasattr(X, "shape") else len(np.asarray(X))
             environment = np.arange(n_rows) % 2
-        return super().fit(X, y, environment, aux, sample_weight)
+        return super().fit(X, y, environment=environment, aux=aux, sample_weight=sample_weight)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from engine.problems import arrays, refuse
 from irmtv import Runs, train
@@ -18,6 +19,7 @@ from irmtv.core.types import Rows, Task
 from irmtv.datasets import make_control, make_simulation
 from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.cv import PATH
+from irmtv.progress import ProgressBar
 from irmtv.search import search
 
 matplotlib.use("Agg")
@@ -59,6 +61,7 @@ def as_task(x, y, e, loss="binary", **more):
 
 
 SAME = {"steps": 80, "learning_rate": 0.05, "warmup": 0.5}
+BY_CLASS = {**SAME, "by_class": True}  # as a search of a classifier deals its folds
 
 
 # ---- what is chosen -----------------------------------------------------------------------------------------------
@@ -104,7 +107,7 @@ def test_where_none_is_found_plain_risk_minimisation_is_kept_with_a_warning():
 def test_the_choice_is_that_of_search(found):
     task = as_task(X, Y, E)
     expected = search(
-        task, "irm-tv-l1", [{"penalty_weight": w} for w in (0.0, 100.0, 1e4)], n_folds=2, **{**SAME, "steps": 200}
+        task, "irm-tv-l1", [{"penalty_weight": w} for w in (0.0, 100.0, 1e4)], n_folds=2, **{**BY_CLASS, "steps": 200}
     )
     pd.testing.assert_frame_equal(found.cv_results_, expected.table(), rtol=1e-3, atol=1e-5)
     assert (found.best_params_, found.n_iter_) == (expected.combination, expected.step)
@@ -144,7 +147,7 @@ def test_the_same_call_gives_the_same():
 
 
 def test_refitting_is_training_the_choice_up_to_its_step():
-    clf = fit(rule="worst-env")
+    clf = fit()
     weight, step = clf.best_params_["penalty_weight"], clf.n_iter_
     assert 0 < step < 80 and weight > 0
     direct = train(
@@ -171,7 +174,7 @@ def test_seeds_are_averaged():
 def test_fold_models_are_averaged():
     clf = fit(refit=False)
     weights = [{"penalty_weight": w} for w in (0.0, 10.0, 1e3)]
-    expected = search(as_task(X, Y, E), "irm-tv-l1", weights, n_folds=2, keep_states=True, **SAME)
+    expected = search(as_task(X, Y, E), "irm-tv-l1", weights, n_folds=2, keep_states=True, **BY_CLASS)
     fitted, which = expected.fold_models()
     assert len(clf.predictor_.members) == 2 and clf.n_iter_ == expected.step
     logits = fitted.logits(torch.tensor(standardised(X)).float())[which].mean(0)
@@ -202,7 +205,7 @@ def test_sample_weights_reach_the_folds():
     scaled = (X - mean) / np.sqrt(np.average((X - mean) ** 2, weights=weight, axis=0))
     rows = replace(as_task(X, Y, E).train, x=torch.tensor(scaled).float(), weight=torch.tensor(weight / weight.mean()))
     path = [{"penalty_weight": w} for w in (0.0, 10.0, 1e3)]
-    expected = search(Task(rows, as_loss("binary", 1)), "irm-tv-l1", path, n_folds=2, **SAME)
+    expected = search(Task(rows, as_loss("binary", 1)), "irm-tv-l1", path, n_folds=2, **BY_CLASS)
     pd.testing.assert_frame_equal(clf.cv_results_, expected.table(), rtol=1e-3, atol=1e-5)
     assert not np.allclose(clf.cv_results_["risk"], fit().cv_results_["risk"], rtol=1e-3)
     half = np.where(np.arange(len(Y)) % 2, 1.0, 0.0)
@@ -359,6 +362,10 @@ def test_paths_of_sums_and_words_are_drawn_too():
         ({"grid": {"l2": []}}, ("grid['l2'] must be a list",)),
         ({"grid": {"warmup": [2.5]}}, ("warmup of 'irm-tv-l1' must be",)),
         ({"grid": {"penalty_ramp": [0.5]}, "objective_params": {"penalty_ramp": 1.0}}, ("both have 'penalty_ramp'",)),
+        ({"grid": [1]}, ("grid must be a dict", "Got [1]", "grid={'learning_rate'")),
+        ({"rule_options": "x"}, ("rule_options must be a dict", "Got 'x'", "rule_options={'level': 0.01}")),
+        ({"rule_options": []}, ("rule_options must be a dict", "Got []")),
+        ({"objective_params": 5}, ("objective_params must be a dict", "Got 5", "objective_params={'measure'")),
         ({"penalty_weights": 10}, ("penalty_weights must be a list",)),
         ({"penalty_weights": []}, ("penalty_weights must be a list",)),
         ({"penalty_weights": "adaptive"}, ("penalty_weights must be a list",)),
@@ -392,3 +399,73 @@ def test_rows_too_few_to_test():
         classifier().fit(X[few], Y[few], environment=e)
     clf = classifier(rule="iid", max_steps=20).fit(X[few], Y[few], environment=e)
     assert clf.selected_["rule"] == "iid"
+
+
+def test_a_rare_class_is_in_every_fold(monkeypatch):
+    seen = []
+    real = search
+    monkeypatch.setattr("irmtv.estimators.cv.search", lambda *a, **k: seen.append(real(*a, **k)) or seen[-1])
+    y = np.zeros(len(Y))
+    y[[5, 150, 390]] = 1
+    classifier(cv=3, rule="iid", max_steps=4, class_weight="balanced").fit(X, y, environment=E)
+    tasks = seen[0].family.folds.tasks
+    assert [int(t.held_out.y.sum()) for t in tasks] == [1, 1, 1]
+    sizes = [float(t.held_out.weight.sum()) for t in tasks]
+    np.testing.assert_allclose(seen[0].records.rows[:, 0].sum(-1), sizes, rtol=1e-5)
+
+
+# ---- Ctrl-C -------------------------------------------------------------------------------------------------------
+
+
+class _CtrlC(ProgressBar):
+    """A progress bar during which somebody presses Ctrl-C, at its step 20."""
+
+    def __call__(self, report):
+        if report.step >= 20:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["new", "fitted before"])
+def test_ctrl_c_in_the_search_fits_nothing(monkeypatch, before):
+    clf = fit() if before else classifier()
+    monkeypatch.setattr("irmtv.estimators.cv.ProgressBar", _CtrlC)
+    with pytest.raises(KeyboardInterrupt, match=r"InvariantClassifierCV was interrupted .* is not fitted"):
+        clf.set_params(verbose=1).fit(X, 1 - Y, environment=E)
+    with pytest.raises(NotFittedError):
+        clf.predict(X)
+
+
+def test_ctrl_c_while_the_choice_is_trained_keeps_it_as_it_was(monkeypatch):
+    whole = fit()
+    assert whole.selected_["step"] == whole.n_iter_ > 30
+    monkeypatch.setattr("irmtv.estimators.base.ProgressBar", _CtrlC)
+    with pytest.warns(UserWarning, match=r"interrupted at step 2\d: the estimator is fitted as it was then"):
+        clf = fit(verbose=1)
+    assert clf.selected_["step"] == clf.n_iter_ and 20 <= clf.n_iter_ < 30
+    assert clf.best_params_ == whole.best_params_
+    runs = Runs(penalty_weight=[clf.best_params_["penalty_weight"]])
+    direct = train(as_task(X, Y, E), "irm-tv-l1", runs, steps=clf.n_iter_, learning_rate=0.05, warmup=40)
+    np.testing.assert_allclose(
+        clf.decision_function(X), direct.logits(torch.tensor(standardised(X)).float())[0], atol=2e-3
+    )
+
+
+@pytest.mark.parametrize("estimator", [InvariantClassifierCV, InvariantRegressorCV])
+def test_what_fit_says_of_ctrl_c_is_of_the_search(estimator):
+    assert "while the path is trained" in estimator.fit.__doc__
+
+
+# ---- parameters ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [InvariantClassifierCV, InvariantRegressorCV])
+def test_parameters_of_a_single_model_are_not_among_them(estimator):
+    names = {"penalty_weight", "early_stopping", "validation_fraction", "warm_start"}
+    model = estimator(cv=3, l2=0.1)
+    assert not names & set(model.get_params())
+    copy = clone(model)
+    assert copy.get_params() == model.get_params() and copy.cv == 3 and copy.l2 == 0.1
+    assert not any(name in repr(model.set_params(cv=4)) for name in names)
+    for name in names:
+        with pytest.raises(ValueError, match="Invalid parameter"):
+            model.set_params(**{name: 1})

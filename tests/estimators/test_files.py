@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 
@@ -173,6 +174,94 @@ def test_files_that_are_not_whole(tmp_path):
         irmtv.load(written(kind="pipeline", meta={"kind": "magic", "steps": ["a"], "parts": []}))
 
 
+def changed(path, name, value):
+    """The file with one thing changed, and sealed again: `meta/a/b` (an index for a list) or an array's name."""
+    content = read_model(path)
+    arrays, meta = dict(content.arrays), copy.deepcopy(content.meta)
+    if name.startswith("meta/"):
+        *way, last = [int(k) if k.isdigit() else k for k in name.split("/")[1:]]
+        place = meta
+        for key in way:
+            place = place[key]
+        place[last] = value
+    elif value is None:
+        del arrays[name]
+    else:
+        arrays[name] = value
+    return write_model(path.with_name("changed.irmtv"), content.kind, arrays, meta, content.parts)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    models = {name: FITTED[name]() for name in ("linear", "inferred", "regression", "multi-class")}
+    models["tiva"] = classifier(objective="tiva", hidden=()).fit(X, Y, aux=TIME)
+    paths = {name: model.save(folder / f"{i}.irmtv") for i, (name, model) in enumerate(models.items())}
+    steps = make_pipeline(StandardScaler(), classifier(objective="erm", hidden=())).fit(X, Y)
+    return {**paths, "pipeline": irmtv.save(steps, folder / "pipeline.irmtv")}
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "value", "message"),
+    [
+        ("linear", "meta/attributes", [1], "AttributeError"),
+        ("linear", "meta/attributes/n_features_in_", "4", "n_features_in_ must be a whole number.*Got '4'"),
+        ("linear", "meta/attributes/n_features_in_", 5, r"x/mean .* must have the shape \(5,\). Got \(4,\), \(4,\)"),
+        ("linear", "meta/parameters", 3, "TypeError"),
+        ("linear", "meta/parameters/objective_params", {"affine": {"m": 3}}, "TypeError"),
+        ("linear", "meta/tables/history_", ["step", "nothing"], "KeyError"),
+        ("linear", "meta/members", 3, "TypeError"),
+        ("linear", "meta/members", [{}], "KeyError: 'net'"),
+        ("linear", "meta/members/0/net/type", "conv1d", "its network is a 'conv1d'"),
+        ("linear", "meta/members/0/net/widths", (4.0, 1.0), "a width must be a whole number.*Got 4.0"),
+        ("linear", "meta/members/0/net/widths", (4,), "its network has the widths"),
+        ("linear", "member0/W0", np.zeros((2, 1, 4), np.float32), "member 0 has parameters"),
+        ("linear", "member0/W0", np.zeros((1, 1, 4), np.int64), "member 0 .* not floating point"),
+        ("linear", "x/scale", np.array([1.0, 1.0, 0.0, 1.0]), "its scale above 0"),
+        ("linear", "x/scale", np.array([1.0, 1.0, np.nan, 1.0]), "its scale above 0"),
+        ("linear", "x/scale", np.ones(3), r"must have the shape \(4,\)"),
+        ("linear", "x/mean", np.full(4, np.inf), "must be finite"),
+        ("linear", "attribute/classes_", None, "AttributeError"),
+        ("linear", "attribute/classes_", np.arange(3), "one number of inputs and 3 outputs"),
+        ("linear", "attribute/classes_", np.arange(1), "classes_ must be two or more"),
+        ("multi-class", "attribute/classes_", np.arange(2), "one number of inputs and 1 outputs"),
+        ("regression", "y/scale", np.array([np.inf]), "its scale above 0"),
+        ("regression", "y/mean", np.zeros(2), "one number of inputs and 2 outputs"),
+        ("regression", "y/mean", None, "KeyError: 'y/mean'"),
+        ("regression", "meta/attributes/_targets", 3, "_targets must be"),
+        ("inferred", "meta/rho/n_environments", 3, "rho has parameters"),
+        ("inferred", "meta/rho/n_environments", "2", "rho's n_environments must be a whole number.*Got '2'"),
+        ("inferred", "meta/rho/hidden", 16.0, "rho's hidden must be a whole number"),
+        ("inferred", "meta/rho/hidden", 5, "rho has parameters"),
+        ("inferred", "meta/rho/reads_x", 0, "rho must divide"),
+        ("inferred", "meta/rho/reads_x", True, "rho-aux/mean"),
+        ("inferred", "rho/W", np.zeros((1, 16, 2), np.float32), "rho has parameters"),
+        ("inferred", "rho/W", None, "rho has parameters"),
+        ("inferred", "rho-aux/deviation", np.zeros(1), "rho-aux/mean must be finite and its scale above 0"),
+        ("inferred", "rho-aux/mean", None, "KeyError: 'rho-aux/mean'"),
+        ("tiva", "aux/mean", np.zeros(2), "aux/mean and its scale must have the shape"),
+        ("tiva", "aux/mean", None, "reads 5 columns, of which 4 are features"),
+        ("pipeline", "meta/parts", 3, "Pipeline: TypeError"),
+        ("pipeline", "meta/parts", [], "preprocessing 'standardscaler' for the steps"),
+        ("pipeline", "meta/steps", ["other", "model"], "preprocessing 'standardscaler' for the steps 'other'"),
+        ("pipeline", "meta/kind", ["magic"], "Pipeline: TypeError"),
+        ("pipeline", "meta/members", 3, "InvariantClassifier"),
+    ],
+)
+def test_a_sealed_file_with_something_else_in_it(written, model, name, value, message):
+    with pytest.raises(ModelFileError, match=f"does not hold a whole .*{message}.*written by irmtv"):
+        irmtv.load(changed(written[model], name, value))
+
+
+def test_a_constant_column_is_kept(tmp_path):
+    rows = np.c_[X, np.full(120, 7.0)]
+    model = classifier().fit(rows, Y, environment=SITE)
+    assert np.isinf(model.predictor_.x.scale[-1])
+    loaded = irmtv.load(model.save(tmp_path / "model.irmtv"))
+    rows[:, -1] = 8.0
+    np.testing.assert_array_equal(loaded.predict_proba(rows), model.predict_proba(rows))
+
+
 def test_attributes_of_other_names_are_not_set(tmp_path):
     """A file cannot put anything of its own on the estimator."""
     content = read_model(FITTED["linear"]().save(tmp_path / "model.irmtv"))
@@ -190,7 +279,8 @@ def test_onnx_predicts_the_same(name, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     model = FITTED[name]()
     session = runtime.InferenceSession(str(model.to_onnx(tmp_path / "model.onnx")), providers=["CPUExecutionProvider"])
-    rows = X.astype(np.float32)
+    assert session.get_inputs()[0].type == "tensor(double)"
+    rows = X
     found = dict(zip([o.name for o in session.get_outputs()], session.run(None, {"x": rows}), strict=True))
     if hasattr(model, "classes_"):
         np.testing.assert_allclose(found["probabilities"], model.predict_proba(rows), atol=1e-5)
@@ -200,6 +290,18 @@ def test_onnx_predicts_the_same(name, tmp_path):
     else:
         scale = np.abs(model.predict(rows)).max()
         np.testing.assert_allclose(found["prediction"], model.predict(rows), atol=1e-5 * scale)
+
+
+def test_onnx_of_time_stamps_and_constant_columns(tmp_path):
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    rows = np.c_[X[:, :2] + 1.7e9, np.full(120, 3.0)]
+    model = classifier(objective="erm", max_steps=200).fit(rows, Y)
+    session = runtime.InferenceSession(str(model.to_onnx(tmp_path / "model.onnx")), providers=["CPUExecutionProvider"])
+    rows[:, 2] = np.linspace(-5, 5, 120)  # constant in training, not any more
+    expected = model.predict_proba(rows)
+    np.testing.assert_allclose(session.run(["probabilities"], {"x": rows})[0], expected, atol=1e-5)
+    assert np.ptp(expected[:, 1]) > 0.5
 
 
 def test_what_onnx_cannot_hold(tmp_path):

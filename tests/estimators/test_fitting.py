@@ -107,11 +107,11 @@ def test_a_weight_of_two_is_the_row_twice(objective):
 
 def test_class_weights_are_sample_weights():
     X, y, site, _ = arrays()
-    of_class = InvariantClassifier(class_weight="balanced", **FAST).fit(X, y, site, sample_weight=1 + y)
+    of_class = InvariantClassifier(class_weight="balanced", **FAST).fit(X, y, environment=site, sample_weight=1 + y)
     by_hand = compute_sample_weight("balanced", y) * (1 + y)
-    of_row = InvariantClassifier(**FAST).fit(X, y, site, sample_weight=by_hand)
+    of_row = InvariantClassifier(**FAST).fit(X, y, environment=site, sample_weight=by_hand)
     np.testing.assert_allclose(of_class.decision_function(X), of_row.decision_function(X), rtol=1e-6)
-    plain = InvariantClassifier(**FAST).fit(X, y, site)
+    plain = InvariantClassifier(**FAST).fit(X, y, environment=site)
     assert not np.allclose(plain.decision_function(X), of_row.decision_function(X), rtol=1e-3)
     even, more = (
         InvariantClassifier("erm", class_weight=w, **{**FAST, "learning_rate": 0.1}).fit(X, y)
@@ -387,3 +387,60 @@ def test_the_penalty_prefers_the_stable_features():
         size = np.abs(clf.coef_[0] * clf.predictor_.x.scale)
         spurious.append(size[5:].sum() / size.sum())
     assert spurious[1] < 0.8 * spurious[0]
+
+
+# ---- what training cannot know, and what it must not take for something else ------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [(), (4,)])
+def test_a_column_that_is_constant_in_training_says_nothing(hidden):
+    """Its weight has no gradient: a random start must not decide what new values of it do."""
+    X, y, site, _ = arrays()
+    with_constant = np.c_[X, np.full(len(X), 3.0)]
+    clf = InvariantClassifier(**{**FAST, "hidden": hidden, "l2": 0}).fit(with_constant, y, environment=site)
+    other = with_constant.copy()
+    other[:, -1] = 13
+    np.testing.assert_array_equal(clf.predict_proba(other), clf.predict_proba(with_constant))
+    if hidden == ():
+        assert clf.coef_[0, -1] == 0
+        assert clf.plot_features().patches[-1].get_width() == 0
+
+
+def test_a_warm_start_from_or_to_a_constant_column():
+    X, y, site, _ = arrays()
+    constant = np.c_[X[:, 0], np.full(len(X), 3.0)]
+    settings = {"hidden": (4,), "dtype": "float64", "warm_start": True, "random_state": 0}
+    for first, then in ((X, constant), (constant, X)):
+        clf = InvariantClassifier(max_steps=30, **settings).fit(first, y, environment=site)
+        before = clf.decision_function(then)
+        clf.set_params(max_steps=1, learning_rate=1e-12).fit(then, y, environment=site)
+        np.testing.assert_allclose(clf.decision_function(then), before, rtol=1e-6)
+
+
+def test_sample_weight_is_not_taken_for_an_environment():
+    X, y, _, _ = arrays()
+    with pytest.raises(TypeError, match="positional"):
+        InvariantClassifier("erm").fit(X, y, np.ones(len(X)))
+
+
+def test_a_warm_up_without_end_is_told():
+    X, y, site, _ = arrays()
+    with pytest.warns(UserWarning, match="the penalty never acts"):
+        InvariantClassifier(hidden=(), warmup=100, max_steps=20, random_state=0).fit(X, y, environment=site)
+
+
+def test_a_warm_start_refuses_what_has_more_state_than_parameters():
+    X, y, site, _ = arrays()
+
+    def net() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.BatchNorm1d(X.shape[1]), torch.nn.Linear(X.shape[1], 1))
+
+    clf = InvariantClassifier(module=net, max_steps=3, random_state=0, warm_start=True).fit(X, y, environment=site)
+    with pytest.raises(ValueError, match="a module with state of its own"):
+        clf.fit(X, y, environment=site)
+
+
+def test_weights_of_rows_and_classes_are_checked_before_they_are_multiplied():
+    X, y, _, _ = arrays()
+    with pytest.raises(ValueError, match="sample_weight"):
+        InvariantClassifier("erm", class_weight="balanced").fit(X, y, sample_weight=np.ones(3))

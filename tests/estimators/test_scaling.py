@@ -28,11 +28,13 @@ def test_weights_count_rows():
 def test_a_constant_column_becomes_0():
     values = np.full((30, 1), 0.1) * np.array([1.0, 1e20])
     scaler = Scaler.of(values)
-    np.testing.assert_array_equal(scaler.scale, 1)
+    np.testing.assert_array_equal(scaler.scale, np.inf)
     np.testing.assert_array_equal(scaler(values), 0)
+    np.testing.assert_array_equal(scaler(values + 7), 0)  # training does not say what another value means
+    np.testing.assert_array_equal(Scaler.of(values, constant=1.0).back(np.zeros((30, 2))), values)
     # constant among the rows that count
     among = Scaler.of(np.r_[5.0, np.ones(29)][:, None], np.r_[0, np.ones(29)])
-    np.testing.assert_array_equal([among.mean, among.scale], 1)
+    np.testing.assert_array_equal([among.mean[0], among.scale[0]], [1, np.inf])
 
 
 def test_series_have_a_scale_per_channel():

@@ -123,6 +123,13 @@ def test_auxiliary_variables(aux, message):
         MinimaxTVLoss(n_aux=2)(F, Y, aux=aux)
 
 
+@pytest.mark.parametrize(("name", "given"), [("environment", CODES), ("membership", Q)])
+def test_known_environments_are_for_another_loss(name, given):
+    message = rf"{name} must be left out: MinimaxTVLoss infers environments from aux.*IRMTVLoss\(.*{name}="
+    with pytest.raises(ValueError, match=message):
+        MinimaxTVLoss(n_aux=1)(F, Y, **{name: given})
+
+
 def test_an_own_network_must_fit():
     with pytest.raises(ValueError, match=r"network must give logits of shape \(40, 3\). Got \(40, 2\)"):
         MinimaxTVLoss(network=torch.nn.Linear(1, 2), n_environments=3)(F, Y, aux=torch.ones(40))

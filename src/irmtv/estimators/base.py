@@ -135,7 +135,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         keeps_units = present is not None and self.module is not None
         if y_scaler is not None:
             values = target.numpy().reshape(n, -1)
-            y_scaler = present.y if keeps_units and present is not None else Scaler.of(values, by_row)
+            y_scaler = present.y if keeps_units and present is not None else Scaler.of(values, by_row, constant=1.0)
             assert y_scaler is not None
             target = torch.as_tensor(y_scaler(values).reshape(target.shape))
         x_scaler = present.x if keeps_units and present is not None else Scaler.of(features, by_row)
@@ -205,6 +205,12 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             raise ValueError(
                 f"warm_start=True goes on with the present network, whose parameters are {_shapes(member.net)}. Got "
                 f"rows and parameters that ask for {_shapes(new)}. Use set_params(warm_start=False) to start anew."
+            )
+        if member.buffers or prepared.objective.procedure is not None:
+            what = "a module with state of its own (batch norm)" if member.buffers else f"objective {self.objective_!r}"
+            raise ValueError(
+                f"warm_start=True goes on from parameters alone, and {what} is more than those: it would not begin as "
+                "the present model. Use set_params(warm_start=False)."
             )
         if not isinstance(member.net, MLP) or self.module is not None:
             return member.parameters
@@ -353,9 +359,9 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return save(self, path)
 
     def to_onnx(self, path: str | os.PathLike[str]) -> Path:
-        """Write the predictor as an ONNX graph: x (N, D) float32 -> `probabilities` and `label`, or `prediction`.
+        """Write the predictor as an ONNX graph: x (N, D) float64 -> `probabilities` and `label`, or `prediction`.
 
-        Scaling is inside; columns in the order of training. Needs `pip install 'irmtv[onnx]'`.
+        Scaling is inside; columns in the order of training; `label` is a position in `classes_`. Needs `pip install 'irmtv[onnx]'`.
         """
         from irmtv.estimators.onnx_files import write_onnx
 
@@ -422,7 +428,9 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         check_positive(n_features, "n_features")
         names = getattr(self, "feature_names_in_", None)
         names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else list(names)
-        return plot_features(linear[0] * self.predictor_.x.scale, names, int(n_features), ax, self._output_names())
+        scale = self.predictor_.x.scale
+        per_deviation = linear[0] * np.where(np.isfinite(scale), scale, 0.0)
+        return plot_features(per_deviation, names, int(n_features), ax, self._output_names())
 
     def _output_names(self) -> list[str]:
         """Of the rows of `coef_`, where there are several."""

@@ -19,6 +19,7 @@ from irmtv.core.losses import Loss, as_loss
 from irmtv.core.messages import shown
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.scaling import Scaler
+from irmtv.validate.rows import Part, read_weight
 
 Floats = npt.NDArray[np.float64]
 
@@ -170,7 +171,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         self.verbose = verbose
 
     def fit(
-        self, X: Any, y: Any, environment: Any = None, aux: Any = None, sample_weight: Any = None
+        self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None
     ) -> InvariantClassifier:
         """Train.
 
@@ -220,7 +221,10 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         if self.class_weight is None:
             return sample_weight
         of_class = compute_sample_weight(self.class_weight, column_or_1d(y))
-        return of_class if sample_weight is None else of_class * column_or_1d(sample_weight, dtype=np.float64)
+        if sample_weight is None:
+            return of_class
+        weight = read_weight(Part("", None, None, sample_weight=sample_weight), len(of_class))
+        return of_class if weight is None else of_class * weight.numpy()
 
     def _output_names(self) -> list[str]:
         return [str(label) for label in self.classes_]

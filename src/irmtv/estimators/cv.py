@@ -39,6 +39,38 @@ class _Path(InvariantEstimator):
 
     l2: Any  # a number, or "auto"
 
+    def fit(self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None) -> Any:
+        """Train the path on every fold, choose, and train the choice on all rows.
+
+        Parameters
+        ----------
+        X : DataFrame (pandas, polars), array or sparse matrix, (N, D)
+            Numbers. Columns that the constructor names as environment and aux are taken out.
+        y : (N,), of a regressor also (N, T)
+            What is to be predicted: labels of two or more classes, or numbers.
+        environment : (N,) labels, default None
+            Where each row came from, where no column of X says so.
+        aux : (N,) or (N, A) numbers, default None
+            What environments may be inferred from, where no columns of X say so.
+        sample_weight : (N,), default None
+            What each row counts, in training and in every measurement that the choice rests on.
+
+        Returns
+        -------
+        self
+            Fitted. After Ctrl-C while the path is trained there is nothing to keep: it is not fitted, and
+            KeyboardInterrupt goes on. After Ctrl-C while the choice is trained on all rows it is fitted as it was at
+            that step, with a warning; `selected_["step"]` and `n_iter_` tell which.
+        """
+        try:
+            return self._fit(X, y, environment, aux, sample_weight)
+        except KeyboardInterrupt:
+            self.__dict__.pop("predictor_", None)  # of an earlier call: what was read of these rows is not its own
+            raise KeyboardInterrupt(
+                f"{type(self).__name__} was interrupted before it had chosen and is not fitted. Fewer max_steps, "
+                "penalty_weights or folds (cv) take less time; verbose=1 shows how much is left."
+            ) from None
+
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
         self._check_parameters()
         prepared = self._prepare(X, y, environment, aux, sample_weight)
@@ -62,6 +94,7 @@ class _Path(InvariantEstimator):
                 n_folds=self.cv,
                 seed=seed,
                 options=self.rule_options,
+                by_class=True,
                 l2_from=L2 if self._l2_is_chosen(varied) else (),
                 keep_states=not self.refit,
                 progress=progress,
@@ -88,6 +121,13 @@ class _Path(InvariantEstimator):
                 f"n_seeds counts the models that refit=True trains on all rows; the folds have one each. Got n_seeds="
                 f"{self.n_seeds} with refit=False. Use one of them."
             )
+        _check_mapping(
+            self.objective_params, "objective_params", "hyper-parameters of the objective", "{'measure': 'uniform'}"
+        )
+        _check_mapping(self.rule_options, "rule_options", "options of rule 'invariance'", "{'level': 0.01}")
+        _check_mapping(
+            self.grid, "grid", "hyper-parameters and lists of their values", "{'learning_rate': [0.01, 0.1]}"
+        )
         if "penalty_weight" in (self.objective_params or {}):
             raise ValueError("objective_params must not hold 'penalty_weight': the path is penalty_weights=[...].")
 
@@ -182,7 +222,9 @@ class _Path(InvariantEstimator):
             )
         kept = [s for c in fitted.chunks for s in c.kept if s <= found.step]
         chosen = replace(prepared, objective=family.objective)
-        self._keep(fitted.at(max(kept)) if kept else fitted, chosen, sound)
+        beyond = int(fitted.steps.max()) > found.step  # not so where training was interrupted before
+        self._keep(fitted.at(max(kept)) if kept and beyond else fitted, chosen, sound)
+        self.selected_["step"] = self.n_iter_
 
     def _tell(self, found: Searched, beforehand: Mapping[str, Any]) -> None:
         choice = found.choice
@@ -210,6 +252,11 @@ class _Path(InvariantEstimator):
         check_is_fitted(self, "predictor_")
         results: pd.DataFrame = self.cv_results_
         return plot_path(results, ax)
+
+
+def _check_mapping(value: Any, parameter: str, of: str, example: str) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{parameter} must be a dict of {of}, or None. Got {value!r}. Use {parameter}={example}.")
 
 
 def _as_list(values: Any, parameter: str) -> list[Any]:
@@ -247,7 +294,7 @@ class InvariantClassifierCV(_Path, InvariantClassifier):
         More hyper-parameters to choose, name -> values, of those that do not change a shape, such as learning_rate,
         l2, warmup.
     cv : int, default 5
-        Folds; each has every environment in its share.
+        Folds; each has its share of every environment and, as far as there are rows, of every class.
     n_seeds : int, default 1
         Models that are trained on all rows with the choice; the mean of their outputs predicts.
     refit : bool, default True

@@ -92,6 +92,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
 
     Attributes
     ----------
+    method_ : the method of the last fit, which `predict` goes on with.
     labels_ : the environment of every training row, (N,) integers from 0.
     membership_ : probability of each environment for every training row, (N, E).
     environments_ : names of the environments.
@@ -108,6 +109,9 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
     random splits where nothing differs at all, and "eiil" always reaches a large one, on new rows too, since it reads
     their y. What tells is `strength` on rows that were held out, for "minimax" and "clusters": a ratio of about 1 is
     nothing. A large one says that environments differ, not that invariance over them helps.
+
+    `strength` looks at the slopes less their mean over all rows: that is 0 for a reference model at the minimum of its
+    risk, and with l2 or few steps it would hide, by its size, what differs.
 
     Examples
     --------
@@ -187,7 +191,8 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         self.n_aux_ = 0
         rows = _Given(features, self._read_aux(columns.aux, len(features), reset=True), as_labels(y))
         seed = as_seed(self.random_state)
-        self.divided_by_ = divided_by
+        self.method_, self.divided_by_ = self.method, divided_by
+        self._fitted_as, self._aux_columns = self._chosen(), self.aux  # for `predict`, whatever set_params does later
         self.reference_: InvariantClassifier | InvariantRegressor | None = None
         self.task_: str | None = None
         if y is not None and (self.method != "clusters" or divided_by == "residuals" or self.n_shuffles > 0):
@@ -297,22 +302,27 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         """Checked against what the rows of `fit` were."""
         features = None
         if X is not None:
-            columns = split(X, None, self.aux, {"environment": None, "aux": aux}, fitting=False)
+            columns = split(X, None, self._aux_columns, {"environment": None, "aux": aux}, fitting=False)
             features, aux = as_features(self, columns.features, reset=False), columns.aux
         if features is None and self.divided_by_ != "aux":
             raise ValueError(
-                f"X must be given: {self._chosen()} divides rows by their {self.divided_by_}. Got None. Use predict(X)."
+                f"X must be given: {self._fitted_as} divides rows by their {self.divided_by_}. Got None. Use "
+                "predict(X)."
             )
         needs_aux = self.divided_by_ == "aux"
         if needs_aux and aux is None:
-            columns_of_x = "" if self.aux is None else f"keep {shown(np.atleast_1d(self.aux).tolist())} in X, or "
+            columns_of_x = (
+                ""
+                if self._aux_columns is None
+                else f"keep {shown(np.atleast_1d(self._aux_columns).tolist())} in X, or "
+            )
             raise ValueError(
-                f"aux must be given: {self._chosen()} divides rows by aux. Got None. To do: {columns_of_x}pass values, "
-                "predict(X, aux=...)."
+                f"aux must be given: {self._fitted_as} divides rows by aux. Got None. To do: {columns_of_x}pass "
+                "values, predict(X, aux=...)."
             )
         if self.divided_by_ in ("slopes", "residuals") and y is None:
             raise ValueError(
-                f"y must be given: {self._chosen()} divides rows by the {self.divided_by_} of the reference model, "
+                f"y must be given: {self._fitted_as} divides rows by the {self.divided_by_} of the reference model, "
                 "which depend on the label of each row. Got None. Use predict(X, y); for rows without labels use "
                 "method='minimax', or method='clusters' on aux or features."
             )
@@ -321,9 +331,9 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
 
     def _membership(self, rows: _Given) -> Floats:
         """(N, E), rows sum to 1."""
-        if self.method == "clusters":
+        if self.method_ == "clusters":
             return self._clusters.membership(self._clustered(rows))
-        if self.method == "minimax":
+        if self.method_ == "minimax":
             assert self.reference_ is not None and self.reference_.predictor_.rho is not None
             q = self.reference_.predictor_.rho.membership(torch.as_tensor(rows.aux))
             result: Floats = q.numpy()[:, self._order]
@@ -412,7 +422,15 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
     def _read_aux(self, aux: Any, n_rows: int | None, reset: bool) -> Floats | None:
         if aux is None:
             return None
-        tensor = as_aux(aux, len(aux) if n_rows is None else n_rows)
+        if n_rows is None:
+            try:
+                n_rows = len(aux)
+            except TypeError:
+                raise ValueError(
+                    f"aux must be numbers of shape (rows,) or (rows, columns). Got {aux!r}. For one row pass a list, "
+                    "aux=[...]."
+                ) from None
+        tensor = as_aux(aux, n_rows)
         assert tensor is not None
         read: Floats = tensor.numpy()
         if reset:

@@ -6,7 +6,8 @@ fitted preprocessing. Nothing in it is executed when it is read (see `irmtv.pers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import shown
-from irmtv.engine.nets import MLP, Conv1d
+from irmtv.engine.nets import MLP
 from irmtv.environments.affine import Affine
 from irmtv.environments.aux_network import AuxNetwork, AuxScaler
 from irmtv.estimators.base import InvariantEstimator
@@ -168,17 +169,8 @@ def _unplain(value: Any) -> Any:
 
 
 def _net_meta(member: Member) -> dict[str, Any]:
-    net = member.net
-    if isinstance(net, Conv1d):
-        return {
-            "type": "conv1d",
-            "widths": net.widths,
-            "kernels": net.kernels,
-            "pool_after": tuple(sorted(net.pool_after)),
-            "last_relu": net.last_relu,
-        }
-    assert isinstance(net, MLP)
-    return {"type": "mlp", "widths": net.widths}
+    assert isinstance(member.net, MLP)  # module=... is refused, and there is no other network
+    return {"type": "mlp", "widths": member.net.widths}
 
 
 def _scaler_arrays(name: str, scaler: AuxScaler) -> dict[str, NDArray[Any]]:
@@ -188,83 +180,158 @@ def _scaler_arrays(name: str, scaler: AuxScaler) -> dict[str, NDArray[Any]]:
 # ---- what is read -----------------------------------------------------------------------------------------------
 
 
+_WRONG = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, AssertionError, RuntimeError)
+
+
 def _reader(kind: str) -> Callable[[ModelFile], InvariantEstimator]:
     return lambda file: _read(file, CLASSES[kind])
 
 
 def _read_pipeline(file: ModelFile) -> Pipeline:
-    file.check(meta=["kind", "steps", "parts"])
-    kind, names = file.meta["kind"], file.meta["steps"]
-    if kind not in CLASSES or not isinstance(names, list) or not names:
-        raise ModelFileError(f"{str(file.path)!r} holds a pipeline that ends in {kind!r}, which irmtv does not know.")
-    file.check(parts=file.meta["parts"])
-    steps = [(name, file.parts.get(name, "passthrough")) for name in names[:-1]]
+    with _told(file, "Pipeline"):
+        file.check(meta=["kind", "steps", "parts"])
+        kind, names, parts = file.meta["kind"], file.meta["steps"], file.meta["parts"]
+        if kind not in CLASSES or not isinstance(names, list) or not names:
+            raise ModelFileError(
+                f"{str(file.path)!r} holds a pipeline that ends in {kind!r}, which irmtv does not know."
+            )
+        file.check(parts=parts)
+        if sorted(parts) != sorted(file.parts) or not set(parts) <= set(names[:-1]):
+            raise ValueError(f"it has the preprocessing {shown(sorted(file.parts))} for the steps {shown(names[:-1])}")
+        steps = [(name, file.parts.get(name, "passthrough")) for name in names[:-1]]
     return Pipeline([*steps, (names[-1], _read(file, CLASSES[kind]))])
 
 
-def _read(file: ModelFile, cls: type[InvariantEstimator]) -> InvariantEstimator:
-    file.check(arrays=["x/mean", "x/scale"], meta=["parameters", "attributes", "tables", "members"])
-    known = cls._get_param_names()
-    given = file.meta["parameters"]
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise ModelFileError(
-            f"{str(file.path)!r} has the parameters {shown(unknown)}, which {cls.__name__} does not have. It was "
-            f"written by irmtv {file.version}."
-        )
-    estimator = cls(**{name: _unplain(value) for name, value in given.items()})
+@contextmanager
+def _told(file: ModelFile, what: str) -> Iterator[None]:
+    """A file that is sealed as it should be and still holds something else is an error of the file, not of Python."""
     try:
-        estimator.predictor_ = _predictor(file)
-    except (KeyError, TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise ModelFileError(f"{str(file.path)!r} does not hold a whole {cls.__name__}: {error}.") from error
-    for name, value in file.meta["attributes"].items():
-        if name in _PLAIN:
-            setattr(estimator, name, value)
-    for name in _ARRAYS:
-        if f"attribute/{name}" in file.arrays:
-            setattr(estimator, name, file.arrays[f"attribute/{name}"])
-    for name, columns in file.meta["tables"].items():
-        if name in _TABLES:
-            frame = {c: file.arrays[f"table/{name}/{c}"] for c in columns}
-            setattr(estimator, name, pd.DataFrame(frame, columns=columns))
+        yield
+    except ModelFileError:
+        raise
+    except _WRONG as error:
+        said = str(error) if type(error) in (ValueError, AssertionError) else f"{type(error).__name__}: {error}"
+        raise ModelFileError(
+            f"{str(file.path)!r} does not hold a whole {what}: {said.removesuffix('.')}. It was written by irmtv "
+            f"{file.version}."
+        ) from error
+
+
+def _read(file: ModelFile, cls: type[InvariantEstimator]) -> InvariantEstimator:
+    with _told(file, cls.__name__):
+        file.check(arrays=["x/mean", "x/scale"], meta=["parameters", "attributes", "tables", "members"])
+        known = cls._get_param_names()
+        given = file.meta["parameters"]
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise ModelFileError(
+                f"{str(file.path)!r} has the parameters {shown(unknown)}, which {cls.__name__} does not have. It was "
+                f"written by irmtv {file.version}."
+            )
+        estimator = cls(**{name: _unplain(value) for name, value in given.items()})
+        for name, value in file.meta["attributes"].items():
+            if name in _PLAIN:
+                setattr(estimator, name, value)
+        for name in _ARRAYS:
+            if f"attribute/{name}" in file.arrays:
+                setattr(estimator, name, file.arrays[f"attribute/{name}"])
+        for name, columns in file.meta["tables"].items():
+            if name in _TABLES:
+                frame = {c: file.arrays[f"table/{name}/{c}"] for c in columns}
+                setattr(estimator, name, pd.DataFrame(frame, columns=columns))
+        n_features = _count(file.meta["attributes"]["n_features_in_"], "n_features_in_")
+        estimator.predictor_ = _predictor(file, n_features, _n_outputs(estimator))
     return estimator
 
 
-def _predictor(file: ModelFile) -> Predictor:
+def _n_outputs(estimator: InvariantEstimator) -> int | None:
+    """What the fitted attributes ask of the network; None for a regression, whose targets y/mean counts."""
+    if isinstance(estimator, InvariantRegressor):
+        targets = estimator._targets
+        if not isinstance(targets, tuple) or len(targets) > 1:
+            raise ValueError(f"_targets must be () or (number of targets,). Got {targets!r}")
+        return None
+    classes = estimator.classes_
+    if classes.ndim != 1 or len(classes) < 2:
+        raise ValueError(f"classes_ must be two or more classes. Got an array of shape {classes.shape}")
+    return 1 if len(classes) == 2 else len(classes)
+
+
+def _predictor(file: ModelFile, n_features: int, n_outputs: int | None) -> Predictor:
     arrays = file.arrays
 
-    def tensors(prefix: str) -> dict[str, torch.Tensor]:
+    def tensors(prefix: str, shapes: Mapping[str, tuple[int, ...]], what: str) -> dict[str, torch.Tensor]:
         start = f"{prefix}/"
-        return {k.removeprefix(start): torch.from_numpy(v) for k, v in arrays.items() if k.startswith(start)}
+        found = {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+        # of one run: (1, ...)
+        if {name: v.shape for name, v in found.items()} != {name: (1, *shape) for name, shape in shapes.items()}:
+            got = {name: v.shape[1:] for name, v in found.items()}
+            raise ValueError(f"{what} has parameters {got} for a network of {dict(shapes)}")
+        if any(v.dtype.kind != "f" for v in found.values()):
+            raise ValueError(f"{what} has parameters that are not floating point")
+        return {name: torch.from_numpy(v) for name, v in found.items()}
 
-    def scaler(prefix: str) -> AuxScaler | None:
-        found = tensors(prefix)
-        return AuxScaler(found["mean"], found["deviation"]) if found else None
+    def scaler(prefix: str, shape: tuple[int, ...], may_be_constant: bool) -> Scaler:
+        mean, scale = arrays[f"{prefix}/mean"], arrays[f"{prefix}/scale"]
+        _check_scale(prefix, mean, scale, [shape], may_be_constant)
+        return Scaler(mean, scale)
 
-    members = []
+    def aux_scaler(prefix: str, n_aux: int) -> AuxScaler:
+        mean, deviation = arrays[f"{prefix}/mean"], arrays[f"{prefix}/deviation"]
+        _check_scale(prefix, mean, deviation, [(), (n_aux,)])  # one for the matrix, or one per column
+        return AuxScaler(torch.from_numpy(mean), torch.from_numpy(deviation))
+
+    x = scaler("x", (n_features,), may_be_constant=True)
+    members, nets = [], []
     for i, of in enumerate(file.meta["members"]):
-        net, parameters = _net(of["net"]), tensors(f"member{i}")
-        shapes = {name: tuple(value.shape[1:]) for name, value in parameters.items()}
-        if shapes != net.shapes:
-            raise ValueError(f"member {i} has parameters {shapes} for a network of {net.shapes}")
-        members.append(Member(net, parameters, {}, int(of["step"])))
+        net = _net(of["net"])
+        nets.append(net)
+        members.append(Member(net, tensors(f"member{i}", net.shapes, f"member {i}"), {}, int(of["step"])))
     if not members:
         raise ValueError("there is no network in it")
+    if n_outputs is None:
+        n_outputs = arrays["y/mean"].size
+    n_inputs = nets[0].widths[0]
+    if any((net.widths[0], net.n_outputs) != (n_inputs, n_outputs) for net in nets):
+        found = [net.widths for net in nets]
+        raise ValueError(f"its networks must have one number of inputs and {n_outputs} outputs. Got widths {found}")
+    y = scaler("y", (n_outputs,), may_be_constant=False) if "y/mean" in arrays else None
+    n_aux = n_inputs - n_features  # columns that the predictor reads beside x
+    if n_aux < 0 or (n_aux > 0) != ("aux/mean" in arrays):
+        raise ValueError(f"its network reads {n_inputs} columns, of which {n_features} are features")
+    aux = aux_scaler("aux", n_aux) if n_aux else None
     rho = None
     if "rho" in file.meta:
-        of = dict(file.meta["rho"])
-        reads_x = bool(of.pop("reads_x"))
-        own = scaler("rho-aux")
-        assert own is not None
-        rho = Rho(AuxNetwork(**of), tensors("rho"), own, reads_x)
-    y = Scaler(arrays["y/mean"], arrays["y/scale"]) if "y/mean" in arrays else None
-    return Predictor(Scaler(arrays["x/mean"], arrays["x/scale"]), tuple(members), y, scaler("aux"), rho)
+        of = file.meta["rho"]
+        numbers = {name: _count(of[name], f"rho's {name}") for name in ("n_aux", "n_environments", "hidden")}
+        reads_x, rho_net = of["reads_x"], AuxNetwork(**numbers)
+        if not isinstance(reads_x, bool) or rho_net.n_environments < 2:
+            raise ValueError(f"rho must divide rows into two or more environments. Got {of}")
+        parameters = tensors("rho", rho_net.shapes, "rho")
+        rho = Rho(rho_net, parameters, aux_scaler("rho-aux", rho_net.n_aux - n_features * reads_x), reads_x)
+    return Predictor(x, tuple(members), y, aux, rho)
 
 
-def _net(of: Mapping[str, Any]) -> MLP | Conv1d:
-    widths = tuple(int(n) for n in of["widths"])
-    if of["type"] == "mlp":
-        return MLP(widths[0], widths[1:-1], widths[-1])
-    if of["type"] == "conv1d":
-        return Conv1d(widths[0], widths[-1], widths[1:-1], of["kernels"], of["pool_after"], bool(of["last_relu"]))
-    raise ValueError(f"its network is a {of['type']!r}")
+def _check_scale(
+    name: str, mean: NDArray[Any], scale: NDArray[Any], shapes: Sequence[tuple[int, ...]], may_be_constant: bool = False
+) -> None:
+    if mean.shape not in shapes or scale.shape != mean.shape:
+        raise ValueError(f"{name}/mean and its scale must have the shape {shapes[-1]}. Got {mean.shape}, {scale.shape}")
+    usable = (scale > 0) & (np.isfinite(scale) | may_be_constant)  # a constant feature has scale inf, so that z = 0
+    if mean.dtype.kind != "f" or scale.dtype.kind != "f" or not np.isfinite(mean).all() or not usable.all():
+        raise ValueError(f"{name}/mean must be finite and its scale above 0. Got {mean.tolist()}, {scale.tolist()}")
+
+
+def _count(value: Any, name: str) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1. Got {value!r}")
+    return value
+
+
+def _net(of: Mapping[str, Any]) -> MLP:
+    if of["type"] != "mlp":
+        raise ValueError(f"its network is a {of['type']!r}")
+    widths = tuple(_count(n, "a width") for n in of["widths"])
+    if len(widths) < 2:
+        raise ValueError(f"its network has the widths {widths}")
+    return MLP(widths[0], widths[1:-1], widths[-1])

@@ -6,21 +6,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from irmtv.engine.nets import MLP, Conv1d
+from irmtv.engine.nets import MLP
 from irmtv.estimators.predictor import Predictor
 from irmtv.onnx_export import to_onnx
 from irmtv.persistence.archive import write_bytes
 
 
 def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> Path:
-    """Whole or not at all."""
+    """Whole or not at all; x is float64, as the estimators read it."""
     predictor: Predictor = estimator.predictor_
     if predictor.aux is not None:
         raise ValueError(
             f"to_onnx is for predictors of X alone; that of objective {estimator.objective_!r} reads aux beside it."
         )
     net = predictor.members[0].net
-    if not isinstance(net, (MLP, Conv1d)):
+    if not isinstance(net, MLP):
         raise ValueError("to_onnx is for hidden=(...); export your own module with torch.onnx.export.")
     classes = getattr(estimator, "classes_", None)
     loss = "squared" if classes is None else "binary" if len(classes) == 2 else "multiclass"

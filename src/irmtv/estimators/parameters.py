@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -51,6 +52,19 @@ def chosen_objective(asked: Any, has_environment: bool, has_aux: bool) -> Object
     return chosen
 
 
+def _warn_of_endless_warmup(estimator: Any, asked: Mapping[str, Any]) -> None:
+    """A penalty that never acts is plain risk minimisation under another name."""
+    weight, warmup, steps = asked.get("penalty_weight"), asked.get("warmup"), int(estimator.max_steps)
+    whole = (isinstance(warmup, int) and warmup >= steps) or warmup == 1.0
+    if weight not in (None, 0) and warmup is not None and whole:
+        warnings.warn(
+            f"warmup={warmup!r} is all of max_steps={steps}: the penalty never acts, and what is trained is plain risk "
+            "minimisation. Use a smaller warmup, more steps, or objective='erm'.",
+            UserWarning,
+            stacklevel=6,
+        )
+
+
 def training_settings(estimator: Any, objective: Objective) -> dict[str, Any]:
     """For `train`: the engine's settings, and those of the objective's hyper-parameters that it has."""
     check_positive(estimator.max_steps, "max_steps")
@@ -59,6 +73,7 @@ def training_settings(estimator: Any, objective: Objective) -> dict[str, Any]:
     asked = {name: plain(value) for name, value in common.items() if name in known and value is not None}
     for name, value in asked.items():
         known[name].validate(value, objective.name)
+    _warn_of_endless_warmup(estimator, asked)
     if not isinstance(estimator.dtype, str) or estimator.dtype not in DTYPES:
         near = did_you_mean(estimator.dtype, DTYPES)
         raise ValueError(f"dtype must be one of {list(DTYPES)}. Got {estimator.dtype!r}.{near}")

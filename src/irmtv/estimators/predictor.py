@@ -142,7 +142,9 @@ def carried_over(predictor: Predictor, x: Scaler, y: Scaler | None, aux: AuxScal
     member = predictor.members[0]
     assert isinstance(member.net, MLP)
     found = {name: value.double().clone() for name, value in member.parameters.items()}
-    ratio, shift = x.scale / predictor.x.scale, (x.mean - predictor.x.mean) / predictor.x.scale  # (D,)
+    varied, varies = np.isfinite(predictor.x.scale), np.isfinite(x.scale)  # a constant column is z = 0
+    ratio = np.where(varied & varies, x.scale, 0.0) / predictor.x.scale  # (D,)
+    shift = (x.mean - predictor.x.mean) / predictor.x.scale
     if predictor.aux is not None:
         assert aux is not None
         n_aux = member.net.widths[0] - len(ratio)

@@ -153,7 +153,7 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
         self.verbose = verbose
 
     def fit(
-        self, X: Any, y: Any, environment: Any = None, aux: Any = None, sample_weight: Any = None
+        self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None
     ) -> InvariantRegressor:
         """Train.
 

@@ -12,28 +12,32 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scaler:
-    """z = (v - mean) / scale, per column; of series (N, channels, length) per channel."""
+    """z = (v - mean) / scale, per column; of series (N, channels, length) per channel.
+
+    The scale of a feature that is constant in training is infinite: training cannot say what another value of it means,
+    so every value is z = 0. (With a scale of 1 the network's random start would decide what new values do.)
+    """
 
     mean: Floats  # (D,), or (channels, 1)
     scale: Floats
 
     @classmethod
-    def of(cls, values: Floats, weight: Floats | None = None) -> Scaler:
+    def of(cls, values: Floats, weight: Floats | None = None, constant: float = np.inf) -> Scaler:
         """From the training rows (N, D) or (N, channels, length), each counted by its weight (N,).
 
-        A constant column keeps its scale.
+        `constant` is the scale of a constant column: 1 for targets, which come back from z.
 
         Examples
         --------
         >>> Scaler.of(np.array([[1.0, 7.0], [3.0, 7.0]]))
-        Scaler(mean=array([2., 7.]), scale=array([1., 1.]))
+        Scaler(mean=array([2., 7.]), scale=array([ 1., inf]))
         """
         if weight is not None:
             values, weight = values[weight > 0], weight[weight > 0]
         if values.ndim == 3:  # every moment of a series is a row of its channel
             n, channels, length = values.shape
             each = None if weight is None else np.repeat(weight, length)
-            flat = cls.of(values.transpose(0, 2, 1).reshape(n * length, channels), each)
+            flat = cls.of(values.transpose(0, 2, 1).reshape(n * length, channels), each, constant)
             return cls(flat.mean[:, None], flat.scale[:, None])
         mean = np.average(values, 0, weight)
         around = values - mean
@@ -44,7 +48,7 @@ class Scaler:
         deviation = unit * np.sqrt(np.average((around / unit) ** 2, 0, weight))
         # the deviation of a constant is 0 only up to rounding
         varies = (values.max(0) > values.min(0)) & (deviation > 0)
-        return cls(np.where(varies, mean, values[0]), np.where(varies, deviation, 1.0))
+        return cls(np.where(varies, mean, values[0]), np.where(varies, deviation, constant))
 
     def __call__(self, values: Floats) -> Floats:
         """To standard units."""

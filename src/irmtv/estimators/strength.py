@@ -21,9 +21,13 @@ AT_ONCE = 1 << 22  # values, to bound memory
 class Strength:
     """How much more a plain risk minimiser varies over these environments than over random ones of the same sizes.
 
+    Slopes are taken from their mean over all rows, S, so that only differences between environments count. A model at
+    the minimum of its risk has S = 0 anyway. That of one that is shrunk or has not got there has slopes of one sign in
+    every environment, and sum_e m_e |S_e| is then |S|, however the rows are divided.
+
     Attributes
     ----------
-    penalty : the TV-l1 penalty, (sum_e m_e |S_e|)^2, of the reference model with the environments as hard labels.
+    penalty : the TV-l1 penalty of these, (sum_e m_e |S_e - S|)^2, with the environments as hard labels.
     shuffled : its mean over random permutations of the labels.
     p_value : share of the permutations (this split counted among them) that reach the penalty. None where the
         environments were chosen by the labels y of these very rows: they then beat random ones even in pure noise.
@@ -52,7 +56,7 @@ def split_strength(slope: Floats, labels: Labels, n_shuffles: int, seed: int, ho
     """
     rng = np.random.default_rng(seed)
     n_environments = int(labels.max()) + 1
-    values = torch.as_tensor(slope)
+    values = torch.as_tensor(slope - slope.mean())
 
     def penalties(codes: Labels) -> Floats:  # (K, N) -> (K,)
         membership = Codes(torch.as_tensor(codes)[None], n_environments)

@@ -160,6 +160,8 @@ class MinimaxTVLoss(PenalisedLoss):
         *,
         features: Tensor | None = None,
         weight: Tensor | None = None,
+        environment: None = None,
+        membership: None = None,
     ) -> Tensor:
         """The loss of a batch: its gradient descends in the predictor and ascends in rho.
 
@@ -169,11 +171,19 @@ class MinimaxTVLoss(PenalisedLoss):
             As in :meth:`IRMTVLoss.forward`.
         aux : Tensor, (N, A) or (N,)
             The auxiliary variables of the rows.
+        environment, membership : None
+            Not read: known environments are for :class:`IRMTVLoss`.
 
         Returns
         -------
         Tensor, ()
         """
+        for name, given in (("environment", environment), ("membership", membership)):
+            if given is not None:
+                raise ValueError(
+                    f"{name} must be left out: MinimaxTVLoss infers environments from aux, (rows, columns). Got a "
+                    f"{type(given).__name__}. Where environments are known use IRMTVLoss(...)(logits, y, {name}=...)."
+                )
         ranks = self._ranks()
         with full_precision(logits):
             rows = self._rows(logits, y, ranks)
