@@ -361,7 +361,8 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
     def to_onnx(self, path: str | os.PathLike[str]) -> Path:
         """Write the predictor as an ONNX graph: x (N, D) float64 -> `probabilities` and `label`, or `prediction`.
 
-        Scaling is inside; columns in the order of training; `label` is a position in `classes_`. Needs `pip install 'irmtv[onnx]'`.
+        Scaling is inside; columns in the order of training; `label` is a position in `classes_`. Needs
+        `pip install 'irmtv[onnx]'`.
         """
         from irmtv.estimators.onnx_files import write_onnx
 
