@@ -35,7 +35,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 bench: $(VENV)/installed-dev
 	@echo "speed, in $(abspath $(VENV)); a few minutes, best on an idle machine"
