@@ -16,6 +16,7 @@ from irmtv import Rows, make_task
 from irmtv.crossfit import (
     align,
     constant_risk,
+    fold_by_class,
     fold_of_rows,
     fold_tasks,
     gain_over_rescaled,
@@ -91,10 +92,77 @@ def test_every_pair_of_rows_may_meet_in_a_fold():
     assert off.min() > 15 and off.max() < 110  # rows 1 and 4 of an environment are not always together
 
 
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=4),
+    st.integers(2, 5),
+    st.integers(0, 1000),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_folds_by_class_share_every_class_of_every_environment(sizes, n_folds, seed, given_):
+    table = torch.tensor(sizes if given_ else sizes[:1])  # (E, classes)
+    n = int(table.sum())
+    if n < n_folds:
+        return
+    e, c = (table > -1).nonzero().repeat_interleave(table.flatten(), 0).unbind(1)
+    mixed = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    e, c = e[mixed], c[mixed]
+    rows = rows_of(n, e, names=tuple(range(len(table)))) if given_ else rows_of(n)
+    fold = fold_by_class(rows, c, n_folds, seed)
+    assert fold.shape == (n,) and fold.dtype == torch.int64
+    parts = [fold[e == a] for a in range(len(table))]
+    parts += [fold[(e == a) & (c == k)] for a in range(len(table)) for k in range(3)]
+    for part in parts:
+        counts = torch.bincount(part, minlength=n_folds)
+        assert len(counts) == n_folds and counts.max() - counts.min() <= 1
+    whole = torch.bincount(fold, minlength=n_folds)
+    assert whole.max() - whole.min() <= len(table)
+
+
+@pytest.mark.parametrize("per_environment", [(1, 1), (1, 1, 1, 1, 1), (2, 1), (0, 5), (3, 4)])
+def test_a_rare_class_is_in_as_many_folds_as_it_can_be(per_environment):
+    """Also where every environment has less of it than there are folds."""
+    names = tuple(range(len(per_environment)))
+    e = torch.repeat_interleave(torch.arange(len(names)), 30)
+    c = torch.cat([(torch.arange(30) < k).long() for k in per_environment])
+    for seed in range(20):
+        fold = fold_by_class(rows_of(len(e), e, names=names), c, 5, seed)
+        assert len(fold[c == 1].unique()) == min(5, sum(per_environment))
+        assert torch.equal(fold, fold_by_class(rows_of(len(e), e, names=names), c, 5, seed))
+    assert not torch.equal(fold, fold_by_class(rows_of(len(e), e, names=names), c, 5, 0))
+
+
+def test_folds_by_class_cover_the_range_of_aux_in_every_class():
+    aux = torch.randn(60, 1, generator=torch.Generator().manual_seed(0)).double()
+    c = torch.arange(60) % 2
+    fold = fold_by_class(rows_of(60, aux=aux), c, 3, 0)
+    for k in (0, 1):
+        dealt = fold[c == k][aux[c == k, 0].argsort()].view(10, 3)
+        assert (dealt.sort(1).values == torch.arange(3)).all()
+        assert len({tuple(order) for order in dealt.tolist()}) > 1
+
+
+@pytest.mark.parametrize(("kind", "rare"), [("binary", 3), ("multiclass", 3), ("squared", 0)])
+def test_tasks_of_folds_by_class(kind, rare):
+    task = task_of(kind, n=60, environments=2)
+    if rare:
+        y = torch.zeros_like(task.train.y)
+        y[:rare] = task.train.y.max()
+        task = replace(task, train=replace(task.train, y=y))
+    for seed in range(5):
+        parts, plain = (fold_tasks(task, 3, seed, by_class) for by_class in (True, False))
+        if rare:
+            assert all((part.held_out.y > 0).sum() == 1 and (part.train.y > 0).sum() == 2 for part in parts)
+        else:  # numbers have no classes
+            assert all(torch.equal(a.held_out.x, b.held_out.x) for a, b in zip(parts, plain, strict=True))
+
+
 @pytest.mark.parametrize("n_folds", [-1, 0, 1, 6])
 def test_a_number_of_folds_that_cannot_be(n_folds):
     with refuse("n_folds must be from 2 to the number of rows, 5", f"Got {n_folds}"):
         fold_of_rows(rows_of(5), n_folds, 0)
+    with refuse("n_folds must be from 2 to the number of rows, 5", f"Got {n_folds}"):
+        fold_by_class(rows_of(5), torch.arange(5) % 2, n_folds, 0)
 
 
 @pytest.mark.parametrize("environments", [True, False])

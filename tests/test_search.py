@@ -107,6 +107,65 @@ def test_weights_of_zero_are_rows_that_are_not_there():
         torch.testing.assert_close(getattr(a.records, name), getattr(b.records, name), rtol=1e-6, atol=1e-9)
 
 
+def test_folds_count_by_what_their_rows_weigh():
+    """Where a fold has rows of one class alone, they all have one weight: it is not that of another fold's."""
+    task = task_of(n=60, environments=2)
+    y = torch.zeros(60, dtype=torch.float64)
+    y[[3, 40]] = 1
+    weight = torch.where(y > 0, 15.0, 30 / 58).double()
+    task = replace(task, train=replace(task.train, y=y, weight=weight))
+    found = search(task, "erm", [{}], rule="iid", n_folds=5, **F64)
+    folds = fold_tasks(task, 5, 0)
+    expected = [float(fold.held_out.weight.sum()) for fold in folds]
+    assert len({round(size, 3) for size in expected}) > 1
+    np.testing.assert_allclose(found.records.rows[:, -1].sum(-1), expected)
+    loss = []
+    for fold in folds:
+        fitted = train(fold, "erm", **F64)
+        f = fitted.logits(fold.held_out.x)[0]
+        each = torch.nn.functional.binary_cross_entropy_with_logits(f, fold.held_out.y, reduction="none")
+        loss.append(float((each * fold.held_out.weight).sum()))
+    assert found.table()["risk"].iloc[-1] == pytest.approx(sum(loss) / sum(expected), rel=1e-7)
+
+
+def test_what_rows_are_worth_is_recorded_where_they_have_weights():
+    task = task_of(n=90, environments=2)
+    weight = torch.tensor(np.random.default_rng(0).gamma(2.0, size=90))
+    weighted = replace(task, train=replace(task.train, weight=weight))
+    found = search(weighted, "irm-tv-l1", path(), n_folds=3, **F64)
+    here = [weight[task.train.environment == e] for e in (0, 1)]
+    expected = [float(w.sum() ** 2 / w.square().sum()) for w in here]
+    np.testing.assert_allclose(found.records.pooled().worth[0], expected)
+    plain = search(task, "irm-tv-l1", path(), n_folds=3, **F64).records
+    assert plain.effective is None and torch.equal(plain.pooled().worth, plain.pooled().rows)
+
+
+@pytest.mark.parametrize("rule", ["invariance", "worst-env", "leave-one-env-out"])
+def test_environments_without_weight_are_not_there(rule):
+    task = task_of(n=200, environments=4)
+    task = replace(task, train=replace(task.train, names=tuple("abcd")))
+    kept = task.train.environment != 1
+    weighted = replace(task, train=replace(task.train, weight=kept.double()))
+    fewer = task.train.take(kept.nonzero().squeeze(1))
+    codes = fewer.environment - (fewer.environment > 1).long()
+    fewer = replace(task, train=replace(fewer, environment=codes, names=("a", "c", "d")))
+    a, b = (search(t, "irm-tv-l1", path(), rule=rule, n_folds=2, **F64) for t in (weighted, fewer))
+    assert a.choice == b.choice and a.records.risk.shape[-1] == 3
+    for name in STATISTICS:
+        torch.testing.assert_close(getattr(a.records, name), getattr(b.records, name), rtol=1e-6, atol=1e-9)
+    with refuse("smallest environment", "'b' (0 rows)"):  # a measure has one number for each of them
+        search(weighted, "irm-tv-l1", path(), n_folds=2, measure=(0.1, 0.2, 0.3, 0.4), **F64)
+
+
+def test_folds_by_class():
+    task = task_of(n=60, environments=2)
+    y = torch.zeros(60, dtype=torch.float64)
+    y[:3] = 1
+    task = replace(task, train=replace(task.train, y=y))
+    found = search(task, "erm", [{}], rule="iid", n_folds=3, by_class=True, **F64)
+    assert [int(t.held_out.y.sum()) for t in found.families[0].folds.tasks] == [1, 1, 1]
+
+
 def test_left_out_risks_are_those_of_single_runs():
     task = task_of(n=120, environments=3)
     found = search(task, "irm-tv-l1", path(), rule="leave-one-env-out", n_folds=2, warmup=10, **F64)
@@ -307,6 +366,7 @@ def with_names(rows: Rows, sizes, **more):
         ((50, 50), {"rule": "oracle"}, ("rule must be one of",)),
         ((50, 50), {"rule": "iid", "options": {"level": 0.1}}, ("only rule 'invariance' has options", "'iid'")),
         ((50, 50), {"options": {"levle": 0.1}}, ("options of 'invariance'", "Did you mean 'level'?")),
+        ((50, 50), {"options": "x"}, ("rule_options must be a dict", "Got 'x'", "rule_options={'level': 0.01}")),
         ((50, 50), {"n_folds": 1}, ("cv must be a number of folds, 2 or more. Got 1.",)),
         ((50, 50), {"n_folds": 2.5}, ("cv must be a number of folds",)),
         ((50, 50), {"n_folds": 101}, ("cv must be at most the number of rows, 100",)),
@@ -351,6 +411,19 @@ def test_an_environment_that_is_too_small_to_test_is_named():
     with pytest.warns(UserWarning, match=r"does not test environments with fewer than 20 rows: 'c' \(15\)"):
         found = search(task, "irm-tv-l1", path(), n_folds=3, **HOW)
     assert found.records.rows.sum(0)[0].tolist() == [50, 35, 15]
+
+
+def test_rows_to_test_are_counted_by_what_their_weights_are_worth(monkeypatch):
+    monkeypatch.setattr("irmtv.search.run.train", None)
+    task = task_of(n=100, environments=2)
+    weight = torch.ones(100, dtype=torch.float64)
+    weight[50:] = torch.where(torch.arange(50) < 5, 100.0, 0.1).double()  # five rows, and a few that hardly count
+    task = replace(task, train=with_names(task.train, (50, 50), weight=weight))
+    with refuse("at least 20 rows", "'b' (5.09)", "(sum w)^2 / sum w^2", "min_rows=20"):
+        search(task, "irm-tv-l1", path(), n_folds=2, **HOW)
+    small = replace(task, train=replace(task.train, weight=weight.clone().fill_(0.1)))  # all the same: fifty rows each
+    with pytest.raises(TypeError):  # there is nothing to train with here
+        search(small, "irm-tv-l1", path(), n_folds=2, **HOW)
 
 
 def test_progress_counts_all_runs():

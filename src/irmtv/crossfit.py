@@ -40,9 +40,51 @@ def fold_of_rows(rows: Rows, n_folds: int, seed: int) -> Tensor:
     return fold
 
 
-def fold_tasks(task: Task, n_folds: int, seed: int) -> list[Task]:
-    """The task once for every fold: trained on the other folds, measured on this one. Test rows are dropped."""
-    fold = fold_of_rows(task.train, n_folds, seed)
+def fold_by_class(rows: Rows, classes: Tensor, n_folds: int, seed: int) -> Tensor:
+    """A fold for every row, equally often in every class of every environment: (N,) int64.
+
+    `classes` (N,) are int64 codes. The shares of each differ by at most one row, and so do those of each environment;
+    whole folds may differ by a few. The rarest class goes to as many folds as it can, also where no environment has a
+    row of it for each. Without environments the rows of a class are dealt in the order of the first auxiliary
+    variable, where there is one.
+    """
+    n = len(rows)
+    if not 2 <= n_folds <= n:
+        raise ValueError(f"n_folds must be from 2 to the number of rows, {n}. Got {n_folds!r}.")
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(n, generator=generator)
+    if rows.environment is None and rows.aux is not None:
+        order = torch.argsort(rows.aux[:, 0], stable=True)
+    environment = torch.zeros(n, dtype=torch.int64) if rows.environment is None else rows.environment
+    rarest_first = torch.bincount(classes).argsort(stable=True).tolist()
+    in_class = np.zeros((len(rarest_first), n_folds), dtype=np.int64)
+    in_all = np.zeros(n_folds, dtype=np.int64)
+    fold = torch.empty(n, dtype=torch.int64)
+    for e in range(int(environment.max()) + 1):
+        in_environment = np.zeros(n_folds, dtype=np.int64)
+        for c in rarest_first:  # the others fill up what it leaves uneven
+            block = order[(environment[order] == e) & (classes[order] == c)]
+            rounds, rest = divmod(len(block), n_folds)
+            chance = torch.randperm(n_folds, generator=generator)
+            lowest = np.lexsort((chance.numpy(), in_all, in_class[c], in_environment))[:rest]
+            last = torch.as_tensor(lowest)[torch.randperm(rest, generator=generator)]
+            dealt = torch.cat([*(torch.randperm(n_folds, generator=generator) for _ in range(rounds)), last])
+            fold[block] = dealt
+            for counted in (in_environment, in_class[c], in_all):
+                counted += np.bincount(dealt.numpy(), minlength=n_folds)
+    return fold
+
+
+def fold_tasks(task: Task, n_folds: int, seed: int, by_class: bool = False) -> list[Task]:
+    """The task once for every fold: trained on the other folds, measured on this one. Test rows are dropped.
+
+    With `by_class` every fold of a classification task has its share of each class, too.
+    """
+    if by_class and task.loss.name in ("binary", "multiclass"):
+        classes = task.train.y > 0.5 if task.loss.name == "binary" else task.train.y
+        fold = fold_by_class(task.train, classes.long(), n_folds, seed)
+    else:
+        fold = fold_of_rows(task.train, n_folds, seed)
     return [
         replace(
             task,

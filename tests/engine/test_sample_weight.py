@@ -226,16 +226,22 @@ def test_the_value_that_eiil_climbs_is_made_of_weighted_means(monkeypatch):
 @pytest.mark.parametrize("name", ["irm-tv-l1", "minimax-tv-l1", "groupdro", "lff", "tiva", "hrm", "eiil", "sparse-irm"])
 @pytest.mark.parametrize("c", [1.0, 3.7])
 def test_equal_weights_change_nothing_at_all(name, c):
-    """To the last bit, on the full batch and in mini-batches, in training and in what is measured."""
+    """To the last bit, on the full batch and in mini-batches; in what is measured up to rounding, where it is not 1.
+
+    The rows of a snapshot count by their weights even so: folds are weighed against each other by them.
+    """
     task = task_of(n=N, held_out=40)
     settings = {"steps": 12, "snapshot_every": 4, **({"rounds": 1, "cluster_steps": 3} if name == "hrm" else {})}
-    same = with_weight(with_weight(task, np.full(N, c)), np.full(40, 2 * c), "held_out")
+    same = with_weight(with_weight(task, np.full(N, c)), np.full(40, c), "held_out")
     for batch in ({}, {"batch_size": 20})[: 1 if name == "hrm" else 2]:
         mine, expected = (train(t, name, **settings, **batch) for t in (same, task))
         assert torch.equal(parameters(mine)[0], parameters(expected)[0])
-        for field in ("rows", "risk", "risk_cov", "slope", "slope_cov", "accuracy"):
-            a, b = getattr(mine.history, field), getattr(expected.history, field)
-            assert torch.equal(a.nan_to_num(-1), b.nan_to_num(-1))
+        for field in ("rows", "effective", "risk", "risk_cov", "slope", "slope_cov", "accuracy"):
+            a, b = getattr(mine.history, field), getattr(expected.history, field) * (c if field == "rows" else 1)
+            if c == 1:
+                assert torch.equal(a.nan_to_num(-1), b.nan_to_num(-1))
+            else:
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def test_without_weights_nobody_multiplies(monkeypatch):
@@ -308,6 +314,14 @@ def test_weights_of_rows():
     assert weights_of([r.take(torch.arange(0)) for r in rows]) is None
 
 
+def test_weights_of_data_sets_that_are_weighed_against_each_other():
+    x = torch.zeros(3, 1)
+    none, ones, fours, zeros = (Rows(x, x[:, 0], weight=w) for w in (None, torch.ones(3), x[:, 0] + 4, x[:, 0]))
+    assert weights_of([none, ones], across_sets=True) is None
+    assert weights_of([none, fours, zeros], across_sets=True).tolist() == [[1] * 3, [4] * 3, [0] * 3]
+    assert weights_of([zeros], across_sets=True).tolist() == [[0] * 3]
+
+
 # --- what is measured -----------------------------------------------------------------------------------------
 
 
@@ -340,6 +354,7 @@ def test_a_record_is_made_of_weighted_means(on, loss):
             assert mine[-1, 0, e].item() == pytest.approx((w[of] * here).sum() / w[of].sum(), rel=1e-9)
             assert cov[-1, 0, e].item() == pytest.approx(weighted_errors(w[of], here), rel=1e-8)
         assert history.rows[-1, 0, e].item() == pytest.approx(w[of].sum(), rel=1e-12)
+        assert history.effective[-1, 0, e].item() == pytest.approx(w[of].sum() ** 2 / (w[of] ** 2).sum(), rel=1e-9)
         if loss != "squared":
             right = (f.argmax(1) == rows.y) if loss == "multiclass" else (f > 0) == (rows.y == 1)
             assert history.accuracy[-1, 0, e].item() == pytest.approx((w * right.numpy())[of].sum() / w[of].sum())
@@ -356,6 +371,8 @@ def test_a_record_of_inferred_environments():
     n = q.sum(0).square() / q.square().sum(0)
     off = off * (n / (n - 1)).sqrt()
     assert close(fitted.history.rows[-1, 0], q.sum(0))
+    squares = (q * held.weight.unsqueeze(1)).sum(0)  # without weights it would be the rows
+    assert close(fitted.history.effective[-1, 0], q.sum(0).square() / squares)
     assert close(fitted.history.risk[-1, 0], mean)
     torch.testing.assert_close(fitted.history.risk_cov[-1, 0], off.T @ off, rtol=1e-8, atol=1e-12)
 
@@ -390,3 +407,10 @@ def test_weights_of_the_held_out_rows_decide_which_state_is_kept():
         assert chosen.steps.tolist() == train(only, "erm", **settings).steps.tolist()
         steps.append(int(chosen.steps))
     assert steps[0] < steps[1]
+
+
+@pytest.mark.parametrize("name", ["irm-tv-l1", "minimax-tv-l1"])
+def test_held_out_rows_of_weight_zero_are_no_rows(name):
+    task = with_weight(task_of(n=N, held_out=40), np.zeros(40), "held_out")
+    history = train(task, name, steps=6, snapshot_every=3).history
+    assert (history.rows == 0).all() and (history.effective == 0).all() and history.risk.isnan().all()

@@ -775,6 +775,8 @@ def test_environments_with_few_rows_are_not_tested(test, soft, components):
     np.testing.assert_allclose(*apart, rtol=1e-6, atol=1e-12)
     assert (apart[0] > 0).any()
     np.testing.assert_allclose(extrapolated_risk(pooled, test, 0.0, 0.5), pooled.overall)
+    weighted = replace(pooled, rows=torch.full((4, 4), 300.0), effective=pooled.rows)  # weights do not make rows
+    np.testing.assert_allclose(p_values(weighted, test), p_values(rest, test), rtol=1e-6)
     enough = replace(pooled, rows=torch.full((4, 4), 20.0))
     assert (p_values(enough, test) / p_values(rest, test)).log().abs().max() > 0.5
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from irmtv.core.membership import Codes, Soft
 from irmtv.engine.snapshots import covariance_of_means
-from irmtv.selection import equal_means, invariance, spread
+from irmtv.selection import Records, equal_means, invariance, spread
 from selection.candidates import counted, mean_and_cov, small, weights_of_rows, written
 
 
@@ -301,3 +301,41 @@ def test_soft_environments_of_few_effective_rows():
     plain = ((1 - mean) ** 2 + 1e-6 * (2 - mean) ** 2 + 1e-6 * (4 - mean) ** 2) / 1.002**2
     assert float(cov[0, 0, 0]) == pytest.approx(2 * plain)
     np.testing.assert_allclose(cov[0], by_hand, rtol=1e-9)
+
+
+def test_rows_with_weights_are_worth_fewer():
+    """Of all folds together, and in the variance of single rows, of which folds with few effective rows know little."""
+    rng = np.random.default_rng(3)
+    n, folds = 120, 3
+    w, e, fold, v = rng.gamma(0.5, size=n), np.arange(n) % 2, np.arange(n) // 2 % folds, rng.normal(size=n)
+    fields = {name: np.zeros((folds, 1, 2)) for name in ("rows", "effective", "risk", "risk_cov")}
+    for f in range(folds):
+        for a in range(2):
+            wi, vi = w[(fold == f) & (e == a)], v[(fold == f) & (e == a)]
+            mean, worth = (wi * vi).sum() / wi.sum(), wi.sum() ** 2 / (wi**2).sum()
+            cov = (wi**2 * (vi - mean) ** 2).sum() / wi.sum() ** 2 * worth / (worth - 1)
+            for name, value in zip(fields, (wi.sum(), worth, mean, cov), strict=True):
+                fields[name][f, 0, a] = value
+    nobody = torch.zeros(1, dtype=torch.bool)
+    t = {name: torch.as_tensor(value) for name, value in fields.items()}
+    records = Records(**t, slope=t["risk"], slope_cov=t["risk_cov"], constant=1.0, reference=nobody, stated=nobody)
+    pooled = records.pooled()
+    worth = [w[e == a].sum() ** 2 / (w[e == a] ** 2).sum() for a in range(2)]
+    np.testing.assert_allclose(pooled.effective[0], worth)
+    np.testing.assert_allclose(pooled.worth, pooled.effective)
+    np.testing.assert_allclose(pooled.overall, (w * v).sum() / w.sum())
+    share = fields["rows"].sum(2)[:, 0] / w.sum()
+    for a in range(2):
+        k, cov = fields["effective"][:, 0, a], fields["risk_cov"][:, 0, a]
+        single = ((k - 1) * k * cov).sum() / (k - 1).sum()
+        assert float(pooled.risk_cov[0, a]) == pytest.approx(single * (share**2 / k).sum())
+    assert torch.equal(records.folds([0, 2]).effective, t["effective"][[0, 2]])
+    assert pooled.rows[0].sum() == pytest.approx(w.sum())
+
+
+def test_the_weight_of_a_fold_without_rows_of_an_environment_counts_nothing():
+    rows = torch.tensor([[[30.0, 30.0]], [[30.0, 0.0]]], dtype=torch.float64)
+    effective = torch.tensor([[[10.0, 15.0]], [[20.0, 0.0]]], dtype=torch.float64)
+    value, nobody = torch.ones_like(rows), torch.zeros(1, dtype=torch.bool)
+    pooled = Records(rows, value, value, value, value, 1.0, nobody, nobody, effective=effective).pooled()
+    np.testing.assert_allclose(pooled.effective, [[60**2 / (90 + 45), 15]])

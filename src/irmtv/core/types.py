@@ -51,15 +51,20 @@ class Rows:
         )
 
 
-def weights_of(rows: Sequence[Rows]) -> Tensor | None:
+def weights_of(rows: Sequence[Rows], across_sets: bool = False) -> Tensor | None:
     """The weights of one data set's rows each: (T, N) float64; None where no data set has rows that count differently.
 
-    Rows that all have one weight count as rows without weights do: nothing at all depends on that number.
+    Rows that all have one weight count as rows without weights do: no mean over them depends on that number. Where
+    data sets are weighed against each other (folds, by what their rows weigh together) it does: with `across_sets`
+    weights stay as they are, and None says that every row of every data set weighs 1.
     """
-    weights = [torch.ones(len(r)) if r.weight is None or _all_equal(r.weight) else r.weight for r in rows]
-    if all(_all_equal(w) for w in weights):
-        return None
-    return torch.stack([w.double().cpu() for w in weights])
+    weights = [torch.ones(len(r)) if r.weight is None else r.weight for r in rows]
+    if across_sets:
+        nothing_to_say = all(bool((w == 1).all()) for w in weights)
+    else:
+        weights = [torch.ones(len(w)) if _all_equal(w) else w for w in weights]
+        nothing_to_say = all(_all_equal(w) for w in weights)
+    return None if nothing_to_say else torch.stack([w.double().cpu() for w in weights])
 
 
 def _all_equal(weight: Tensor) -> bool:

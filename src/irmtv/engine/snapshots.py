@@ -26,6 +26,7 @@ class Snapshot:
     step: int
     on: Literal["held-out", "train"]
     rows: Tensor  # (R, E) q-weighted number of rows, or sum of their weights
+    effective: Tensor  # (R, E) as many rows of equal weight make a mean as sure; `rows` where none have weights
     risk: Tensor  # (R, E) mean loss
     risk_cov: Tensor  # (R, E) squared standard errors; (R, E, E) covariances where environments share rows (inferred)
     slope: Tensor  # (R, E) mean slope, (R, E, J) for a vector classifier
@@ -43,12 +44,13 @@ class History:
     """All snapshots of all runs, stacked: (S, R, E).
 
     Runs may differ in their steps, environments or slope components (runs of several groups, or interrupted
-    ones). Where a run has nothing, `rows` is 0 and the rest NaN.
+    ones). Where a run has nothing, `rows` and `effective` are 0 and the rest NaN.
     """
 
     steps: tuple[int, ...]
     on: str
     rows: Tensor
+    effective: Tensor
     risk: Tensor
     risk_cov: Tensor
     slope: Tensor
@@ -66,7 +68,7 @@ class History:
             name: torch.cat(alike([_at(steps, chunk, name) for chunk in chunks], leading=2), 1)[:, order]
             for name in names
         }
-        stacked["rows"] = stacked["rows"].nan_to_num(0)
+        stacked |= {name: stacked[name].nan_to_num(0) for name in ("rows", "effective")}
         return cls(steps=tuple(steps), on=chunks[0][0].on, **stacked)
 
 
@@ -122,7 +124,7 @@ class Watcher:
         self.x, self.y = net.prepare(x), y.unsqueeze(1)  # (T, 1, N, ...)
         given = [r.environment if r.environment is not None else torch.zeros(len(r)).long() for r in rows]
         codes = torch.stack(given).to(x.device).unsqueeze(1).expand(-1, per_set, -1)
-        weights = weights_of(rows)
+        weights = weights_of(rows, across_sets=True)
         self.weight = None if weights is None else weights.to(x.device, x.dtype).unsqueeze(1)  # (T, 1, N)
         self.codes = Codes(codes, n_environments)
 
@@ -146,10 +148,14 @@ class Watcher:
 
         right = correct(self.loss, f, self.y)
         risk = mean(value)
+        counted = torch.where(present, rows, 0).expand(len(risk), -1).cpu()  # what a mean divides by is not 0
         return Snapshot(
             step=step,
             on=self.on,
-            rows=torch.where(present, rows, 0).expand(len(risk), -1).cpu(),  # what a mean divides by is not 0
+            rows=counted,
+            effective=torch.where(present, effective_rows(membership), 0).to(risk)
+            if self.weight is not None
+            else counted,
             risk=risk,
             risk_cov=covariance_of_means(membership, value).to(risk),
             slope=mean(slope),
@@ -161,6 +167,15 @@ class Watcher:
 def _absent(membership: Membership) -> Tensor:
     """Environments without rows, or with a mass that is rounding alone (a saturated rho): (R, E) or (1, E)."""
     return membership.mass <= torch.finfo(membership.mass.dtype).eps
+
+
+def effective_rows(membership: Membership) -> Tensor:
+    """(sum_i q_ie w_i)^2 / sum_i q_ie w_i^2 of rows with weights w, the q-weighted number of others: (R, E)."""
+    rows = membership.rows.double()
+    if not isinstance(membership, Weighted):
+        return rows
+    squares = Weighted(membership.base, membership.weight.double().square()).rows
+    return rows.square() / squares
 
 
 def covariance_of_means(membership: Membership, v: Tensor) -> Tensor:

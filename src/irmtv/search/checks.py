@@ -33,6 +33,11 @@ def check_search(
     """Whether the rule can choose on these rows; a warning where it cannot see all of their environments."""
     if rule not in RULES:
         raise ValueError(f"rule must be one of {list(RULES)}. Got {rule!r}.{did_you_mean(rule, RULES)}")
+    if options is not None and not isinstance(options, Mapping):
+        raise ValueError(
+            f"rule_options must be a dict of options of rule 'invariance', or None. Got {options!r}. Use "
+            "rule_options={'level': 0.01}, for example."
+        )
     if options and rule != "invariance":
         raise ValueError(f"only rule 'invariance' has options. Got {sorted(options)} for {rule!r}.")
     check_options(**(options or {}))
@@ -99,18 +104,21 @@ def _check_inferred(objective: Objective, combinations: Sequence[Mapping[str, An
 def _check_rows_to_test(rows: Rows) -> None:
     """Every row is held out once: the rows of an environment are those that it is tested on."""
     assert rows.environment is not None
-    weight = torch.ones(len(rows)) if rows.weight is None else rows.weight
-    counted = torch.zeros(len(rows.names), dtype=torch.float64).index_add(0, rows.environment, weight.double())
+    weight = torch.ones(len(rows), dtype=torch.float64) if rows.weight is None else rows.weight.double()
+    nothing = torch.zeros(len(rows.names), dtype=torch.float64)
+    total, squares = (nothing.index_add(0, rows.environment, w) for w in (weight, weight.square()))
+    counted = torch.where(total > 0, total.square() / squares, 0)
     small = [f"{name!r} ({n:.4g})" for name, n in zip(rows.names, counted.tolist(), strict=True) if n < MIN_ROWS]
+    how = "" if rows.weight is None else " Rows with weights w are worth (sum w)^2 / sum w^2 rows of equal weight."
     if len(rows.names) - len(small) < 2:
         raise ValueError(
             f"rule 'invariance' tests environments with at least {MIN_ROWS} rows and needs 2 such. Got too few rows in "
-            f"{shown(small, form=str)}. Pool small environments (min_rows={MIN_ROWS}), or use rule='iid'."
+            f"{shown(small, form=str)}.{how} Pool small environments (min_rows={MIN_ROWS}), or use rule='iid'."
         )
     if small:
         warnings.warn(
             f"rule 'invariance' does not test environments with fewer than {MIN_ROWS} rows: {shown(small, form=str)}. "
-            f"They are trained on all the same; min_rows={MIN_ROWS} pools them.",
+            f"They are trained on all the same; min_rows={MIN_ROWS} pools them.{how}",
             UserWarning,
             stacklevel=4,
         )

@@ -16,7 +16,7 @@ from irmtv.objectives.parameters import warmup_steps
 from irmtv.search.families import OF_ALL_OBJECTIVES, Candidate, Family, infers_held_out
 from irmtv.selection import Records
 
-STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")
+STATISTICS = ("rows", "effective", "risk", "risk_cov", "slope", "slope_cov")
 
 
 def candidate_steps(family: Family, c: int) -> list[int]:
@@ -62,6 +62,8 @@ def records_of(task: Task, families: Sequence[Family], candidates: Sequence[Cand
     stacked = {name: torch.stack(values) for name, values in held.items()}
     lost = torch.tensor([families[c.family].diverged(c.combination) for c in candidates])
     stacked["risk"][:, lost] = torch.nan
+    if torch.equal(stacked["effective"], stacked["rows"]):  # no weights
+        del stacked["effective"]
     sizes = [_size(t.held_out) for t in tasks]
     left_out = None
     if families[0].left_out is not None:

@@ -37,6 +37,7 @@ def search(
     rule: str = "invariance",
     n_folds: int = 5,
     seed: int = 0,
+    by_class: bool = False,
     options: Mapping[str, Any] | None = None,
     l2_from: Sequence[float] = (),
     steps: int = 2000,
@@ -56,6 +57,8 @@ def search(
         "invariance" has plain risk minimisation trained beside them.
     rule : "invariance", "iid", "worst-env" or "leave-one-env-out".
     n_folds, seed : of the folds; all runs have this seed.
+    by_class : whether every fold has its share of each class, as far as there are rows. Experiments deal rows by
+        environment alone.
     options : of the rule "invariance".
     l2_from : values of l2; the one with which plain risk minimisation has the lowest held-out risk is used for all
         combinations. How much a network must be shrunk depends on its size and on the rows, not on the penalty; without
@@ -80,10 +83,11 @@ def search(
     ('invariant-found', True)
     """
     chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
-    task = replace(task, train=_with_weight(task.train))
+    has_places = any(isinstance(c.get("measure"), tuple) for c in (settings, *combinations))  # one per environment
+    task = replace(task, train=_with_weight(task.train, every_environment=has_places))
     check_search(task, chosen, combinations, rule=rule, n_folds=n_folds, options=options, settings=settings)
     every = max(1, steps // SNAPSHOTS) if snapshot_every is None else snapshot_every
-    folds = fold_tasks(task, n_folds, seed)
+    folds = fold_tasks(task, n_folds, seed, by_class)
     without = left_out_tasks(task) if rule == "leave-one-env-out" else []
     how = {**settings, "steps": steps}
     tell = _Stages(progress, (len(folds) + len(without)) * len(combinations) + len(folds) * len(l2_from))
@@ -169,11 +173,17 @@ def _own(
     return torch.as_tensor(np.stack(gains_of_own_models(erm, **how)))
 
 
-def _with_weight(rows: Rows) -> Rows:
-    """Without rows that count nothing: they must not fill folds either."""
+def _with_weight(rows: Rows, every_environment: bool) -> Rows:
+    """Without rows that count nothing: they must not fill folds either. Nor environments that have no others."""
     if rows.weight is None or bool((rows.weight > 0).all()):
         return rows
-    return rows.take((rows.weight > 0).nonzero().squeeze(1))
+    kept = rows.take((rows.weight > 0).nonzero().squeeze(1))
+    if kept.environment is None or every_environment:
+        return kept
+    present = torch.bincount(kept.environment, minlength=len(rows.names)) > 0
+    codes = (present.cumsum(0) - 1)[kept.environment]
+    names = tuple(name for name, there in zip(rows.names, present.tolist(), strict=True) if there)
+    return replace(kept, environment=codes, names=names)
 
 
 class _Stages:

@@ -47,7 +47,7 @@ class Verdict:
 
 def _tested(pooled: Pooled) -> tuple[Tensor, Tensor]:
     """Risks and slopes of the environments with rows enough for a normal approximation, NaN elsewhere."""
-    small = pooled.rows < MIN_ROWS
+    small = pooled.worth < MIN_ROWS
 
     def without(v: Tensor) -> Tensor:
         return v.masked_fill(small if v.ndim == 2 else small.unsqueeze(-1), torch.nan)

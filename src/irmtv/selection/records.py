@@ -18,6 +18,12 @@ class Pooled:
     slope: Tensor  # (C, E) or (C, E, J)
     slope_cov: Tensor  # like risk_cov; a last axis J where slope has one
     overall: Tensor  # (C,) mean risk over all rows
+    effective: Tensor | None = None  # (C, E) how many rows of equal weight are as sure, where rows have weights
+
+    @property
+    def worth(self) -> Tensor:
+        """How many rows a test may count on: (C, E)."""
+        return self.rows if self.effective is None else self.effective
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class Records:
     own: Tensor | None = None  # (F, E, 3): rows, mean and variance of what a model of e alone gains over ERM rescaled
     left_out: Tensor | None = None  # (C, E) risk in an environment of the model that was trained without it
     test: Tensor | None = None  # (C,) score on test rows, higher is better: for `oracle` alone
+    effective: Tensor | None = None  # (F, C, E) rows of equal weight that are as sure; None: `rows`, without weights
 
     def __len__(self) -> int:
         return self.risk.shape[1]
@@ -76,11 +83,20 @@ class Records:
             overall=torch.where(
                 everywhere, torch.where(there, self.rows * self.risk, 0).sum((0, 2)) / total.sum(-1), torch.nan
             ),
+            effective=self._effective(total),
         )
+
+    def _effective(self, total: Tensor) -> Tensor | None:
+        """Of all folds together, (sum w)^2 / sum w^2, from each fold's: (C, E)."""
+        if self.effective is None:
+            return None
+        squares = torch.where(self.rows > 0, self.rows.square() / self.effective, 0).sum(0)
+        return torch.where(total > 0, total.square() / squares, 0)
 
     def _covariance(self, cov: Tensor, share: Tensor, is_vector: bool) -> Tensor:
         """Of the pooled means: (C, E[, J]) or (C, E, E[, J])."""
-        rows = self.rows.unsqueeze(-1) if is_vector else self.rows
+        worth = self.rows if self.effective is None else self.effective
+        rows = worth.unsqueeze(-1) if is_vector else worth
         weight = share.unsqueeze(-1) if is_vector else share
         if cov.ndim - is_vector == share.ndim + 1:  # shared rows: fold by fold
             both = share.unsqueeze(-1) * share.unsqueeze(-2)
@@ -93,10 +109,11 @@ class Records:
 
     def folds(self, index: list[int]) -> Records:
         """The same candidates, measured on some of the folds only."""
-        per_fold = ("rows", "risk", "risk_cov", "slope", "slope_cov")
-        own = None if self.own is None else self.own[index]
-        some = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name in per_fold}
-        return replace(self, own=own, **some)
+        per_fold = ("rows", "risk", "risk_cov", "slope", "slope_cov", "own", "effective")
+        some = {
+            f.name: v[index] for f in fields(self) if f.name in per_fold and (v := getattr(self, f.name)) is not None
+        }
+        return replace(self, **some)
 
 
 def _known(values: Tensor, total: Tensor) -> Tensor:
