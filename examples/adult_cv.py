@@ -8,7 +8,7 @@ Five splits, accuracy in percent, mean and standard deviation over the splits:
                                                    all test rows    worst subgroup
     LogisticRegression                              83.24 ± 0.09      80.80 ± 0.10
     InvariantClassifierCV, linear, invariance       83.24 ± 0.10      80.81 ± 0.09  5 x erm-invariant, penalty weight 0
-    InvariantClassifierCV, linear, iid              83.23 ± 0.08      80.80 ± 0.06  3 x penalty weight 10, 2 x 1
+    InvariantClassifierCV, linear, iid              83.24 ± 0.08      80.81 ± 0.05  5 x penalty weight 10
 
 With --hidden 32, first three splits: 83.52 / 81.13 by "invariance" (3 x erm-invariant, penalty weight 0), 83.52 / 81.14
 by "iid" (3 x penalty weight 1).
