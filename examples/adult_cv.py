@@ -10,8 +10,8 @@ Five splits, accuracy in percent, mean and standard deviation over the splits:
     InvariantClassifierCV, linear, invariance       83.24 ± 0.10      80.81 ± 0.09  5 x erm-invariant, penalty weight 0
     InvariantClassifierCV, linear, iid              83.24 ± 0.08      80.81 ± 0.05  5 x penalty weight 10
 
-With --hidden 32, first three splits (measured with folds that were not yet dealt by class): 83.52 / 81.13 by "invariance" (3 x erm-invariant, penalty weight 0), 83.52 / 81.14
-by "iid" (3 x penalty weight 1).
+With --hidden 32, first three splits (measured with folds that were not yet dealt by class): 83.52 / 81.13 by
+"invariance" (3 x erm-invariant, penalty weight 0), 83.52 / 81.14 by "iid" (3 x penalty weight 1).
 
 Why "erm-invariant": the two training subgroups differ in their base rate, so that plain risk minimisation fails the
 test of equal slopes and risks (p below 1e-5). But neither subgroup's own model predicts its rows better than the common
