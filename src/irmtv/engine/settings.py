@@ -41,7 +41,7 @@ ENGINE_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """NumPy and torch scalars as Python numbers, so that checks and hashes see one type."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
@@ -60,7 +60,7 @@ def resolve_settings(
             raise ValueError(f"{name} belongs to the runs. Use runs=Runs({name}={hyperparameters[name]!r}).")
     settings = []
     for r, row in enumerate(runs):
-        asked = {k: _plain(v) for k, v in {**engine, **hyperparameters, **row}.items()}
+        asked = {k: plain(v) for k, v in {**engine, **hyperparameters, **row}.items()}
         if isinstance(asked["hidden"], list):
             asked["hidden"] = tuple(asked["hidden"])
         own = {k: v for k, v in asked.items() if k not in ENGINE_CHECKS and k != "data"}

@@ -168,9 +168,6 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         """For `train`: the engine's, and those of the objective's hyper-parameters that it has."""
         return training_settings(self, objective)
 
-    def _seed(self) -> int:
-        return as_seed(self.random_state)
-
     def _train(self, prepared: Prepared, runs: Runs, **settings: Any) -> FittedRuns:
         """Through the engine; after Ctrl-C the runs as they were, with a warning."""
         name = prepared.objective.name

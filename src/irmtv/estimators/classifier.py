@@ -24,7 +24,7 @@ from irmtv.validate.rows import Part, read_weight
 Floats = npt.NDArray[np.float64]
 
 
-class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[misc]
+class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """A classifier whose risk has little total variation over environments.
 
     Parameters

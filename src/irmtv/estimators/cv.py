@@ -16,9 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.types import Rows, Runs
-from irmtv.engine.settings import PER_RUN
+from irmtv.engine.settings import PER_RUN, plain
 from irmtv.estimators.base import InvariantEstimator, Prepared
 from irmtv.estimators.classifier import InvariantClassifier
+from irmtv.estimators.parameters import as_seed
 from irmtv.estimators.plots import plot_path
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.objectives.base import Objective
@@ -83,7 +84,7 @@ class _Path(InvariantEstimator):
         combinations = self._combinations(objective)
         varied = {name for c in combinations for name in c}
         settings = {name: value for name, value in self._settings(objective).items() if name not in varied}
-        seed = self._seed()
+        seed = as_seed(self.random_state)
         bar = ProgressBar(f"{type(self).__name__}, {len(combinations)} x {self.cv}") if self.verbose else nullcontext()
         with bar as progress:
             found = search(
@@ -264,7 +265,7 @@ def _as_list(values: Any, parameter: str) -> list[Any]:
     several = isinstance(values, (Sequence, np.ndarray, range)) and not isinstance(values, str)
     if not several or len(values) == 0 or (isinstance(values, np.ndarray) and values.ndim != 1):
         raise ValueError(f"{parameter} must be a list with at least one value. Got {values!r}.")
-    return [v.item() if isinstance(v, np.generic) else v for v in values]
+    return [plain(v) for v in values]
 
 
 class InvariantClassifierCV(_Path, InvariantClassifier):

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import shown
 from irmtv.engine.nets import MLP
+from irmtv.engine.settings import plain
 from irmtv.environments.affine import Affine
 from irmtv.environments.aux_network import AuxNetwork, AuxScaler
 from irmtv.estimators.base import InvariantEstimator
@@ -157,7 +158,7 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, tuple):
         return tuple(_plain(v) for v in value)
-    return value.item() if isinstance(value, np.generic) else value
+    return plain(value)
 
 
 def _unplain(value: Any) -> Any:

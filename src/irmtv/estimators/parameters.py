@@ -11,7 +11,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from irmtv.core.messages import check_positive, did_you_mean
-from irmtv.engine.settings import ENGINE_CHECKS, pick_device
+from irmtv.engine.settings import ENGINE_CHECKS, pick_device, plain
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 
@@ -123,11 +123,6 @@ def own_hyperparameters(estimator: Any, objective: Objective) -> dict[str, Any]:
                 f"{did_you_mean(name, known)}"
             )
     return {name: plain(value) for name, value in given.items()}
-
-
-def plain(value: Any) -> Any:
-    """A Python number in place of a NumPy scalar, which a grid search may pass."""
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 
 def as_hidden(value: Any) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from irmtv.estimators.scaling import Scaler
 Floats = npt.NDArray[np.float64]
 
 
-class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[misc]
+class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """A regressor, for one or several targets, whose squared error has little total variation over environments.
 
     y is standardised on the training rows; predictions and `coef_` are in the user's units.

@@ -250,8 +250,8 @@ def _environment_network(net: AuxNetwork, seed: int) -> nn.Sequential:
     """rho as a module, with the engine's start."""
     start = net.init(torch.Generator().manual_seed(seed))
     # without a start of their own: that would draw from the global generator, for nothing
-    first = nn.utils.skip_init(nn.Linear, net.n_aux, net.hidden)  # type: ignore[no-untyped-call]
-    last = nn.utils.skip_init(nn.Linear, net.hidden, net.n_outputs)  # type: ignore[no-untyped-call]
+    first = nn.utils.skip_init(nn.Linear, net.n_aux, net.hidden)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    last = nn.utils.skip_init(nn.Linear, net.hidden, net.n_outputs)  # type: ignore[no-untyped-call]  # nor here
     with torch.no_grad():
         for layer, weight, bias in ((first, "W", "b"), (last, "V", "c")):
             layer.weight.copy_(start[weight])

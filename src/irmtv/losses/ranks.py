@@ -48,7 +48,7 @@ def sum_over_ranks(local: Tensor, ranks: int) -> Tensor:
     """The sum over all ranks of a tensor that has one shape on all; its gradient suits averaging over ranks."""
     if ranks == 1:
         return local
-    return _SumOverRanks.apply(local, ranks)  # type: ignore[no-untyped-call, no-any-return]
+    return _SumOverRanks.apply(local, ranks)  # type: ignore[no-untyped-call, no-any-return]  # torch does not annotate it
 
 
 class _AverageGradient(torch.autograd.Function):
@@ -74,5 +74,6 @@ def with_averaged_gradient(named: Iterable[tuple[str, nn.Parameter]], ranks: int
     if ranks == 1 or not any(p.requires_grad for p in parameters.values()):
         return dict(parameters)
     flat = torch.cat([p.flatten() for p in parameters.values()])
-    parts = _AverageGradient.apply(flat, ranks).split([p.numel() for p in parameters.values()])  # type: ignore[no-untyped-call]
+    averaged = _AverageGradient.apply(flat, ranks)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    parts = averaged.split([p.numel() for p in parameters.values()])
     return {name: part.view_as(p) for (name, p), part in zip(parameters.items(), parts, strict=True)}

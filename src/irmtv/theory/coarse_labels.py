@@ -61,6 +61,7 @@ Measured = Callable[[Family, frozenset[Any], Floats], tuple[float, float]]
 
 def inner_and_outer(family: Family, subset: frozenset[Any], mass: Floats) -> tuple[float, float]:
     """The largest measurable set inside and the smallest around `subset`, measured."""
+    # points are numbers here, which the type of a family of sets of anything does not say
     size = {member: float(sum(mass[e] for e in member)) for member in family}  # type: ignore[call-overload]
     inside = max(size[member] for member in family if member <= subset)
     return inside, min(size[member] for member in family if member >= subset)

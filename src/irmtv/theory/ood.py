@@ -55,7 +55,8 @@ def _wave(height: Floats, phase: Floats, t: float) -> float:
 def _waves(height: Floats, phase: Floats, t: Floats) -> Floats:
     """The same of many."""
     order = np.arange(1, len(height) + 1)
-    return (height * (1 + np.cos(order * t[..., None] + phase))).sum(-1)  # type: ignore[no-any-return]
+    result: Floats = (height * (1 + np.cos(order * t[..., None] + phase))).sum(-1)
+    return result
 
 
 def ood_over_w(
