@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from irmtv.losses import GroupDROLoss, IRMTVLoss, MinimaxTVLoss, VRExLoss
 from losses.by_hand import absolute, problem
 
+# torch's compiler imports what torch deprecates
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+
 KINDS = {
     "irm-tv-l1": (lambda loss: IRMTVLoss(loss, "l1", 10.0, n_environments=3), "environment"),
     "irm-tv-l2": (lambda loss: IRMTVLoss(loss, "l2", 10.0, "uniform", n_environments=3), "environment"),
