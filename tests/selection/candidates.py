@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
+from scipy import stats
 
 from irmtv.selection import Records
+
+ERM = [0.30, 0.50]  # far apart
+SE = 0.02
+ASKEW = [-1.5 * SE * np.sqrt(2), 1.5 * SE * np.sqrt(2)]  # slopes of that standard error: unequal by z = 3
+FIELDS = ("rows", "risk", "risk_cov", "slope", "slope_cov")
 
 
 def written(risk, se, *, slope=None, slope_se=None, rows=100.0, erm=0, stated=0, constant=1.0, **more):
@@ -97,3 +105,21 @@ def counted(loss, slope, q, fold, n_folds, *, soft=False, **more):
         stated=torch.isin(which, torch.tensor(settings.pop("stated"))),
         **settings,
     )
+
+
+def two(values):
+    return torch.as_tensor(np.asarray(values, dtype=np.float64))
+
+
+def random_covariance(rng, candidates, environments):
+    a = rng.normal(size=(candidates, environments, 2 * environments))
+    return a @ a.swapaxes(1, 2) / 100
+
+
+def p_of_both(z):
+    """Of risks that differ by z standard errors and slopes that are equal: Bonferroni over the two tests."""
+    return np.minimum(1, 2 * 2 * stats.norm.sf(z))
+
+
+def of_folds(folds):
+    return replace(folds[0], **{k: torch.cat([getattr(f, k) for f in folds]) for k in FIELDS})

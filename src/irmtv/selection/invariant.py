@@ -29,6 +29,7 @@ from irmtv.selection.records import Pooled, Records
 
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 TESTS = ("both", "risks", "slopes", "zero-slopes")
+OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
 MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
 DEFAULTS: Mapping[str, Any] = {
     "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
@@ -87,7 +88,9 @@ def invariance(records: Records, **options: Any) -> Verdict:
     -------
     test : "both" (equal slopes and equal risks; default), "risks", "slopes", or "zero-slopes" (the condition of IRM
         itself; a model that overfits fails it in every environment alike). Where environments differ in noise or base
-        rate no useful model has equal risks: if nothing passes both, slopes decide alone; `figures["test"]` says so.
+        rate no useful model has equal risks: if nothing passes both, slopes decide alone, among candidates whose risk
+        + reach * spread of the risks is below that of ERM: equal slopes at a higher risk everywhere are no gain.
+        `figures["test"]` says so.
     level : a candidate with a p-value below it is not invariant. Default 0.01.
     own_level : ERM is kept, too, where no environment's own model predicts it better than ERM rescaled to it does, at
         this level (default 0.2): the environments then differ in noise, not in what predicts. Keeping ERM wrongly
@@ -106,10 +109,17 @@ def invariance(records: Records, **options: Any) -> Verdict:
     o = {**DEFAULTS, **options}
     verdict = _judge(records, o)
     if o["test"] == "both" and verdict.outcome == "none-found" and verdict.figures["candidates"]:
-        by_slopes = _judge(records, {**o, "test": "slopes"})
+        by_slopes = _judge(records, {**o, "test": "slopes", "must_pay": True})
         if by_slopes.outcome != "none-found":
             why = "No candidate that predicts anything has equal slopes and equal risks, so slopes decide alone: "
-            verdict = replace(by_slopes, message=why + by_slopes.message)
+            return replace(by_slopes, message=why + by_slopes.message)
+        if by_slopes.figures["not_paying"]:
+            why = (
+                f" {by_slopes.figures['not_paying']} have equal slopes, but higher risks that lie further apart "
+                "than those of plain risk minimisation: nothing says that they would do better elsewhere."
+            )
+            figures = {**verdict.figures, "not_paying": by_slopes.figures["not_paying"]}
+            return replace(verdict, figures=figures, message=verdict.message + why)
     return verdict
 
 
@@ -130,6 +140,7 @@ def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
         "test": o["test"],
         "candidates": int(whole.eligible.sum()),
         "passing": int(whole.passing.sum()),
+        "not_paying": whole.not_paying,
         "p": float(p[choice]),
         "p_erm": float(p[erm]),
         "p_nearest": float(p[whole.useful].max()) if bool(whole.useful.any()) else None,
@@ -160,6 +171,7 @@ class _View:
     eligible: Tensor  # (C,) bool: measured, and not ERM: another stopping time of ERM is still ERM
     useful: Tensor  # (C,) bool: of these, those that predict something
     passing: Tensor  # (C,) bool: of these, those that are not rejected
+    not_paying: int  # how many more are not rejected, but cannot do better than ERM even where environments differ more
     level: float
     p_own: float | None  # that no environment's own model beats ERM rescaled to it
     own_level: float
@@ -174,9 +186,16 @@ class _View:
         least = o["min_gain"] * max(0.0, float(gain[erm])) if erm is not None else torch.inf
         useful = eligible & (gain >= least)
         score = extrapolated_risk(pooled, o["test"], o["reach"], o["slack"])
-        passing = useful & (p >= o["level"])
+        passing, not_paying = useful & (p >= o["level"]), 0
+        if o.get("must_pay") and erm is not None:
+            further_out = extrapolated_risk(pooled, "risks", o["reach"], o["slack"])
+            pays = further_out < further_out[erm]
+            not_paying = int((passing & ~pays).sum())
+            passing = passing & pays
         p_own = nothing_of_its_own(records.own)
-        return cls(pooled, risk, score, p, erm, eligible, useful, passing, o["level"], p_own, o["own_level"])
+        return cls(
+            pooled, risk, score, p, erm, eligible, useful, passing, not_paying, o["level"], p_own, o["own_level"]
+        )
 
     def decide(self) -> tuple[int, Outcome]:
         assert self.erm is not None
@@ -246,6 +265,14 @@ def _lowest(risk: Tensor, among: Tensor) -> int | None:
     return int(risk.masked_fill(~among, torch.inf).argmin()) if bool(among.any()) else None
 
 
+def _told(risks: list[float | None], most: int = 8) -> str:
+    """Risks by environment in words; of very many, how far they reach."""
+    if len(risks) > most:
+        known = [r for r in risks if r is not None]
+        return f"from {min(known):.3g} to {max(known):.3g} in {len(known)} environments"
+    return ", ".join("no rows" if r is None else f"{r:.3g}" for r in risks)
+
+
 _WHAT = {
     "both": "slopes and risks equal over environments",
     "risks": "risks equal over environments",
@@ -257,15 +284,20 @@ _WHAT = {
 def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) -> str:
     tested = f"{_WHAT[test]}, level {level:g}, {f['candidates']} candidates"
     if outcome == "erm-invariant" and f["p_erm"] < level:
-        return (
+        text = (
             f"plain risk minimisation is kept: it fails the test ({tested}; p = {f['p_erm']:.1g}), but no "
             f"environment's own model predicts better than it, rescaled to that environment (p = {f['p_own']:.2g}). "
-            "They differ in noise or base rate, not in what predicts."
         )
+        if f["p_own"] > OWN_MODELS_ARE_WORSE:
+            return text + (
+                "So nothing shows that they differ in what predicts rather than in noise or base rate. The models of "
+                "their own are all worse, having fewer rows: a smaller network, or more rows, would test this harder."
+            )
+        return text + "They seem to differ in noise or base rate, not in what predicts."
     if outcome == "erm-invariant":
         return f"plain risk minimisation is kept: it passes the test ({tested}; p = {f['p_erm']:.2g})."
     if outcome == "none-found":
-        risks = ", ".join("no rows" if r is None else f"{r:.3g}" for r in f["risks_erm"])
+        risks = _told(f["risks_erm"])
         if not f["candidates"]:
             return (
                 f"plain risk minimisation is not invariant ({_WHAT[test]}, level {level:g}; p = {f['p_erm']:.1g}, "
