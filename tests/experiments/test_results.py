@@ -509,6 +509,11 @@ def test_a_combination_without_its_folds_is_no_candidate(tmp_path):
     assert len(read_results(spec, tmp_path / "x")) == 4
 
 
+def cut_arrays(arrays, kept):
+    """At some of the steps; the rows of the test environments are the same at all."""
+    return {name: a if name == "rows/test" else a[kept] for name, a in arrays.items()}
+
+
 def copied(experiment: Experiment, folder: Path, change: Any) -> None:
     with Store.create_or_open(folder) as store:
         store.add_group(a_group(*(change(run) for run in experiment.runs)))
@@ -569,7 +574,7 @@ def test_a_stated_run_that_diverged_has_no_value(tmp_path, kept):
     def cut(run: RunRecord) -> RunRecord:
         if run.hyperparameters["penalty_weight"] != 1.0:
             return run
-        return replace(run, status="diverged", diverged_at=3, arrays={n: a[kept] for n, a in run.arrays.items()})
+        return replace(run, status="diverged", diverged_at=3, arrays=cut_arrays(run.arrays, kept))
 
     copied(experiment, tmp_path / "y", cut)
     frame = read_results(spec, tmp_path / "y")

@@ -92,6 +92,8 @@ def test_what_a_run_leaves(tmp_path):
         **{f"train/{name}": (steps, 3) for name in by_environment},
         "test/accuracy": (steps, 4),
         "population/accuracy": (steps, 4),
+        "training/accuracy": (steps,),
+        "rows/test": (4,),
     }
     assert shapes["fold 1/2"] == {
         "steps": (steps,),

@@ -30,6 +30,8 @@ class DataSet:
     population: Callable[[Tensor, Tensor, Mapping[str, Any]], Floats] | None = None
     # the best worst-environment value of `population` that a model without spurious features can have
     limit: Callable[[Mapping[str, Any]], float] | None = None
+    # test environments that are drawn as the training rows are: no part of the mean and the worst
+    iid: tuple[str, ...] = ()
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments of `make`, defaults included, `random_state` aside.

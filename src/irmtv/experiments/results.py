@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from irmtv.engine.snapshots import alike
+from irmtv.experiments.measure import IN_TABLES, TEST_ROWS
 from irmtv.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
 from irmtv.experiments.spec import Method, Spec
 from irmtv.experiments.spec_checks import settled_from
@@ -64,10 +65,12 @@ class Candidate:
 
 
 def read_results(spec: Spec, folder: str | Path) -> pd.DataFrame:
-    """One row for every setting, method or pool, rule, repetition, metric and summary ("mean", "worst").
+    """One row for every setting, method or pool, rule, repetition, metric and summary of the spec.
 
-    The value is that of the model trained on all rows, at the chosen combination and step, on test environments.
-    Where a rule cannot choose, the value is NaN and `note` says why. Runs that are not stored are left out.
+    The value is that of the model trained on all rows, at the chosen combination and step: the mean over the test
+    environments or the worst of them, over all their rows ("pooled"), over test rows that are drawn as the training
+    rows are ("iid"), over the training rows ("train"). Where a rule cannot choose, or a summary was not measured, the
+    value is NaN and `note` says why. Runs that are not stored are left out.
     """
     rows: list[dict[str, Any]] = []
     for setting, repetition, name, methods, own, references in _groups(spec, folder):
@@ -98,7 +101,7 @@ def _metrics(candidates: Sequence[Candidate]) -> list[str]:
     return [
         a
         for a in candidates[0].whole.arrays
-        if a.startswith(("test/", "population/")) and all(a in c.whole.arrays for c in candidates)
+        if a.startswith(IN_TABLES) and all(a in c.whole.arrays for c in candidates)
     ]
 
 
@@ -225,13 +228,33 @@ def _results(
                 "note": note,
             }
             if choice is None:
-                for summary in ("mean", "worst"):
+                for summary in _summaries(spec, metric):
                     yield {**shared, "summary": summary, "value": np.nan}
                 continue
             candidate, s = places[choice.index]
-            by_environment = candidate.at(candidate.whole, metric)[s].numpy()
-            for summary, value in (("mean", by_environment.mean()), ("worst", _worst(by_environment, metric))):
-                yield {**shared, "summary": summary, "value": float(value), **_chosen(choice, candidate, s)}
+            for summary in _summaries(spec, metric):
+                value = _summary(summary, candidate, s, metric)
+                unknown = {"note": f"{summary!r} was not measured"} if np.isnan(value) else {}
+                yield {**shared, "summary": summary, "value": value, **_chosen(choice, candidate, s), **unknown}
+
+
+def _summaries(spec: Spec, metric: str) -> list[str]:
+    """The columns of a metric: one that is known by test environment only has no other."""
+    return [s for s in spec.summaries if metric.startswith("test/") or s in ("mean", "worst")]
+
+
+def _summary(summary: str, candidate: Candidate, s: int, metric: str) -> float:
+    """NaN where it was not measured: the data set has no such rows, or the runs are of an earlier version."""
+    by_environment = candidate.at(candidate.whole, metric)[s].numpy()
+    if summary == "mean":
+        return float(by_environment.mean())
+    if summary == "worst":
+        return float(_worst(by_environment, metric))
+    stored = candidate.whole.arrays
+    if summary == "pooled":
+        return float(np.average(by_environment, weights=stored[TEST_ROWS])) if TEST_ROWS in stored else np.nan
+    name = metric.replace("test/", {"iid": "iid/", "train": "training/"}[summary])
+    return float(candidate.at(candidate.whole, name)[s]) if name in stored else np.nan
 
 
 def _check_stated(candidates: Sequence[Candidate]) -> None:

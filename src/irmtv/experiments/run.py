@@ -7,12 +7,11 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +23,9 @@ from irmtv.core.types import Runs, Task
 from irmtv.crossfit import align, constant_risk, fold_tasks, left_out_tasks
 from irmtv.datasets import DATASETS
 from irmtv.engine import FittedRuns, Progress, train
-from irmtv.engine.nets import MLP
 from irmtv.engine.settings import pick_device
 from irmtv.engine.snapshots import History
+from irmtv.experiments.measure import measure
 from irmtv.experiments.plan import (
     ALL,
     INFERENCE,
@@ -35,7 +34,6 @@ from irmtv.experiments.plan import (
     Work,
     fold_names,
     left_out_names,
-    metric_name,
     plan,
 )
 from irmtv.experiments.spec import Spec
@@ -236,7 +234,7 @@ def _train_group(
         for r, gains in enumerate(gains_of_own_models(fitted, **how)):
             arrays[r]["held-out/own"] = gains
     if work.kind == "all":
-        metrics = _test_results(fitted, spec, setting, arrays)
+        metrics = measure(fitted, DATASETS[spec.data.name], spec.data.arguments_of(setting), arrays)
     return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
 
 
@@ -285,44 +283,6 @@ def _statistics(history: History, run: int, kind: str, order: Tensor | None) -> 
                 values = values[:, :, order]
         arrays[f"{where}/{name}"] = values.numpy()
     return arrays
-
-
-def _test_results(
-    fitted: FittedRuns, spec: Spec, setting: str, arrays: Sequence[dict[str, np.ndarray]]
-) -> list[tuple[Metric, ...]]:
-    """Adds metrics by test environment at every snapshot to `arrays`; returns those of the last step."""
-    data_set = DATASETS[spec.data.name]
-    arguments = spec.data.arguments_of(setting)
-    last: list[tuple[Metric, ...]] = [()] * len(fitted)
-    if fitted.tasks[0].test is None:
-        return last
-    found: dict[str, list[np.ndarray]] = {}
-    on_x = [] if fitted.objective.reads_aux else list(enumerate(fitted.chunks))  # a predictor of x alone
-    linear = tuple(i for i, c in on_x if isinstance(c.net, MLP) and len(c.net.widths) == 2)
-    known = sorted(r for i in linear for r in fitted.chunks[i].chunk.runs)  # runs whose population accuracy is exact
-    assert fitted.history is not None
-    names: tuple[Any, ...] = ()
-    for step in fitted.history.steps:
-        then = fitted.at(step)
-        table = then.evaluate()
-        names = table.names
-        found.setdefault(f"test/{table.metric}", []).append(table.by_environment)
-        if data_set.population is not None and linear:
-            some = replace(then, chunks=tuple(then.chunks[i] for i in linear))
-            exact = np.full_like(table.by_environment, np.nan, dtype=np.float64)
-            exact[known] = data_set.population(*some.coefficients(), arguments)
-            found.setdefault("population/accuracy", []).append(exact)
-    for r in range(len(fitted)):
-        own = np.isin(fitted.history.steps, arrays[r]["steps"])  # those that this run was measured at
-        of_run = {name: values for name, values in found.items() if not name.startswith("population/") or r in known}
-        for name, values in of_run.items():
-            arrays[r][name] = np.stack(values)[own, r]
-        last[r] = tuple(
-            Metric(str(names[e]), metric_name(name), float(values[-1][r, e]))
-            for name, values in of_run.items()
-            for e in range(len(names))
-        )
-    return last
 
 
 def _record(

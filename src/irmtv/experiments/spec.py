@@ -30,6 +30,7 @@ from irmtv.experiments.spec_checks import (
     METHOD_KEYS,
     RULES,
     RUN_KEYWORDS,
+    SUMMARIES,
     TRAINING_CHECKS,
     SpecError,
     axis,
@@ -49,6 +50,7 @@ from irmtv.experiments.spec_checks import (
     read_published,
     reference_problems,
     rule_problems,
+    summary_problems,
     validated,
 )
 from irmtv.objectives import OBJECTIVES
@@ -212,6 +214,10 @@ class _Head(_Frozen):
     device: str = Field(
         default="cpu", pattern=r"^(cpu|auto|cuda(:\d+)?)$", description="'cpu', 'cuda', 'cuda:0' or 'auto'"
     )
+    summaries: Annotated[tuple[str, ...], TupleFromList] = Field(
+        default=("mean", "worst"),
+        description=f"a list of columns of the tables, from {', '.join(map(repr, SUMMARIES))}",
+    )
     compare_with: str | None = Field(
         default=None, description="the label of a method or pool that the others are tested against, in pairs"
     )
@@ -244,6 +250,7 @@ class Spec(_Head):
                 "description": True,
                 "text": True,
                 "device": True,
+                "summaries": True,
                 "published": {"results", "metric"},
             }
         )
@@ -321,6 +328,8 @@ def parse_spec(text: str, folder: Path | None = None, source: str = "spec") -> S
         raise SpecError(source, [f"this is not valid TOML: {error}."]) from None
     problems: list[str] = []
     head = validated(_Head, {k: v for k, v in raw.items() if k not in _SECTIONS}, "", problems, _SECTIONS)
+    if head is not None:
+        problems += summary_problems(head.summaries)
     data = _data(raw, problems)
     training = validated(
         Training,

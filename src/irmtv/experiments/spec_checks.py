@@ -26,6 +26,7 @@ from irmtv.selection import RULES as SELECTION_RULES
 from irmtv.selection import check_options
 
 RULES = tuple(SELECTION_RULES)
+SUMMARIES = ("train", "iid", "pooled", "mean", "worst")  # columns of the tables, under every rule
 METHOD_KEYS = (
     "objective",
     "label",
@@ -265,13 +266,22 @@ def fixed_problems(place: str, axes: Mapping[str, Sequence[Any]], fixed: Mapping
 
 def rule_problems(rules: Sequence[str]) -> list[str]:
     """Whether these are rules, each asked for once."""
-    problems = [] if rules else [f"selection.rules is empty. Give at least one of {list(RULES)}."]
-    for i, rule in enumerate(rules):
-        here = f"selection.rules[{i}]"
-        if rule not in RULES:
-            problems.append(f"{here} must be one of {list(RULES)}. Got {rule!r}.{did_you_mean(rule, RULES)}")
-        elif rule in rules[:i]:
-            problems.append(f"{here} is {rule!r}, which the list has already. Remove one.")
+    return _list_problems("selection.rules", rules, RULES)
+
+
+def summary_problems(summaries: Sequence[str]) -> list[str]:
+    """Whether these are columns, each asked for once."""
+    return _list_problems("summaries", summaries, SUMMARIES)
+
+
+def _list_problems(place: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
+    problems = [] if words else [f"{place} is empty. Give at least one of {list(known)}."]
+    for i, word in enumerate(words):
+        here = f"{place}[{i}]"
+        if word not in known:
+            problems.append(f"{here} must be one of {list(known)}. Got {word!r}.{did_you_mean(word, known)}")
+        elif word in words[:i]:
+            problems.append(f"{here} is {word!r}, which the list has already. Remove one.")
     return problems
 
 

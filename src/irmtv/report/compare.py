@@ -60,7 +60,8 @@ def summarise(
     check_positive(n_bootstrap, "n_bootstrap")
     frame = _checked(results)
     _check_limits(limits, limits_metric, frame)
-    known = read_published(published, list(frame["setting"].unique()), list(frame["metric"].unique()))
+    columns = (list(frame[c].unique()) for c in ("setting", "metric", "summary"))
+    known = read_published(published, *columns)
     draws = _Draws(n_bootstrap, random_state)
     repetitions = frame.groupby("setting")["repetition"].nunique()
     rows = []

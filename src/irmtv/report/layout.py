@@ -30,6 +30,11 @@ _RULES = {
     ORACLE: "best in the worst test environment, chosen by looking at the test rows: a bound on `worst`, not a result "
     "to be had in practice",
 }
+_SUMMARIES = {
+    "train": "train: over the training rows",
+    "iid": "iid: over test rows that are drawn as the training rows are",
+    "pooled": "pooled: over the rows of all test environments together",
+}
 _OUTCOMES = {"erm-invariant": "ERM kept", "invariant-found": "found", "none-found": "none"}
 _LEVEL = 0.05
 
@@ -236,7 +241,8 @@ def caption_of(metric: str, block: pd.DataFrame) -> Iterable[str]:
         spread = "one repetition, so there is no standard deviation"
     else:
         spread = f"± is the standard deviation over {_range(counts)} repetitions"
-    yield f"{metric}, {unit}; mean and worst are over the test environments; {spread}."
+    columns = [_SUMMARIES[s] for s in block["summary"].unique() if s in _SUMMARIES]
+    yield f"{metric}, {unit}; {'; '.join(['mean and worst are over the test environments', *columns, spread])}."
     if block["published_mean"].notna().any():
         yield "published: as printed there; (-0.4 sd) is the difference from it, in published standard deviations."
     for rule in run["rule"].unique():

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
-# what tables without environments in their heading call the mean over the test environments
-_SUMMARY = {"test": "mean", "ood_test": "mean"}
+# what published tables call their columns, and which of ours may be meant: the first that there is
+_SUMMARY = {"test": ("pooled", "mean"), "ood_test": ("pooled", "mean"), "iid_test": ("iid",)}
 _PERCENT = "_percent"
 
 
@@ -39,7 +39,10 @@ def is_accuracy(metric: str) -> bool:
 
 
 def read_published(
-    published: Mapping[str, Any] | None, settings: Sequence[str], metrics: Sequence[str]
+    published: Mapping[str, Any] | None,
+    settings: Sequence[str],
+    metrics: Sequence[str],
+    summaries: Sequence[str] = ("mean", "worst"),
 ) -> dict[Where, PublishedValue]:
     """The published values of these settings, in the order in which they are published.
 
@@ -54,7 +57,8 @@ def read_published(
     found: dict[Where, PublishedValue] = {}
     for key, by_label in results.items():
         for setting, summary, value in _values(by_label, settings):
-            where = Where(str(key), setting, metric, _SUMMARY.get(summary, summary))
+            ours = next((s for s in _SUMMARY.get(summary, ()) if s in summaries), summary)
+            where = Where(str(key), setting, metric, ours)
             found.setdefault(where, PublishedValue(value.mean * scale, value.sd * scale))
     return found
 
