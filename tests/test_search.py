@@ -369,7 +369,7 @@ def with_names(rows: Rows, sizes, **more):
         ((50, 50), {"options": "x"}, ("rule_options must be a dict", "Got 'x'", "rule_options={'level': 0.01}")),
         ((50, 50), {"n_folds": 1}, ("cv must be a number of folds, 2 or more. Got 1.",)),
         ((50, 50), {"n_folds": 2.5}, ("cv must be a number of folds",)),
-        ((50, 50), {"n_folds": 101}, ("cv must be at most the number of rows, 100",)),
+        ((50, 50), {"n_folds": 101}, ("cv must be at most the number of rows. Got cv=101 and n_samples=100",)),
         ((96, 4), {"n_folds": 5, "rule": "iid"}, ("smallest environment", "'b' (4 rows)", "min_rows")),
         ((85, 15), {}, ("at least 20 rows", "'b' (15)", "min_rows=20")),
         ((50, 50), {"rule": "leave-one-env-out"}, ("needs three or more", "has 2; use 'invariance'")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import matplotlib
@@ -16,6 +17,7 @@ from engine.problems import arrays, refuse
 from irmtv import Runs, train
 from irmtv.core.losses import as_loss
 from irmtv.core.types import Rows, Task
+from irmtv.crossfit import fold_tasks
 from irmtv.datasets import make_control, make_simulation
 from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.cv import PATH
@@ -169,6 +171,33 @@ def test_seeds_are_averaged():
     each = fitted.at(three.n_iter_).logits(task.train.x)
     assert float((each[0] - each[1]).abs().max()) > 0.01
     np.testing.assert_allclose(three.decision_function(X), each.mean(0), atol=2e-3)
+
+
+@NO_MATTER
+def test_the_choice_rests_on_all_seeds():
+    how = {"hidden": (4,), "random_state": 7}
+    clf = fit(n_seeds=3, **how)
+    weights = [{"penalty_weight": w} for w in (0.0, 10.0, 1e3)]
+    expected = search(
+        as_task(X, Y, E), "irm-tv-l1", weights, n_folds=2, seed=7, seeds=[7, 8, 9], hidden=(4,), **BY_CLASS
+    )
+    pd.testing.assert_frame_equal(clf.cv_results_, expected.table(), rtol=1e-3, atol=1e-4)
+    assert (clf.best_params_, clf.selected_["step"]) == (expected.combination, expected.step)
+    assert not np.allclose(clf.cv_results_["risk"], fit(**how).cv_results_["risk"], rtol=1e-3)
+
+
+@NO_MATTER
+@pytest.mark.parametrize("l2", [0.0, "auto"])
+def test_models_of_all_seeds_and_folds_are_averaged(l2):
+    clf = fit(refit=False, n_seeds=3, hidden=(4,), l2=l2)
+    assert len(clf.predictor_.members) == 6
+    task, chosen = as_task(X, Y, E), {"l2": 0.0, **clf.best_params_}
+    runs = Runs(seed=[k for _ in range(2) for k in range(3)], data=[f for f in range(2) for _ in range(3)], **chosen)
+    folds = fold_tasks(task, 2, 0, by_class=True)
+    fitted = train(folds, "irm-tv-l1", runs, hidden=(4,), snapshot_every=2, keep_states=True, **SAME)
+    each = fitted.at(clf.n_iter_).logits(task.train.x)
+    assert float((each[0] - each[1]).abs().max()) > 0.01 < float((each[0] - each[3]).abs().max())
+    np.testing.assert_allclose(clf.decision_function(X), each.mean(0), atol=2e-3)
 
 
 def test_fold_models_are_averaged():
@@ -352,7 +381,6 @@ def test_paths_of_sums_and_words_are_drawn_too():
         ({"cv": True}, ("cv must be a number of folds",)),
         ({"cv": 251}, ("smallest environment", "Got cv=251")),
         ({"n_seeds": 0}, ("n_seeds must be a positive integer",)),
-        ({"n_seeds": 2, "refit": False}, ("n_seeds", "refit=False")),
         ({"objective": "eiil", "refit": False}, ("refit must be True for objective 'eiil'",)),
         ({"grid": {"hidden": [(), (4,)]}}, ("that do not change a shape", "Got 'hidden'", "GridSearchCV")),
         ({"grid": {"penalty_weight": [1]}}, ("Got 'penalty_weight'", "penalty_weights=[...]")),
@@ -470,3 +498,11 @@ def test_parameters_of_a_single_model_are_not_among_them(estimator):
     for name in names:
         with pytest.raises(ValueError, match="Invalid parameter"):
             model.set_params(**{name: 1})
+        single = estimator.__name__.removesuffix("CV")
+        with pytest.raises(TypeError, match=f"{estimator.__name__} has no parameter {name}: it .* {single}\\({name}="):
+            estimator(**{name: 1})
+    with pytest.raises(TypeError, match=r"penalty_weights=\[\.\.\.\]. Got penalty_weight=3"):
+        estimator(penalty_weight=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'penalty_weigh'"):
+        estimator(penalty_weigh=3)
+    assert list(inspect.signature(estimator).parameters)[:2] == ["objective", "environment"]

@@ -10,7 +10,8 @@ from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
 
 pytestmark = pytest.mark.filterwarnings("ignore:X is sparse and was made dense:UserWarning")
 # "invariance" asks for twenty rows of an environment, more than most checks have
-FAST = {"max_steps": 20, "learning_rate": 0.05, "cv": 2, "penalty_weights": (1.0,), "rule": "iid", "min_rows": 1}
+FAST = {"max_steps": 20, "learning_rate": 0.05, "cv": 2, "rule": "iid", "random_state": 0}
+PATH = {"penalty_weights": (1.0,), **FAST}
 FOLDS = (
     "the check hands over its own folds; ours are drawn in equal shares from every environment, and cv is their number"
 )
@@ -26,8 +27,12 @@ class RegressorOnTwoPlaces(EveryOtherRow, InvariantRegressorCV):
 
 
 ESTIMATORS = [
-    ClassifierOnTwoPlaces("irm-tv-l1", random_state=0, **FAST),
-    RegressorOnTwoPlaces("irm-tv-l1", random_state=0, **FAST),
+    ClassifierOnTwoPlaces("irm-tv-l1", min_rows=1, **PATH),
+    RegressorOnTwoPlaces("irm-tv-l1", min_rows=1, **PATH),
+    InvariantClassifierCV("erm", n_seeds=2, refit=False, **FAST),
+    InvariantRegressorCV("erm", n_seeds=2, **FAST),
+    InvariantClassifierCV("eiil", **PATH),
+    InvariantRegressorCV("eiil", **PATH),
 ]
 
 

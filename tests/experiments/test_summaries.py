@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -87,7 +88,7 @@ def test_a_column_that_was_not_measured_is_told(tmp_path, monkeypatch):
     frame = frame[frame["metric"] == "accuracy"].set_index("summary")
     assert np.isnan(frame.loc["train", "value"]) and frame.loc["train", "note"] == "'train' was not measured"
     assert np.isnan(frame.loc["iid", "value"]) and frame.loc["iid", "note"] == "'iid' was not measured"
-    assert frame.loc["worst", "value"] >= 0 and frame.loc["worst", "note"] is None
+    assert frame.loc["worst", "value"] >= 0 and pd.isna(frame.loc["worst", "note"])
 
 
 def test_population_values_have_environments_only(tmp_path):

@@ -354,8 +354,8 @@ def test_equal_slopes_must_pay_where_slopes_decide_alone(dearer, taken):
         assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (0, "none-found", "both")
         assert verdict.figures["not_paying"] == 1
         assert verdict.message.endswith(
-            " 1 have equal slopes, but higher risks that lie further apart than those of plain risk minimisation: "
-            "nothing says that they would do better elsewhere."
+            " Candidates with equal slopes: 1, none with a lower risk + 10 x spread of the risks than plain risk "
+            "minimisation: nothing says that they would do better elsewhere."
         )
     alone = invariance(records, test="slopes")  # who asks for slopes gets slopes
     assert (alone.index, alone.outcome, alone.figures["not_paying"]) == (1, "invariant-found", 0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import numpy as np
 import pandas as pd
@@ -28,11 +29,36 @@ from irmtv.own_models import divergence_is_recorded
 from irmtv.progress import ProgressBar
 from irmtv.search import RULES, SNAPSHOTS, Searched, search
 
+P = ParamSpec("P")
 PATH = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
 L2 = (0.0, 3e-4, 3e-3)  # what l2="auto" chooses from
 NOT_IN_GRID = ("seed", "data", "penalty_weight")
 # at weight 0 these change nothing, where environments are given: one combination stands for all
 IDLE_WITHOUT_PENALTY = ("warmup", "max_penalty_weight", "weight_learning_rate", "penalty_ramp")
+# parameters of a single model that have no place here, and what serves instead
+OF_ONE_MODEL = {
+    "penalty_weight": "it chooses among penalty_weights=[...]",
+    "early_stopping": "it chooses the step too, by rule=...",
+    "validation_fraction": "it holds every row out once, in cv=... folds",
+    "warm_start": "it starts anew, on every fold",
+}
+
+
+def _tells_of_one_model(init: Callable[P, None]) -> Callable[P, None]:
+    """Say what to do to whoever gives a CV estimator a parameter of a single model; its signature stays as it is."""
+
+    @wraps(init)
+    def checked(*args: P.args, **parameters: P.kwargs) -> None:
+        for name, instead in OF_ONE_MODEL.items():
+            if name in parameters:
+                kind = type(args[0]).__name__
+                raise TypeError(
+                    f"{kind} has no parameter {name}: {instead}. Got {name}={parameters[name]!r}. Leave it out, or use "
+                    f"{kind.removesuffix('CV')}({name}=...)."
+                )
+        init(*args, **parameters)
+
+    return checked
 
 
 class _Path(InvariantEstimator):
@@ -69,7 +95,7 @@ class _Path(InvariantEstimator):
             self.__dict__.pop("predictor_", None)  # of an earlier call: what was read of these rows is not its own
             raise KeyboardInterrupt(
                 f"{type(self).__name__} was interrupted before it had chosen and is not fitted. Fewer max_steps, "
-                "penalty_weights or folds (cv) take less time; verbose=1 shows how much is left."
+                "penalty_weights, folds (cv) or n_seeds take less time; verbose=1 shows how much is left."
             ) from None
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
@@ -85,7 +111,8 @@ class _Path(InvariantEstimator):
         varied = {name for c in combinations for name in c}
         settings = {name: value for name, value in self._settings(objective).items() if name not in varied}
         seed = as_seed(self.random_state)
-        bar = ProgressBar(f"{type(self).__name__}, {len(combinations)} x {self.cv}") if self.verbose else nullcontext()
+        size = f"{len(combinations)} x {self.cv}" + (f" x {self.n_seeds} seeds" if self.n_seeds > 1 else "")
+        bar = ProgressBar(f"{type(self).__name__}, {size}") if self.verbose else nullcontext()
         with bar as progress:
             found = search(
                 prepared.task,
@@ -94,6 +121,7 @@ class _Path(InvariantEstimator):
                 rule=self.rule,
                 n_folds=self.cv,
                 seed=seed,
+                seeds=self._seeds(seed),
                 options=self.rule_options,
                 by_class=True,
                 l2_from=L2 if self._l2_is_chosen(varied) else (),
@@ -105,7 +133,8 @@ class _Path(InvariantEstimator):
         if self.refit:
             self._refit(prepared, found, seed)
         else:
-            self._keep(found.fold_models()[0], prepared, found.fold_models()[1])
+            models, runs = found.fold_models()
+            self._keep(models, prepared, runs)
         return self
 
     def _check_parameters(self) -> None:
@@ -117,11 +146,6 @@ class _Path(InvariantEstimator):
         check_positive(self.n_seeds, "n_seeds")
         if isinstance(self.l2, str) and self.l2 != "auto":
             raise ValueError(f"l2 must be 'auto' or a finite number of at least 0. Got {self.l2!r}.")
-        if self.n_seeds > 1 and not self.refit:
-            raise ValueError(
-                f"n_seeds counts the models that refit=True trains on all rows; the folds have one each. Got n_seeds="
-                f"{self.n_seeds} with refit=False. Use one of them."
-            )
         _check_mapping(
             self.objective_params, "objective_params", "hyper-parameters of the objective", "{'measure': 'uniform'}"
         )
@@ -158,8 +182,8 @@ class _Path(InvariantEstimator):
             if name not in allowed:
                 raise ValueError(
                     f"grid must name hyper-parameters that do not change a shape, of {allowed}. Got {name!r}."
-                    f"{did_you_mean(name, allowed)} The penalty weights are penalty_weights=[...], the models that are "
-                    "averaged n_seeds=...; for others use sklearn.model_selection.GridSearchCV."
+                    f"{did_you_mean(name, allowed)} The penalty weights are penalty_weights=[...], the seeds that "
+                    "are averaged over n_seeds=...; for others use sklearn.model_selection.GridSearchCV."
                 )
             if name in (self.objective_params or {}):
                 raise ValueError(f"grid and objective_params both have {name!r}. Leave it out of one of them.")
@@ -194,10 +218,13 @@ class _Path(InvariantEstimator):
         others = [w for w in weights if not isinstance(w, (int, float))]  # by part of a sum, or following the model
         return numbers + [w for i, w in enumerate(others) if w not in others[:i]]
 
+    def _seeds(self, first: int) -> list[int]:
+        return [first + k for k in range(self.n_seeds)]
+
     def _refit(self, prepared: Prepared, found: Searched, seed: int) -> None:
         """The chosen combination, up to the chosen step, on all rows with n_seeds seeds."""
         family = found.family
-        seeds = [seed + k for k in range(self.n_seeds)]
+        seeds = self._seeds(seed)
         runs = Runs(seed=seeds, **{name: [value] * len(seeds) for name, value in found.combination.items()})
         every = max(1, int(self.max_steps) // SNAPSHOTS)
         with divergence_is_recorded():
@@ -297,9 +324,12 @@ class InvariantClassifierCV(_Path, InvariantClassifier):
     cv : int, default 5
         Folds; each has its share of every environment and, as far as there are rows, of every class.
     n_seeds : int, default 1
-        Models that are trained on all rows with the choice; the mean of their outputs predicts.
+        Seeds of every model, of the folds and of the choice. Each combination is trained with all of them on every
+        fold, in the same batch, and judged by the mean of their held-out statistics, with the standard errors of one
+        model: more seeds are not more rows. The choice is then trained on all rows with each, and the mean of their
+        outputs predicts. K seeds take up to K times as long, and make the choice depend less on chance.
     refit : bool, default True
-        False keeps the models of the folds and averages them.
+        False keeps the models of the folds, of all seeds, and the mean of their outputs predicts.
     l2 : float or "auto", default "auto"
         "auto" takes that of 0, 3e-4 and 3e-3 with which plain risk minimisation has the lowest held-out risk, for the
         whole path: a network that overfits before the penalty acts has nothing invariant left to find. It does so for
@@ -316,7 +346,8 @@ class InvariantClassifierCV(_Path, InvariantClassifier):
         The chosen hyper-parameters.
     cv_results_ : DataFrame
         One row per candidate: hyper-parameters, step, held-out risk overall and in the worst environment, p-values of
-        equal slopes and of equal risks, whether it is plain risk minimisation, and whether it was selected.
+        equal slopes and of equal risks, whether it is plain risk minimisation, and whether it was selected. Means over
+        seeds.
 
     Examples
     --------
@@ -330,6 +361,7 @@ class InvariantClassifierCV(_Path, InvariantClassifier):
     ('invariant-found', True)
     """
 
+    @_tells_of_one_model
     def __init__(
         self,
         objective: str = "auto",
@@ -408,6 +440,7 @@ class InvariantRegressorCV(_Path, InvariantRegressor):
     ('erm-invariant', {'penalty_weight': 0.0})
     """
 
+    @_tells_of_one_model
     def __init__(
         self,
         objective: str = "auto",

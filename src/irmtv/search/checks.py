@@ -76,7 +76,9 @@ def _check_folds(rows: Rows, n_folds: int, counts: Sequence[int]) -> None:
     if isinstance(n_folds, bool) or not isinstance(n_folds, (int, np.integer)) or n_folds < 2:
         raise ValueError(f"cv must be a number of folds, 2 or more. Got {n_folds!r}.")
     if n_folds > len(rows):
-        raise ValueError(f"cv must be at most the number of rows, {len(rows)}. Got {n_folds}.")
+        raise ValueError(
+            f"cv must be at most the number of rows. Got cv={n_folds} and n_samples={len(rows)}. Use fewer folds."
+        )
     small = [f"{name!r} ({n} rows)" for name, n in zip(rows.names, counts, strict=False) if n < n_folds]
     if small:
         raise ValueError(

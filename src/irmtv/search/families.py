@@ -26,13 +26,23 @@ ENGINE = ("hidden", "net", "classifier", "steps", *OF_ALL_OBJECTIVES, "batch_siz
 
 @dataclass(frozen=True)
 class Family:
-    """The combinations of one objective, trained outside every fold: fold by fold, combination by combination."""
+    """The combinations of one objective, trained with every seed outside every fold.
+
+    Fold by fold, in it seed by seed, in it combination by combination.
+    """
 
     objective: Objective
     combinations: tuple[Mapping[str, Any], ...]
     settings: Mapping[str, Any]  # for `train`, the same for all
     folds: FittedRuns
     left_out: FittedRuns | None = None  # outside every environment
+
+    def runs_of(self, part: int, c: int, of: FittedRuns | None = None) -> list[int]:
+        """Where a combination's runs on one fold stand, one per seed; or without one environment, of `left_out`."""
+        fitted = self.folds if of is None else of
+        n = len(self.combinations)
+        per_part = len(fitted) // len(fitted.tasks)
+        return list(range(part * per_part + c, (part + 1) * per_part, n))
 
     def plain_until(self, c: int) -> int:
         """Up to which step a combination is plain risk minimisation."""
@@ -88,10 +98,9 @@ class Searched:
         return self.chosen.step
 
     def fold_models(self) -> tuple[FittedRuns, list[int]]:
-        """The chosen models of the folds, at the chosen step, and which of the runs they are; needs their states."""
-        n = len(self.family.combinations)
-        n_folds = len(self.family.folds.tasks)
-        return self.family.folds.at(self.step), [f * n + self.chosen.combination for f in range(n_folds)]
+        """The chosen models of all folds and seeds, at the chosen step, and which runs they are; needs their states."""
+        folds, c = self.family.folds, self.chosen.combination
+        return folds.at(self.step), [run for f in range(len(folds.tasks)) for run in self.family.runs_of(f, c)]
 
     def table(self) -> pd.DataFrame:
         """Every candidate: hyper-parameters, step, held-out risk over all rows and in the worst environment, p."""

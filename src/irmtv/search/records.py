@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,20 +45,19 @@ def _same_warm_up(family: Family, c: int, plain: int) -> bool:
 
 
 def records_of(task: Task, families: Sequence[Family], candidates: Sequence[Candidate]) -> Records:
-    """What was measured of every candidate on every fold."""
+    """What was measured of every candidate on every fold, in the mean over its seeds."""
     tasks = families[0].folds.tasks
     held: dict[str, list[Tensor]] = {name: [] for name in STATISTICS}
     orders = [_order_of_environments(task, family) for family in families]
+    place = [{step: s for s, step in enumerate(_steps(family.folds))} for family in families]
     for f in range(len(tasks)):
+        parts = [
+            [_measured(family, f, c, order) for c in range(len(family.combinations))]
+            for family, order in zip(families, orders, strict=True)
+        ]
         for name in STATISTICS:
-            parts = []
-            for family, order in zip(families, orders, strict=True):
-                n = len(family.combinations)
-                values = getattr(family.folds.history, name)
-                parts.append([_ordered(values[:, f * n + c], name, order[f * n + c]) for c in range(n)])
-            place = [{step: s for s, step in enumerate(_steps(family.folds))} for family in families]
-            each = [parts[c.family][c.combination][place[c.family][c.step]] for c in candidates]
-            held[name].append(torch.stack(each).double())
+            each = [parts[c.family][c.combination][name][place[c.family][c.step]] for c in candidates]
+            held[name].append(torch.stack(each))
     stacked = {name: torch.stack(values) for name, values in held.items()}
     lost = torch.tensor([families[c.family].diverged(c.combination) for c in candidates])
     stacked["risk"][:, lost] = torch.nan
@@ -78,6 +77,45 @@ def records_of(task: Task, families: Sequence[Family], candidates: Sequence[Cand
     )
 
 
+def _measured(family: Family, f: int, c: int, order: Sequence[Tensor | None]) -> dict[str, Tensor]:
+    """Statistics of one combination on one fold at all steps, (S, E, ...) each."""
+    runs = family.runs_of(f, c)
+    seeds = {
+        name: torch.stack([_ordered(getattr(family.folds.history, name)[:, r], name, order[r]) for r in runs]).double()
+        for name in STATISTICS
+    }  # (K, S, E, ...)
+    return {name: v[0] for name, v in seeds.items()} if len(runs) == 1 else mean_of_seeds(seeds)
+
+
+def mean_of_seeds(seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """STATISTICS of K models of the same rows, (K, ..., E[, E][, J]) each, as those of one.
+
+    Means over the models; where they disagree on who is in an environment (inferred ones), by what it weighs in each,
+    so that the mean risk over all rows is the mean of theirs.
+
+    The models are measured on the same rows: K of them are no more rows than one. What is written as covariance is
+    the mean of theirs, K * sum_k w_k w_k' cov_k with w_k = 1 / K. That of the mean itself, sum_kl w_k w_l' cov_kl, is
+    at most that (Cauchy-Schwarz), and exactly that where the models are alike. So no test gets sharper by seeds.
+    """
+    rows = seeds["rows"]
+    k = len(rows)
+    total = rows.sum(0)  # (..., E)
+    share = torch.where(total > 0, rows / total, 1 / k)  # (K, ..., E), sums to 1 over K
+    is_vector = seeds["slope"].ndim > rows.ndim
+    found = {name: seeds[name].mean(0) for name in ("rows", "effective")}
+    for name in ("risk", "slope"):
+        vector = is_vector and name == "slope"
+        weight = share.unsqueeze(-1) if vector else share
+        cov = seeds[f"{name}_cov"]
+        both = share.square()
+        if cov.ndim - vector > share.ndim:  # environments that share rows: (K, ..., E, E[, J])
+            both = share.unsqueeze(-1) * share.unsqueeze(-2)
+        both = both.unsqueeze(-1) if vector else both
+        found[name] = torch.where(weight > 0, weight * seeds[name], 0).sum(0)
+        found[f"{name}_cov"] = k * torch.where(both > 0, both * cov, 0).sum(0)
+    return found
+
+
 def _steps(fitted: FittedRuns) -> tuple[int, ...]:
     assert fitted.history is not None
     return fitted.history.steps
@@ -89,17 +127,17 @@ def _size(rows: Rows | None) -> float:
 
 
 def _left_out_risks(family: Family, c: Candidate) -> Tensor:
-    """In every environment, of the model that was trained without it: (E,). NaN where it was not measured."""
+    """In every environment, of the models that were trained without it: (E,). NaN where it was not measured."""
     assert family.left_out is not None and family.left_out.history is not None
-    history, n = family.left_out.history, len(family.combinations)
-    runs = [e * n + c.combination for e in range(len(family.left_out.tasks))]
+    history, n_environments = family.left_out.history, len(family.left_out.tasks)
     if c.step not in history.steps:
-        return torch.full((len(runs),), torch.nan, dtype=torch.float64)
-    return history.risk[history.steps.index(c.step), runs, 0].double()
+        return torch.full((n_environments,), torch.nan, dtype=torch.float64)
+    runs = [family.runs_of(e, c.combination, of=family.left_out) for e in range(n_environments)]  # (E, K)
+    return history.risk[history.steps.index(c.step), :, 0].double()[torch.tensor(runs)].mean(1)
 
 
 def _order_of_environments(task: Task, family: Family) -> list[Tensor | None]:
-    """Inferred environments of every run in the order of the first fold's run with the same hyper-parameters."""
+    """Inferred environments of every run in the order of the first run with the same hyper-parameters."""
     fitted, n = family.folds, len(family.combinations)
     if not infers_held_out(family.objective):
         return [None] * len(fitted)

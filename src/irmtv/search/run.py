@@ -1,8 +1,9 @@
 """A grid of hyper-parameters, cross-fitted as one batch, and a rule that chooses among all combinations and steps.
 
-Every combination is trained on the rows outside each fold and measured on the fold; a candidate is a combination at one
-of its snapshots, judged on rows that its models have not seen. Test rows play no part. The rules are those of
-:mod:`irmtv.selection`, and mean what they mean in an experiment (:mod:`irmtv.experiments`).
+Every combination is trained on the rows outside each fold, with every seed, and measured on the fold; a candidate is a
+combination at one of its snapshots, judged on rows that its models have not seen, in the mean over seeds. Test rows
+play no part. The rules are those of :mod:`irmtv.selection`, and mean what they mean in an experiment
+(:mod:`irmtv.experiments`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def search(
     rule: str = "invariance",
     n_folds: int = 5,
     seed: int = 0,
+    seeds: Sequence[int] | None = None,
     by_class: bool = False,
     options: Mapping[str, Any] | None = None,
     l2_from: Sequence[float] = (),
@@ -56,7 +58,10 @@ def search(
         names. A penalty weight of 0 among them stands for plain risk minimisation; where no combination does, the rule
         "invariance" has plain risk minimisation trained beside them.
     rule : "invariance", "iid", "worst-env" or "leave-one-env-out".
-    n_folds, seed : of the folds; all runs have this seed.
+    n_folds, seed : of the folds.
+    seeds : of the models; None is `seed` alone. With several, every combination is trained with each of them on every
+        fold, in the same batch, and judged by the mean of their statistics. They are measured on the same rows, so that
+        standard errors stay those of one model. A combination that diverges with one of them cannot be chosen.
     by_class : whether every fold has its share of each class, as far as there are rows. Experiments deal rows by
         environment alone.
     options : of the rule "invariance".
@@ -90,18 +95,16 @@ def search(
     folds = fold_tasks(task, n_folds, seed, by_class)
     without = left_out_tasks(task) if rule == "leave-one-env-out" else []
     how = {**settings, "steps": steps}
-    tell = _Stages(progress, (len(folds) + len(without)) * len(combinations) + len(folds) * len(l2_from))
+    each = _as_seeds(seed, seeds)
+    n_parts = len(folds) + len(without)
+    tell = _Stages(progress, len(each) * (n_parts * len(combinations) + len(folds) * len(l2_from)))
     if l2_from:
-        how["l2"] = _best_l2(
-            folds, seed, l2_from, how, snapshot_every=every, progress=tell.next(len(folds) * len(l2_from))
-        )
+        told = tell.next(len(each) * len(folds) * len(l2_from))
+        how["l2"] = _best_l2(folds, each, l2_from, how, snapshot_every=every, progress=told)
 
     def family(o: Objective, some: Sequence[Mapping[str, Any]], how: Mapping[str, Any]) -> Family:
         def trained(parts: list[Task], keep: bool) -> FittedRuns:
-            columns = {name: [c[name] for _ in parts for c in some] for name in some[0]}
-            runs = Runs(
-                seed=[seed] * (len(parts) * len(some)), data=[d for d in range(len(parts)) for _ in some], **columns
-            )
+            runs = _every(parts, each, some)
             more: dict[str, Any] = {"snapshot_every": every, "keep_states": keep, "progress": tell.next(len(runs))}
             return train(parts, o, runs, **more, **how)
 
@@ -124,23 +127,37 @@ def search(
     records = records_of(task, families, candidates)
     check_trained(records, families, rule)
     if rule == "invariance" and not infers_held_out(chosen):
-        records = replace(records, own=_own(families, candidates, records, folds, seed, every))
+        records = replace(records, own=_own(families, candidates, records, folds, each, every))
     given = dict(options or {}) if rule == "invariance" else {}
     return Searched(choose(rule, records, **given), tuple(families), candidates, records)
 
 
-def _best_l2(folds: list[Task], seed: int, values: Sequence[float], how: Mapping[str, Any], **more: Any) -> float:
+def _as_seeds(seed: int, seeds: Sequence[int] | None) -> list[int]:
+    found = [seed] if seeds is None else list(seeds)
+    if not found:
+        raise ValueError("seeds must be at least one whole number, or None for `seed` alone. Got none.")
+    return found
+
+
+def _every(parts: Sequence[Task], seeds: Sequence[int], combinations: Sequence[Mapping[str, Any]]) -> Runs:
+    """Every combination with every seed on every data set, in the order that `Family` expects."""
+    all_of = [(d, seed, c) for d in range(len(parts)) for seed in seeds for c in combinations]
+    columns = {name: [c[name] for _, _, c in all_of] for name in combinations[0]}
+    return Runs(seed=[seed for _, seed, _ in all_of], data=[d for d, _, _ in all_of], **columns)
+
+
+def _best_l2(
+    folds: list[Task], seeds: Sequence[int], values: Sequence[float], how: Mapping[str, Any], **more: Any
+) -> float:
     """That of plain risk minimisation with the lowest risk on held-out rows, each at its best step."""
     n = len(values)
-    runs = Runs(
-        seed=[seed] * (n * len(folds)), data=[f for f in range(len(folds)) for _ in values], l2=[*values] * len(folds)
-    )
+    runs = _every(folds, seeds, [{"l2": value} for value in values])
     engine = {name: how[name] for name in ENGINE if name in how and name != "l2"}
     with divergence_is_recorded():
         fitted = train(folds, "erm", runs, **more, **engine)
     assert fitted.history is not None
     steps = len(fitted.history.steps)
-    rows, risk = (v.double().reshape(steps, len(folds), n, -1) for v in (fitted.history.rows, fitted.history.risk))
+    rows, risk = (v.double().reshape(steps, -1, n, v.shape[-1]) for v in (fitted.history.rows, fitted.history.risk))
     overall = torch.where(rows > 0, rows * risk, 0).sum((1, 3)) / rows.sum((1, 3))  # (S, L)
     complete = (rows.sum(3) > 0).all(1)
     overall = torch.where(complete, overall, torch.inf).nan_to_num(torch.inf)
@@ -154,12 +171,13 @@ def _own(
     candidates: Sequence[Candidate],
     records: Records,
     folds: list[Task],
-    seed: int,
+    seeds: Sequence[int],
     every: int,
 ) -> Tensor | None:
     """Gains of every environment's own model over plain risk minimisation, on every fold: (F, E, 3).
 
-    With the learning rate and l2 of the best combination of plain risk minimisation.
+    With the learning rate and l2 of the best combination of plain risk minimisation. Over seeds the mean, of the
+    variance too: they are compared on the same rows.
     """
     if not 1 < len(folds[0].train.names) <= MOST_OWN:
         return None
@@ -169,8 +187,9 @@ def _own(
     chosen = {**family.settings, **family.combinations[best.combination]}
     how = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": every}
     with divergence_is_recorded():
-        erm = train(folds, "erm", Runs(seed=[seed] * len(folds), data=range(len(folds))), select="iid", **how)
-    return torch.as_tensor(np.stack(gains_of_own_models(erm, **how)))
+        erm = train(folds, "erm", _every(folds, seeds, [{}]), select="iid", **how)
+    gains = np.stack(gains_of_own_models(erm, **how))  # (F K, E, 3)
+    return torch.as_tensor(gains.reshape(len(folds), len(seeds), *gains.shape[1:]).mean(1))
 
 
 def _with_weight(rows: Rows, every_environment: bool) -> Rows:

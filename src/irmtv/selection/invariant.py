@@ -115,8 +115,9 @@ def invariance(records: Records, **options: Any) -> Verdict:
             return replace(by_slopes, message=why + by_slopes.message)
         if by_slopes.figures["not_paying"]:
             why = (
-                f" {by_slopes.figures['not_paying']} have equal slopes, but higher risks that lie further apart "
-                "than those of plain risk minimisation: nothing says that they would do better elsewhere."
+                f" Candidates with equal slopes: {by_slopes.figures['not_paying']}, none with a lower risk + "
+                f"{o['reach']:g} x spread of the risks than plain risk minimisation: nothing says that they would do "
+                "better elsewhere."
             )
             figures = {**verdict.figures, "not_paying": by_slopes.figures["not_paying"]}
             return replace(verdict, figures=figures, message=verdict.message + why)
