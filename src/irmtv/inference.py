@@ -12,6 +12,16 @@ from irmtv.core.types import Rows, Runs, Task
 from irmtv.crossfit import align
 from irmtv.engine import train
 
+INFERRING = "minimax-tv-l1"  # the objective whose network on aux divides the rows
+
+
+def only_inferring(steps: int) -> dict[str, Any]:
+    """Settings of that objective with which Phi is plain risk minimisation to the last step, and rho climbs as long.
+
+    The penalty has weight 0 for Phi, and the warm-up, in which rho climbs, does not end.
+    """
+    return {"penalty_weight": 0.0, "warmup": steps}
+
 
 def infer_environments(
     tasks: Sequence[Task],
@@ -41,10 +51,9 @@ def infer_environments(
     runs = Runs(seed=list(seeds), data=list(range(len(tasks))))
     fitted = train(
         tasks,
-        "minimax-tv-l1",
+        INFERRING,
         runs,
-        penalty_weight=0.0,  # Phi is plain risk minimisation throughout, rho climbs throughout
-        warmup=int(steps),
+        **only_inferring(int(steps)),
         steps=steps,
         learning_rate=learning_rate,
         n_environments=n_environments,

@@ -58,7 +58,7 @@ def test_a_column_name_needs_a_table_with_names():
         ({"objective": "irm-tv-l3", "environment": SITE}, r"objective must be one of .* Did you mean 'irm-tv-l\d'\?"),
         ({"objective": 3}, "objective must be a name of irmtv.OBJECTIVES or 'auto'. Got 3"),
         ({"environment": ["a"] * 60}, r"environment must have two or more different labels.*Got only 'a' \(n_samples"),
-        ({"environment": ["a"] * 59 + ["b"]}, "Got only 'pooled"),
+        ({"environment": ["a"] * 59 + ["b"]}, r"rows of each: 'a': 59, 'b': 1\. Those with fewer than min_rows are"),
         ({"environment": [None, *SITE[1:]]}, "environment must be known for every row. Got 1 missing"),
         ({"environment": SITE[:-1]}, "environment must have one entry per row of x: expected 60. Got 59"),
         ({"environment": np.stack([SITE, SITE], 1)}, "environment must be one label per row. Got shape"),
@@ -78,7 +78,7 @@ def test_a_column_name_needs_a_table_with_names():
         ({"environment": SITE, "module": torch.nn.Linear(2, 1)}, "module must be a function .* Got Linear"),
         ({"environment": SITE, "module": 3}, "module must be a function .* Got int"),
         ({"environment": SITE, "module": lambda: 3}, "must be a function that returns a torch.nn.Module"),
-        ({"environment": SITE, "module": lambda: torch.nn.Linear(2, 3)}, "the module must give 1 outputs per row"),
+        ({"environment": SITE, "module": lambda: torch.nn.Linear(2, 3)}, "module must give 1 output per row"),
         ({"environment": SITE, "classifier": "tensor"}, "classifier must be 'scalar' or 'vector'. Got 'tensor'"),
         ({"environment": SITE, "max_steps": 0}, "max_steps must be a positive integer. Got 0"),
         ({"environment": SITE, "learning_rate": 0}, "learning_rate must be a finite number above 0. Got 0"),
@@ -99,7 +99,6 @@ def test_a_column_name_needs_a_table_with_names():
         ({"objective": "hrm", "hidden": (4,)}, "hidden must be empty"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:environment. environments with fewer:UserWarning")
 def test_parameters(call, message):
     with pytest.raises(ValueError, match=message):
         fit(**call)

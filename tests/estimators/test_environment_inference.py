@@ -6,8 +6,6 @@ import copy
 import doctest
 import itertools
 import pickle
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -35,7 +33,6 @@ from irmtv.estimators.strength import split_strength
 from irmtv.inference import infer_environments
 
 FAST = {"max_steps": 250, "learning_rate": 2e-2, "random_state": 0}
-EXAMPLE = Path(__file__).parents[2] / "examples" / "inferred_environments.py"
 
 
 def simulation(n=1000, seed=0):
@@ -616,12 +613,3 @@ def exported(monkeypatch):
 def test_docstrings():
     outcome = doctest.testmod(environment_inference)
     assert outcome.failed == 0 and outcome.attempted > 5
-
-
-@pytest.mark.usefixtures("exported")
-def test_the_example_runs(capsys):
-    results = runpy.run_path(str(EXAMPLE))["main"](n_samples=200, steps=10)
-    assert capsys.readouterr().out.count("\n") == 1 + 4 * 7 + 4
-    for block in results.values():
-        assert list(block)[2:] == ["minimax on time", "eiil", "clusters of time", "clusters of features"]
-        assert block["clusters of time"]["found"] > 0.9 and block["eiil"]["held-out ratio"] > 2

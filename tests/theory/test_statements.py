@@ -122,3 +122,14 @@ def test_drawing_touches_nothing_global():
     before = dict(matplotlib.rcParams)
     STATEMENTS["l1-allows-more"]().draw()
     assert dict(matplotlib.rcParams) == before
+
+
+def test_a_name_that_is_not_there_is_answered_with_the_nearest():
+    with pytest.raises(
+        KeyError, match=r"a statement must be one of \['dual-total.*Got 'blokcy'. Did you mean 'blocky-o"
+    ):
+        STATEMENTS["blokcy"]
+    with pytest.raises(ValueError, match=r"Did you mean 'recovery-1d'\?"):
+        STATEMENTS["recovery_1d"]
+    assert "blokcy" not in STATEMENTS
+    assert STATEMENTS.get("blokcy") is None

@@ -15,13 +15,37 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     " Did you mean 'penalty_weight'?"
     >>> did_you_mean("banana", ["hidden", "penalty_weight"])
     ''
+
+    Where no whole name is near, one that begins like it:
+
+    >>> did_you_mean("penlaty", ["hidden", "penalty_weight_schedule"])
+    " Did you mean 'penalty_weight_schedule'?"
     """
+    asked, known = str(name).lower(), list(known)
     by_lower = {str(k).lower(): k for k in known}
-    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
-    return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
+    near = difflib.get_close_matches(asked, by_lower, n=1)
+    if not near and len(asked) > 3:
+        by_lower = {str(k).lower()[: len(asked)]: k for k in reversed(known)}
+        near = difflib.get_close_matches(asked, by_lower, n=1, cutoff=0.75)
+    return f" Did you mean {plain(by_lower[near[0]])!r}?" if near else ""
 
 
-def shown(values: Iterable[Any], limit: int = 5, form: Callable[[Any], str] = repr) -> str:
+def plain(value: Any) -> Any:
+    """A NumPy or torch scalar as Python's: users wrote 0 and 'a', not np.int64(0) and np.str_('a')."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def plain_repr(value: Any) -> str:
+    """As a user would write it.
+
+    >>> import numpy as np
+    >>> plain_repr(np.int64(3)), plain_repr(np.str_("a"))
+    ('3', "'a'")
+    """
+    return repr(plain(value))
+
+
+def shown(values: Iterable[Any], limit: int = 5, form: Callable[[Any], str] = plain_repr) -> str:
     """The first few values, and how many more there are.
 
     >>> shown(range(7))
@@ -35,7 +59,7 @@ def shown(values: Iterable[Any], limit: int = 5, form: Callable[[Any], str] = re
 def check_positive(value: object, parameter: str) -> None:
     """Raise unless `value` is an integer of at least 1."""
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
-        raise ValueError(f"{parameter} must be a positive integer. Got {value!r}. Use 1 or more.")
+        raise ValueError(f"{parameter} must be a positive integer. Got {plain_repr(value)}. Use 1 or more.")
 
 
 def check_length(length: int, expected: int, parameter: str) -> None:

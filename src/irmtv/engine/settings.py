@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from irmtv.core.messages import did_you_mean, shown
+from irmtv.core.messages import did_you_mean, plain, shown
 from irmtv.core.types import Runs, Task
 from irmtv.objectives.base import Objective
 from irmtv.objectives.parameters import is_non_negative
@@ -39,11 +39,6 @@ ENGINE_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "a tuple of whole numbers of at least 1; () is a linear model",
     ),
 }
-
-
-def plain(value: Any) -> Any:
-    """NumPy and torch scalars as Python numbers, so that checks and hashes see one type."""
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 
 def resolve_settings(

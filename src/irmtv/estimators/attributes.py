@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Rows
+from irmtv.core.types import Rows, Task
 from irmtv.engine import FittedRuns
 from irmtv.engine.snapshots import History
 from irmtv.estimators.predictor import Predictor
+from irmtv.objectives.parameters import warmup_steps
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.object_]
+# shares of a constant's training risk: a model at the first or above predicts nothing, one below the second did
+NOTHING, SOMETHING = 0.98, 0.95
+ENOUGH_STEPS = 100  # fewer train nothing, with or without a penalty
+FLAT = 0.2  # standard deviation of outputs (logits, or standardised predictions) of a model that hardly moves
 
 
 def environment_names(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor) -> Labels:
@@ -92,6 +98,78 @@ def history_frame(history: History | None, run: int, environments: Any) -> pd.Da
         for e in range(n)
     ]
     return pd.DataFrame(records, columns=columns)
+
+
+def warn_of_a_constant(fitted: FittedRuns, run: int, history: pd.DataFrame, predictor: Predictor, task: Task) -> None:
+    """Warn where the penalty has made a constant of the model: that is invariant, and rarely wanted.
+
+    What tells is the training risk in the history, so that it costs next to nothing: it is again that of the best
+    constant, though before the penalty acted it was well below. On rows from which nothing can be predicted it never
+    was, and nothing is said; without a warm-up there is no before, and the warning says that it may be either. A model
+    whose risk is as large for another reason (it diverges, it predicts wildly) is told by how far its outputs differ.
+    """
+    settings, objective = fitted.settings[run], fitted.objective
+    weight = settings.get("penalty_weight")
+    acts = objective.penalties and "warmup" in settings and any(objective.weights(weight))
+    if not acts or settings["steps"] < ENOUGH_STEPS or history.empty or (history["on"] != "train").any():
+        return
+    risks = _risk_by_step(history)
+    constant = _risk_of_a_constant(task)
+    final, lowest = risks.get(predictor.members[0].step, np.nan), risks.min()
+    if not (final >= NOTHING * constant and _is_flat(predictor, task.train)):  # NaN: it was not measured
+        return
+    by_chance = 2 * task.train.x[0].numel() / len(task.train)  # about what a linear model gains from noise, twice
+    figures = f"its training risk is {final:.3g}, that of the best constant {constant:.3g}"
+    smaller = "a number" if isinstance(weight, str) else "a smaller one"
+    if lowest <= (SOMETHING - by_chance) * constant:
+        what = (
+            f"{figures}, and it was {lowest:.3g} before the penalty had its effect. A constant is invariant: "
+            f"penalty_weight={weight!r} is too much for these rows. Use {smaller},"
+        )
+    elif warmup_steps(settings["warmup"], settings["steps"]) == 0:
+        what = (
+            f"{figures}. Either X says little about y, or penalty_weight={weight!r} is too much where it acts from the "
+            f"first step. Use {smaller}, warmup=0.5,"
+        )
+    else:
+        return
+    path = "InvariantRegressorCV" if task.loss.name == "squared" else "InvariantClassifierCV"
+    warnings.warn(
+        f"the model predicts nearly a constant: {what} or {path}, which looks at a path of weights.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _is_flat(predictor: Predictor, rows: Rows) -> bool:
+    """Whether the outputs for a thousand of these rows are nearly the same."""
+    some = rows.take(torch.arange(0, len(rows), max(1, len(rows) // 1000)))
+    inputs = some.x.double()
+    if predictor.aux is not None and some.aux is not None:
+        inputs = torch.cat([inputs, predictor.aux(some.aux)], 1)
+    outputs = predictor.members[0].logits(inputs).reshape(len(some), -1)  # (n, C)
+    return bool((outputs.std(0, correction=0) < FLAT).all())
+
+
+def _risk_by_step(history: pd.DataFrame) -> pd.Series[float]:
+    """Mean over all rows at every step; environments without rows have no risk and count nothing."""
+    known = history[history["rows"] > 0]
+    total = (known["risk"] * known["rows"]).groupby(known["step"]).sum(min_count=1)
+    return total / known.groupby("step")["rows"].sum()
+
+
+def _risk_of_a_constant(task: Task) -> float:
+    """The lowest training risk that outputs without X can have, by the weights of the rows."""
+    rows, loss = task.train, task.loss
+    y = rows.y.double()
+    weight = torch.ones(len(rows), dtype=torch.float64) if rows.weight is None else rows.weight.double()
+    share = weight / weight.sum()
+    if loss.name == "squared":
+        y = y.reshape(len(rows), -1)
+        return float((share[:, None] * (y - share @ y).square()).sum(0).mean())
+    mass = torch.bincount(rows.y.long(), share)
+    mass = mass[mass > 0]
+    return float(-(mass * mass.log()).sum())
 
 
 def _floats(values: Tensor) -> Floats:

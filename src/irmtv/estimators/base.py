@@ -24,11 +24,25 @@ from irmtv.engine import FittedRuns, train
 from irmtv.engine.nets import MLP, Module
 from irmtv.engine.train import TrainingInterrupted
 from irmtv.environments.aux_network import AuxScaler
-from irmtv.estimators.attributes import environment_names, environment_weights, history_frame
-from irmtv.estimators.columns import Columns, as_aux, as_features, as_labels, split
+from irmtv.estimators.attributes import environment_names, environment_weights, history_frame, warn_of_a_constant
+from irmtv.estimators.aux_rows import rows_in
+from irmtv.estimators.columns import (
+    Columns,
+    as_aux,
+    as_features,
+    as_labels,
+    as_names,
+    check_environments,
+    is_column_name,
+    labels_by_name,
+    refuse_lazy,
+    split,
+    warn_of_copies,
+)
 from irmtv.estimators.parameters import (
-    DTYPES,
+    as_dtype,
     as_seed,
+    check_module,
     chosen_objective,
     held_out_share,
     stopping_rule,
@@ -37,7 +51,7 @@ from irmtv.estimators.parameters import (
 from irmtv.estimators.plots import plot_environments, plot_features, plot_history
 from irmtv.estimators.predictor import Predictor, carried_over, keep
 from irmtv.estimators.scaling import Scaler
-from irmtv.metrics import EnvironmentTable, evaluate_environments
+from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
 from irmtv.objectives.base import Objective
 from irmtv.progress import ProgressBar
 from irmtv.validate.environments import factorize, pool
@@ -99,6 +113,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         fitted = self._train(prepared, Runs(seed=seed), **settings)
         self._keep(fitted, prepared, [0])
         self.selected_ = {"rule": rule or "fixed", "step": self.n_iter_, "objective": prepared.objective.name}
+        warn_of_a_constant(fitted, 0, self.history_, self.predictor_, prepared.task)
         return self
 
     def _prepare(
@@ -113,8 +128,12 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         columns = split(X, self.environment, self.aux, {"environment": environment, "aux": aux}, fitting=True)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None. Use fit(X, y).")
+        refuse_lazy(y=y)
+        dtype = as_dtype(self.dtype)
         try:
             features = as_features(self, columns.features, present is None, series=self.module is not None)
+            if present is not None:
+                present.check_axes(features)
             target, loss, n_outputs, y_scaler = self._encode(y, reset=present is None)
         except ValueError as error:
             if present is None:
@@ -139,7 +158,6 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             assert y_scaler is not None
             target = torch.as_tensor(y_scaler(values).reshape(target.shape))
         x_scaler = present.x if keeps_units and present is not None else Scaler.of(features, by_row)
-        dtype = DTYPES.get(self.dtype, torch.float32)
         rows = Rows(
             torch.as_tensor(x_scaler(features)).to(dtype),
             target.to(dtype) if target.is_floating_point() else target,
@@ -147,6 +165,8 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             weight=weight,
         )
         rows = self._with_environment(rows, columns.environment, objective)
+        if self.module is not None:
+            check_module(self, rows, objective, n_outputs)
         return Prepared(Task(rows, loss, n_outputs, name=type(self).__name__), x_scaler, y_scaler, objective)
 
     def _with_environment(self, rows: Rows, labels: Any, objective: Objective) -> Rows:
@@ -156,12 +176,9 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         codes, names = factorize(as_labels(labels), "environment", len(rows))
         if objective.infers is not None or objective.procedure is not None:  # it looks for its own
             return rows
+        check_environments(codes, names, int(self.min_rows), objective.needs == "environment")
+        warn_of_copies(rows.x.numpy(), codes, len(names), getattr(self, "feature_names_in_", None))
         pooled, kept, _ = pool(codes, names, int(self.min_rows), "environment")
-        if objective.needs == "environment" and len(kept) < 2:
-            raise ValueError(
-                f"environment must have two or more different labels: invariance compares them. Got only "
-                f"{shown(kept)} (n_samples={len(rows)}). Use another column, a smaller min_rows, or objective='erm'."
-            )
         return replace(rows, environment=pooled, names=kept)
 
     def _settings(self, objective: Objective) -> dict[str, Any]:
@@ -241,10 +258,19 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def _outputs_of(self, columns: Columns) -> Floats:
         features = as_features(self, columns.features, reset=False, series=self.module is not None)
+        self.predictor_.check_axes(features)
         beside = None
         if self.predictor_.aux is not None:
             beside = self._aux_of(columns, len(features), f"the predictor of objective {self.objective_!r}").numpy()
-        return self.predictor_.logits(features, beside)
+        try:
+            return self.predictor_.logits(features, beside)
+        except RuntimeError as error:
+            if self.module is None:
+                raise
+            raise ValueError(
+                f"X must be rows like those of training: the module cannot read X of shape {features.shape}. Got "
+                f"{error}. Bring the rows to the length of training."
+            ) from error
 
     def _aux_of(self, columns: Columns, n_rows: int, reader: str) -> torch.Tensor:
         read = as_aux(columns.aux, n_rows)
@@ -278,13 +304,14 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             Rows like those of training.
         y : (N,) or (N, T)
             What is to be predicted.
-        environment : (N,) labels, default None
+        environment : (N,) labels or the name of a column of X, default None
             Any: these environments need not be those of training. A column that the constructor names is taken from X.
             Without either, all rows are one environment.
         aux : (N,) or (N, A) numbers, default None
             For predictors that read it beside X ("tiva").
         metric : str or None, default None
-            "accuracy" or "log_loss"; for regression "mse" or "mae". None is the first of them.
+            "accuracy", "log_loss" or, of two classes, "roc_auc"; for regression "mse", "rmse", "mae" or "r2". None is
+            the first of them. An environment of one class has no "roc_auc", one whose y does not vary no "r2": NaN.
         n_bootstrap : int, default 0
             Draws for intervals; 0 for none, 1000 for 95 %.
         random_state : int or None, default 0
@@ -296,18 +323,22 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             Its `by_environment`, `worst`, `spread`, `overall` are arrays with one entry per model, here one.
         """
         check_is_fitted(self, "predictor_")
+        if is_column_name(environment):
+            named = [*as_names(self.environment, "environment"), *as_names(self.aux, "aux")]
+            X, environment = labels_by_name(X, environment, [*named, *getattr(self, "feature_names_in_", ())])
         columns = split(X, self.environment, self.aux, {"environment": environment, "aux": aux}, fitting=False)
         outputs = self._outputs_of(columns)
         labels = None
         if columns.environment is not None:
             labels = factorize(as_labels(columns.environment), "environment", len(outputs))
-        target, *_ = self._encode(y, reset=False)
+        refuse_lazy(y=y)
+        target, loss, *_ = self._encode(y, reset=False)
         check_length(len(target), len(outputs), "y")
         return evaluate_environments(
             outputs[None],
             target.numpy(),
             None if labels is None else labels[0],
-            metric=metric or ("mse" if self._loss_name == "squared" else "accuracy"),
+            metric=metric_for(loss.name, metric),
             names=None if labels is None else labels[1],
             n_bootstrap=n_bootstrap,
             random_state=random_state,
@@ -342,8 +373,10 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             if X is None:
                 raise ValueError(f"X must be given: {self.objective_!r} infers environments from X and aux together.")
             features = torch.as_tensor(self.predictor_.x(as_features(self, columns.features, reset=False)))
-        n_rows = len(columns.aux) if columns.aux is not None else 0
-        read = self._aux_of(columns, n_rows if features is None else len(features), "the environment network")
+        n_rows = rows_in(columns.aux) if columns.aux is not None else 0
+        if X is not None:
+            n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+        read = self._aux_of(columns, n_rows, "the environment network")
         result: Floats = rho.membership(read, features).numpy()
         return result
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
@@ -16,8 +17,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_y, column_or_1d
 
 from irmtv.core.losses import Loss, as_loss
-from irmtv.core.messages import shown
+from irmtv.core.messages import did_you_mean, plain, plain_repr, shown
 from irmtv.estimators.base import InvariantEstimator
+from irmtv.estimators.columns import whole_target
 from irmtv.estimators.scaling import Scaler
 from irmtv.validate.rows import Part, read_weight
 
@@ -34,12 +36,12 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         given, "minimax-tv-l1" where only aux is.
     environment : str or None, default None
         The column of X that says where each row came from; it is taken out of X. Values may be passed to `fit`
-        instead. Prediction does not need it.
+        instead. Prediction does not need it. An integer is a name, too, where columns are named so.
     aux : str, list of str or None, default None
         Columns of X (numbers) that environments are inferred from, where none are given; taken out of X. Prediction
         does not need them, except for "tiva".
     hidden : sequence of int, default (32,)
-        Widths of the hidden layers; () is a linear model.
+        Widths of the hidden layers; () is a linear model. "hrm", which is linear, takes the default for ().
     penalty_weight : float, mapping, str or None, default 1e3
         lambda; "adaptive", "adaptive-exact" and "learned" let it follow the model; a mapping has one number per part
         of a sum; None is the objective's own default, which is not 1e3 for "mm-rex", "sparse-irm" and "ood-tv-...".
@@ -197,14 +199,14 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         return result
 
     def _encode(self, y: Any, reset: bool) -> tuple[torch.Tensor, Loss, int, Scaler | None]:
-        y = _check_y(y, estimator=self)  # (N,), nothing missing
+        y = _labels(_check_y(whole_target(y), estimator=self))  # (N,), nothing missing
         if reset:
             check_classification_targets(y)
             self.classes_ = np.unique(y)
             if len(self.classes_) < 2:
                 raise ValueError(
-                    f"y must have two or more classes. Got 1 class, {self.classes_[0]!r}, in {len(y)} rows. Check the "
-                    "filter that made it."
+                    f"y must have two or more classes. Got 1 class, {plain_repr(self.classes_[0])}, in {len(y)} rows. "
+                    "Check the filter that made it."
                 )
         codes = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
         unknown = self.classes_[codes] != y
@@ -220,7 +222,8 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
     def _count(self, sample_weight: Any, y: Any) -> Any:
         if self.class_weight is None:
             return sample_weight
-        of_class = compute_sample_weight(self.class_weight, column_or_1d(y))
+        _check_class_weight(self.class_weight, self.classes_)
+        of_class = compute_sample_weight(self.class_weight, _labels(column_or_1d(y)))
         if sample_weight is None:
             return of_class
         weight = read_weight(Part("", None, None, sample_weight=sample_weight), len(of_class))
@@ -259,3 +262,47 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
     def score(self, X: Any, y: Any, sample_weight: Any = None, aux: Any = None) -> float:
         """Share of the rows whose class is predicted; `evaluate` tells it by environment."""
         return float(accuracy_score(y, self.predict(X, aux), sample_weight=sample_weight))
+
+
+def _labels(y: Any) -> npt.NDArray[Any]:
+    """y with Python numbers among objects as numbers, as a column of a table may hold them; labels of one kind."""
+    array = np.asarray(y)
+    if array.dtype != object:
+        return array
+    found: npt.NDArray[Any] = pd.Series(array).infer_objects().to_numpy()
+    kinds = {type(plain(label)).__name__ for label in found} if found.dtype == object else set()
+    if len(kinds) > 1:
+        raise ValueError(
+            f"y must hold labels of one kind. Got {' and '.join(sorted(kinds))}. Use y.astype(str), for example."
+        )
+    return found
+
+
+def _check_class_weight(weight: Any, classes: npt.NDArray[Any]) -> None:
+    """Before scikit-learn reads it, whose messages name a function of its own."""
+    if isinstance(weight, str) and weight != "balanced":
+        raise ValueError(
+            f"class_weight must be 'balanced', a dict or None. Got {weight!r}.{did_you_mean(weight, ['balanced'])}"
+        )
+    if isinstance(weight, str):
+        return
+    if not isinstance(weight, Mapping):
+        raise ValueError(
+            f"class_weight must be 'balanced', a dict of class to weight, or None. Got {weight!r}. Use "
+            f"class_weight={{{plain_repr(classes[0])}: 1, {plain_repr(classes[1])}: 2}}, for example."
+        )
+    known = classes.tolist()
+    unknown = [label for label in weight if label not in known]
+    # a class that these rows happen not to have is no error where all others have their weight, as in scikit-learn
+    if unknown and any(label not in weight for label in known):
+        raise ValueError(
+            f"class_weight must name classes of y, {shown(known)}. Got {shown(unknown)}."
+            f"{did_you_mean(unknown[0], known)} Classes that are left out have weight 1."
+        )
+    for label, value in weight.items():
+        good = isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and 0 <= value < np.inf
+        if not good:
+            raise ValueError(
+                f"class_weight must be finite numbers of at least 0. Got {plain_repr(value)} for class "
+                f"{plain_repr(label)}. Use 0 to leave a class out."
+            )

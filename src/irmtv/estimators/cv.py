@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.core.messages import check_positive, did_you_mean
+from irmtv.core.messages import check_positive, did_you_mean, plain
 from irmtv.core.types import Rows, Runs
-from irmtv.engine.settings import PER_RUN, plain
+from irmtv.engine.settings import PER_RUN
 from irmtv.estimators.base import InvariantEstimator, Prepared
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.losses import Loss
 from irmtv.core.messages import check_length, did_you_mean, shown
+from irmtv.estimators.aux_rows import in_order, names_of, rows_in
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.clusters import Clusters, lexicographic
 from irmtv.estimators.columns import as_aux, as_features, as_labels, split
@@ -23,6 +26,7 @@ from irmtv.estimators.parameters import as_seed
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.estimators.scaling import Scaler
 from irmtv.estimators.strength import Strength, split_strength
+from irmtv.inference import INFERRING, only_inferring
 from irmtv.objectives.eiil import exact_split
 from irmtv.validate.target import FEW_VALUES
 
@@ -189,6 +193,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
             )
         features = as_features(self, columns.features, reset=True)
         self.n_aux_ = 0
+        self._aux_names: list[str] | None = None
         rows = _Given(features, self._read_aux(columns.aux, len(features), reset=True), as_labels(y))
         seed = as_seed(self.random_state)
         self.method_, self.divided_by_ = self.method, divided_by
@@ -224,15 +229,10 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         assert rows.features is not None
         self.task_ = self._task_of(rows.y)
         climbing = self.method == "minimax"
-        # a penalty of weight 0: the model is plain risk minimisation to the last step, and the network climbs as long
-        inferring: dict[str, Any] = {
-            "penalty_weight": 0.0,
-            "warmup": self.max_steps,
-            "objective_params": {"n_environments": self.n_environments, "environment_hidden": self.environment_hidden},
-        }
+        network = {"n_environments": self.n_environments, "environment_hidden": self.environment_hidden}
         kind: Any = InvariantClassifier if self.task_ == "classification" else InvariantRegressor
         model = kind(
-            "minimax-tv-l1" if climbing else "erm",
+            INFERRING if climbing else "erm",
             hidden=self.hidden,
             max_steps=self.max_steps,
             learning_rate=self.learning_rate,
@@ -241,7 +241,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
             device=self.device,
             random_state=seed,
             verbose=self.verbose,
-            **(inferring if climbing else {}),
+            **({**only_inferring(self.max_steps), "objective_params": network} if climbing else {}),
         )
         self.reference_ = model.fit(rows.features, rows.y, aux=rows.aux if climbing else None)
 
@@ -375,6 +375,17 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         logits = torch.as_tensor(replace(predictor, y=None).logits(rows.features))
         return logits[None, None], target[None, None], loss
 
+    # ---- files ------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fitted estimator to a file that `irmtv.load` reads; it holds no code, and reading runs none.
+
+        Of the training rows it holds `membership_` and nothing else.
+        """
+        from irmtv.estimators.files import save  # which knows all estimators
+
+        return save(self, path)
+
     # ---- what was asked for -----------------------------------------------------------------------------------
 
     def _chosen(self) -> str:
@@ -422,15 +433,12 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
     def _read_aux(self, aux: Any, n_rows: int | None, reset: bool) -> Floats | None:
         if aux is None:
             return None
-        if n_rows is None:
-            try:
-                n_rows = len(aux)
-            except TypeError:
-                raise ValueError(
-                    f"aux must be numbers of shape (rows,) or (rows, columns). Got {aux!r}. For one row pass a list, "
-                    "aux=[...]."
-                ) from None
-        tensor = as_aux(aux, n_rows)
+        given = rows_in(aux)
+        if reset:
+            self._aux_names = names_of(aux)
+        else:
+            aux = in_order(aux, self._aux_names)
+        tensor = as_aux(aux, given if n_rows is None else n_rows)
         assert tensor is not None
         read: Floats = tensor.numpy()
         if reset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from fractions import Fraction
@@ -10,13 +11,27 @@ from typing import Any
 import torch
 from sklearn.utils import check_random_state
 
-from irmtv.core.messages import check_positive, did_you_mean
-from irmtv.engine.settings import ENGINE_CHECKS, pick_device, plain
+from irmtv.core.messages import check_positive, did_you_mean, plain, plain_repr
+from irmtv.core.types import Rows
+from irmtv.engine.settings import ENGINE_CHECKS, pick_device
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 RULES_WHILE_TRAINING = ("iid", "worst-env")
+LARGEST_SEED = 2**62  # torch's generators take 63 bits; seeds beside it are counted on from it
+DEFAULT_HIDDEN = (32,)
+LINEAR_ONLY = ("hrm",)  # procedures that train a linear model whatever `hidden` is by default
+# what to do, after what was expected and what came
+TO_DO = {
+    "learning_rate": "Use 0.02, or less where training diverges.",
+    "l2": "Use 0 for none, 1e-3 for a little.",
+    "batch_size": "Use None for all rows, 'auto' to leave it to the number of rows.",
+    "hidden": "Use hidden=(32,) for one layer of 32.",
+    "classifier": "Use 'scalar' unless the last layer's inputs should each have a slope.",
+    "warmup": "Use 0.5 for half of max_steps, 100 for a hundred steps.",
+    "penalty_weight": "Use 1 to 1e4, or a CV estimator, which chooses it.",
+}
 OWN_PARAMETERS = ("learning_rate", "l2", "hidden", "batch_size", "classifier", "penalty_weight", "warmup")
 
 
@@ -72,23 +87,23 @@ def training_settings(estimator: Any, objective: Objective) -> dict[str, Any]:
     common = {"penalty_weight": estimator.penalty_weight, "warmup": estimator.warmup}
     asked = {name: plain(value) for name, value in common.items() if name in known and value is not None}
     for name, value in asked.items():
-        known[name].validate(value, objective.name)
+        try:
+            known[name].validate(value, objective.name)
+        except ValueError as error:
+            raise ValueError(f"{error} {TO_DO[name]}") from error
     _warn_of_endless_warmup(estimator, asked)
-    if not isinstance(estimator.dtype, str) or estimator.dtype not in DTYPES:
-        near = did_you_mean(estimator.dtype, DTYPES)
-        raise ValueError(f"dtype must be one of {list(DTYPES)}. Got {estimator.dtype!r}.{near}")
     engine = {
         "classifier": estimator.classifier,
         "learning_rate": plain(estimator.learning_rate),
         "l2": plain(estimator.l2),
         "batch_size": plain(estimator.batch_size),
-        **({"hidden": as_hidden(estimator.hidden)} if estimator.module is None else {}),
+        **({"hidden": as_hidden(estimator.hidden, objective)} if estimator.module is None else {}),
     }
     for name, value in engine.items():
         good, expected = ENGINE_CHECKS[name]
         if not good(value):
-            raise ValueError(f"{name} must be {expected}. Got {value!r}.")
-    pick_device(estimator.device)
+            raise ValueError(f"{name} must be {expected}. Got {plain_repr(value)}. {TO_DO[name]}")
+    _check_device(estimator.device)
     return {
         **asked,
         **own_hyperparameters(estimator, objective),
@@ -96,8 +111,23 @@ def training_settings(estimator: Any, objective: Objective) -> dict[str, Any]:
         **({} if estimator.module is None else {"net": as_net(estimator.module)}),
         "steps": int(estimator.max_steps),
         "device": estimator.device,
-        "dtype": DTYPES[estimator.dtype],
+        "dtype": as_dtype(estimator.dtype),
     }
+
+
+def as_dtype(value: Any) -> torch.dtype:
+    if not isinstance(value, str) or value not in DTYPES:
+        raise ValueError(f"dtype must be one of {list(DTYPES)}. Got {value!r}.{did_you_mean(value, DTYPES)}")
+    return DTYPES[value]
+
+
+def _check_device(device: Any) -> None:
+    if isinstance(device, str) and device.lower() in ("gpu", "nvidia", "mps"):
+        raise ValueError(
+            f"device must be 'cpu', 'cuda' or 'auto'. Got {device!r}. Use 'cuda' for an NVIDIA GPU, 'auto' for one if "
+            "there is any."
+        )
+    pick_device(device)
 
 
 def own_hyperparameters(estimator: Any, objective: Objective) -> dict[str, Any]:
@@ -125,13 +155,15 @@ def own_hyperparameters(estimator: Any, objective: Objective) -> dict[str, Any]:
     return {name: plain(value) for name, value in given.items()}
 
 
-def as_hidden(value: Any) -> tuple[Any, ...]:
+def as_hidden(value: Any, objective: Objective) -> tuple[Any, ...]:
+    """Widths as a tuple. An objective that is linear by nature takes the default for (), others it refuses itself."""
     if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
         raise ValueError(
             f"hidden must be a sequence of layer widths; () is a linear model. Got {value!r}. Use hidden=(32,) for one "
             "layer of 32."
         )
-    return tuple(plain(width) for width in value)
+    widths = tuple(plain(width) for width in value)
+    return () if objective.procedure in LINEAR_ONLY and widths == DEFAULT_HIDDEN else widths
 
 
 def as_net(module: Any) -> Any:
@@ -143,6 +175,65 @@ def as_net(module: Any) -> Any:
             "which can be pickled."
         )
     return module
+
+
+def check_module(estimator: Any, rows: Rows, objective: Objective, n_outputs: int) -> None:
+    """Build a user's network once and give it a few rows, so that what does not fit is said in terms of X and y."""
+    module = as_net(estimator.module)
+    if not callable(module) or hasattr(module, "shapes"):
+        return  # a network of irmtv.engine
+    name = getattr(module, "__name__", type(module).__name__)
+    try:
+        inspect.signature(module).bind()
+    except TypeError as error:
+        wrapped = "MyModule" if name == "<lambda>" else name
+        raise ValueError(
+            f"module must be a function (or class) without arguments. Got {name}, called without any: {error}. Use "
+            f"module=lambda: {wrapped}(...), or a named function, which can be pickled."
+        ) from error
+    except ValueError:  # no signature to look at
+        pass
+    with torch.random.fork_rng(devices=[]):
+        net = module()
+    if not isinstance(net, torch.nn.Module):
+        raise ValueError(
+            f"module must be a function that returns a torch.nn.Module. Got {type(net).__name__} from {name}(). Return "
+            "the network itself."
+        )
+    few = rows.take(torch.arange(min(8, len(rows))))
+    inputs = few.x  # (n, D) or (n, channels, length)
+    if objective.reads_aux and few.aux is not None and inputs.ndim == 2:
+        inputs = torch.cat([inputs, few.aux.to(inputs)], 1)
+    per_row = tuple(inputs.shape[1:])
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            out = net.to(inputs.dtype).eval()(inputs)
+    except Exception as error:
+        what = f"{per_row[0]} columns" if len(per_row) == 1 else f"{per_row[0]} channels of length {per_row[1]}"
+        layer = f"torch.nn.Linear({per_row[0]}, ...)" if len(per_row) == 1 else f"torch.nn.Conv1d({per_row[0]}, ...)"
+        raise ValueError(
+            f"module must read rows of X, {what} (environment columns are none of them), as a batch of shape "
+            f"(rows, {', '.join(map(str, per_row))}). Got {type(error).__name__} from {type(net).__name__}: {error}. "
+            f"Its first layer may be {layer}."
+        ) from error
+    _check_outputs(out, len(inputs), n_outputs, estimator._loss_name == "squared", type(net).__name__)
+
+
+def _check_outputs(out: Any, n_rows: int, n_outputs: int, regression: bool, name: str) -> None:
+    """Whether a network has given (n,), (n, 1) or (n, C)."""
+    shape = tuple(out.shape) if isinstance(out, torch.Tensor) else None
+    if shape in (((n_rows,), (n_rows, 1)) if n_outputs == 1 else ((n_rows, n_outputs),)):
+        return
+    wanted = "1 output per row" if n_outputs == 1 else f"{n_outputs} outputs per row"
+    if regression:
+        meaning = "the prediction" if n_outputs == 1 else "one for each target"
+    else:
+        meaning = "the logit of the second of two classes" if n_outputs == 1 else "a logit for each class"
+    got = type(out).__name__ if shape is None else f"shape {shape} for {n_rows} rows"
+    raise ValueError(
+        f"module must give {wanted}, {meaning}. Got {got} from {name}. Its last layer may be torch.nn.Linear(..., "
+        f"{n_outputs})."
+    )
 
 
 def stopping_rule(value: Any, estimator: Any) -> str | None:
@@ -164,7 +255,7 @@ def held_out_share(value: Any) -> Fraction:
     number = plain(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < 1:
         raise ValueError(
-            f"validation_fraction must be a number between 0 and 1, both excluded. Got {value!r}. Use 0.1 for a tenth."
+            f"validation_fraction must be a number between 0 and 1, both excluded. Got {number!r}. Use 0.1 for a tenth."
         )
     near = Fraction(number).limit_denominator(20)
     least = Fraction(1, 1000)
@@ -176,6 +267,14 @@ def as_seed(random_state: Any) -> int:
     number = plain(random_state)
     if isinstance(number, int) and not isinstance(number, bool):
         if number < 0:
-            raise ValueError(f"random_state must not be negative. Got {random_state!r}. Use 0 or more.")
+            raise ValueError(f"random_state must not be negative. Got {number}. Use 0 or more.")
+        if number > LARGEST_SEED:
+            raise ValueError(f"random_state must be at most 2**62. Got {number}. Use a smaller one, such as 0.")
         return number
-    return int(check_random_state(random_state).randint(2**31 - 1))
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError as error:
+        raise ValueError(
+            f"random_state must be a whole number of at least 0, a numpy RandomState or None. Got {number!r}, which "
+            "cannot be used to seed. Use 0, for example."
+        ) from error

@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_y
 
 from irmtv.core.losses import Loss, as_loss
 from irmtv.estimators.base import InvariantEstimator
+from irmtv.estimators.columns import whole_target
 from irmtv.estimators.scaling import Scaler
 
 Floats = npt.NDArray[np.float64]
@@ -31,12 +32,12 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
         given, "minimax-tv-l1" where only aux is.
     environment : str or None, default None
         The column of X that says where each row came from; it is taken out of X. Values may be passed to `fit`
-        instead. Prediction does not need it.
+        instead. Prediction does not need it. An integer is a name, too, where columns are named so.
     aux : str, list of str or None, default None
         Columns of X (numbers) that environments are inferred from, where none are given; taken out of X. Prediction
         does not need them, except for "tiva".
     hidden : sequence of int, default (32,)
-        Widths of the hidden layers; () is a linear model.
+        Widths of the hidden layers; () is a linear model. "hrm", which is linear, takes the default for ().
     penalty_weight : float, mapping, str or None, default 1e3
         lambda; "adaptive", "adaptive-exact" and "learned" let it follow the model; a mapping has one number per part
         of a sum; None is the objective's own default, which is not 1e3 for "mm-rex", "sparse-irm" and "ood-tv-...".
@@ -180,7 +181,7 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
 
     def _encode(self, y: Any, reset: bool) -> tuple[torch.Tensor, Loss, int, Scaler | None]:
         # a copy: torch takes no array that must not be written to
-        values = np.array(_check_y(y, multi_output=True, y_numeric=True, estimator=self), dtype=np.float64)
+        values = np.array(_numbers(self, whole_target(y)), dtype=np.float64)
         if reset:
             self._targets = values.shape[1:]
         if values.shape[1:] == (1,):
@@ -219,3 +220,20 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
         return tags
+
+
+def _numbers(estimator: InvariantRegressor, y: Any) -> Any:
+    """y as scikit-learn checks it; text and dates are refused with what to do instead."""
+    try:
+        array = _check_y(y, multi_output=True, y_numeric=True, estimator=estimator)
+        if array.dtype.kind in "US":
+            array = array.astype(np.float64)
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        text = str(error).split(":")[-1].strip().removeprefix("np.str_(").removesuffix(")")
+        raise ValueError(
+            f"y must be numbers for {type(estimator).__name__}. Got text, {text} (could not convert string to float). "
+            f"For classes use {type(estimator).__name__.replace('Regressor', 'Classifier')}."
+        ) from error
+    return array

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.types import Measure, Statistics
-from irmtv.losses.batch import LossFunction, Pooled, Rows, read_rows, require_tensor
+from irmtv.losses.batch import LossFunction, Pooled, Rows, given_environments, read_rows, require_tensor
 from irmtv.losses.ranks import n_ranks
 
 NAMED_LOSSES = ("binary", "multiclass", "squared")
@@ -111,6 +111,14 @@ class EnvironmentLoss(nn.Module):
 
     def _rows(self, logits: Tensor, y: Tensor, ranks: int) -> Rows:
         return read_rows(self.loss, logits, y, self._checks, may_be_empty=ranks > 1)
+
+    def _batch(
+        self, logits: Tensor, y: Tensor, environment: Tensor | None, membership: Tensor | None
+    ) -> tuple[Rows, Pooled]:
+        """The rows, and the environments that are given for them."""
+        ranks = self._ranks()
+        rows = self._rows(logits, y, ranks)
+        return rows, given_environments(environment, membership, rows, self.n_environments, self._checks, ranks)
 
     def _keep(self, e: Statistics, environments: Pooled, risk: Tensor, penalty: Tensor | None = None) -> None:
         """For logging: nothing here keeps a graph alive."""

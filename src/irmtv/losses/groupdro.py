@@ -13,7 +13,7 @@ from irmtv.core.messages import check_positive
 from irmtv.core.risk import summarise
 from irmtv.core.types import Statistics
 from irmtv.losses.base import EnvironmentLoss, at_least_zero, full_precision
-from irmtv.losses.batch import LossFunction, given_environments
+from irmtv.losses.batch import LossFunction
 from irmtv.objectives.learned_measure import exponentiated_ascent
 
 
@@ -90,10 +90,8 @@ class GroupDROLoss(EnvironmentLoss):
         self, logits: Tensor, y: Tensor, environment: Tensor | None = None, *, membership: Tensor | None = None
     ) -> Tensor:
         """The loss of a batch, (); arguments as those of :meth:`IRMTVLoss.forward`."""
-        ranks = self._ranks()
         with full_precision(logits):
-            rows = self._rows(logits, y, ranks)
-            environments = given_environments(environment, membership, rows, self.n_environments, self._checks, ranks)
+            rows, environments = self._batch(logits, y, environment, membership)
             e = summarise(rows.values(), None, environments, ("risk",))
             if self.training:
                 self._move(e)

@@ -9,7 +9,7 @@ from torch import Tensor
 from irmtv.core.risk import summarise
 from irmtv.core.types import Measure, Reduction
 from irmtv.losses.base import PenalisedLoss, check_measure, full_precision, known, under_measure
-from irmtv.losses.batch import LossFunction, given_environments, read_last_layer
+from irmtv.losses.batch import LossFunction, read_last_layer
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
 
@@ -133,10 +133,8 @@ class IRMTVLoss(PenalisedLoss):
         -------
         Tensor, ()
         """
-        ranks = self._ranks()
         with full_precision(logits):
-            rows = self._rows(logits, y, ranks)
-            environments = given_environments(environment, membership, rows, self.n_environments, self._checks, ranks)
+            rows, environments = self._batch(logits, y, environment, membership)
             vector = self.classifier == "vector"
             value, slope = rows.values_and_slopes(vector, read_last_layer(rows, vector, features, weight))
             e, measure = under_measure(summarise(value, slope, environments, ("risk", "slope")), self.measure)

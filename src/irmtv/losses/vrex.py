@@ -7,7 +7,7 @@ from torch import Tensor
 from irmtv.core.risk import summarise
 from irmtv.core.types import Measure
 from irmtv.losses.base import PenalisedLoss, check_measure, full_precision, under_measure
-from irmtv.losses.batch import LossFunction, given_environments
+from irmtv.losses.batch import LossFunction
 from irmtv.objectives.vrex import VREX
 
 
@@ -57,10 +57,8 @@ class VRExLoss(PenalisedLoss):
         self, logits: Tensor, y: Tensor, environment: Tensor | None = None, *, membership: Tensor | None = None
     ) -> Tensor:
         """The loss of a batch, (); arguments as those of :meth:`IRMTVLoss.forward`."""
-        ranks = self._ranks()
         with full_precision(logits):
-            rows = self._rows(logits, y, ranks)
-            environments = given_environments(environment, membership, rows, self.n_environments, self._checks, ranks)
+            rows, environments = self._batch(logits, y, environment, membership)
             e, measure = under_measure(summarise(rows.values(), None, environments, ("risk",)), self.measure)
             risk, penalty = e.expected_risk(measure)[0], VREX.penalties[0](e, measure)[0]
             self._keep(e, environments, risk, penalty)

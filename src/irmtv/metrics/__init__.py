@@ -1,12 +1,12 @@
 """A metric per environment, for many runs at once: overall, by environment, mean, worst, spread, intervals.
 
-Every metric here is the mean of a score per sample, so one pass of segment sums gives the whole table and
-a bootstrap is a matrix product with resampling counts.
+Most metrics are the mean of a score per sample, so one pass of segment sums gives the whole table and a bootstrap
+is a matrix product with resampling counts. Those of all rows together (roc_auc, r2, rmse) are in `statistics`.
 
 Axes: R runs, N rows, E environments, C outputs, B bootstrap draws.
 
-To read it: `evaluate` (the front door), `scores` (the metrics) and `table` (the result); then what these are
-made of: `bootstrap` (intervals), `inputs` and `labels` (checks) and `arrays` (shared by all).
+To read it: `evaluate` (the front door), `scores` and `statistics` (the metrics) and `table` (the result); then what
+these are made of: `bootstrap` (intervals), `inputs` and `labels` (checks) and `arrays` (shared by all).
 
 >>> import numpy as np
 >>> logits = np.array([[2.0, -1.0, 0.5, -3.0], [2.0, 1.0, 0.5, -3.0]])  # (R, N)
@@ -22,6 +22,16 @@ from __future__ import annotations
 
 from irmtv.metrics.evaluate import evaluate_environments
 from irmtv.metrics.scores import METRICS, Metric
+from irmtv.metrics.statistics import STATISTICS, Statistic, metric_for
 from irmtv.metrics.table import EnvironmentTable, Interval
 
-__all__ = ["METRICS", "EnvironmentTable", "Interval", "Metric", "evaluate_environments"]
+__all__ = [
+    "METRICS",
+    "STATISTICS",
+    "EnvironmentTable",
+    "Interval",
+    "Metric",
+    "Statistic",
+    "evaluate_environments",
+    "metric_for",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from irmtv.metrics.arrays import Array, Floats, Ints, chunks
 from irmtv.metrics.bootstrap import bootstrap
 from irmtv.metrics.inputs import as_outputs, as_run_names, as_targets, check_bootstrap
 from irmtv.metrics.labels import encode
-from irmtv.metrics.scores import Metric, as_metric
+from irmtv.metrics.scores import Metric
+from irmtv.metrics.statistics import Statistic, as_metric, statistic_by_environment, statistic_intervals
 from irmtv.metrics.table import EnvironmentTable
 
 
@@ -22,7 +24,7 @@ def evaluate_environments(
     y: ArrayLike | torch.Tensor,
     environment: ArrayLike | torch.Tensor | Sequence[Hashable] | None = None,
     *,
-    metric: str | Metric = "accuracy",
+    metric: str | Metric | Statistic = "accuracy",
     names: Sequence[Hashable] | None = None,
     n_bootstrap: int = 0,
     confidence: float = 0.95,
@@ -40,7 +42,8 @@ def evaluate_environments(
         Several regression targets: (N, C) or (R, N, C), averaged.
     environment : (N,) labels of any hashable kind, or (R, N) where each run has its own rows.
         None: one environment "all".
-    metric : a name in :data:`METRICS`, or a :class:`Metric`.
+    metric : a name in :data:`METRICS` (means of a score per row: accuracy, log_loss, mse, mae) or :data:`STATISTICS`
+        (roc_auc of two classes, r2, rmse), or a :class:`Metric`.
     names : fixes the environments and their order. With an integer `environment` they are the names of the
         codes 0 ... E - 1; with other labels they are the labels. One without rows is NaN. None: the labels
         that occur, sorted.
@@ -56,6 +59,9 @@ def evaluate_environments(
     sampling of rows, not of training or of environments. The worst of several noisy values is pessimistic on
     average and the spread too large; the intervals inherit that. Where every score of an environment is
     equal (accuracy 1), its interval has no width.
+
+    An environment of one class has no roc_auc, one whose y does not vary no r2: NaN, and left out of mean, worst and
+    spread.
     """
     chosen = as_metric(metric)
     check_bootstrap(n_bootstrap, confidence)
@@ -64,22 +70,20 @@ def evaluate_environments(
     codes, labels = encode(environment, names, f.shape[:2])  # (N,) or (R, N)
     all_run_names = as_run_names(run_names, len(f))
 
-    scores, sums = _scores_and_sums(chosen, f, target, codes, len(labels))  # (R, N), (R, E)
     counts = _segment_sums(np.ones(codes.shape), codes, len(labels)).astype(np.int64)  # (E,) or (R, E)
-    with np.errstate(invalid="ignore"):
-        by_environment = sums / counts  # an environment without rows: 0 / 0 is NaN
-        overall = sums.sum(-1) / f.shape[1]
-    intervals = None
-    if n_bootstrap:
-        intervals = bootstrap(
-            scores,
-            codes,
-            len(labels),
-            greater_is_better=chosen.greater_is_better,
-            n_bootstrap=n_bootstrap,
-            confidence=confidence,
-            random_state=random_state,
-        )
+    drawing: dict[str, Any] = {"n_bootstrap": n_bootstrap, "confidence": confidence, "random_state": random_state}
+    undefined, intervals = None, None
+    if isinstance(chosen, Statistic):
+        by_environment, overall, undefined = statistic_by_environment(chosen, f, target, codes, len(labels))
+        if n_bootstrap:
+            intervals = statistic_intervals(chosen, f, target, codes, len(labels), **drawing)
+    else:
+        scores, sums = _scores_and_sums(chosen, f, target, codes, len(labels))  # (R, N), (R, E)
+        with np.errstate(invalid="ignore"):
+            by_environment = sums / counts  # an environment without rows: 0 / 0 is NaN
+            overall = sums.sum(-1) / f.shape[1]
+        if n_bootstrap:
+            intervals = bootstrap(scores, codes, len(labels), greater_is_better=chosen.greater_is_better, **drawing)
     return EnvironmentTable(
         metric=chosen.name,
         greater_is_better=chosen.greater_is_better,
@@ -92,6 +96,7 @@ def evaluate_environments(
         intervals=intervals,
         confidence=confidence if n_bootstrap else None,
         n_bootstrap=int(n_bootstrap),
+        undefined=undefined if undefined is not None and undefined.any() else None,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from irmtv.core.messages import shown
 from irmtv.metrics.arrays import Array, without_torch
 from irmtv.metrics.scores import Metric
+from irmtv.metrics.statistics import Statistic
 
 
 def check_bootstrap(n_bootstrap: int, confidence: float) -> None:
@@ -48,8 +49,13 @@ def as_outputs(logits: Any) -> Array:
     return f[..., 0] if f.ndim == 3 and f.shape[-1] == 1 else f
 
 
-def as_targets(y: Any, f: Array, metric: Metric) -> Array:
+def as_targets(y: Any, f: Array, metric: Metric | Statistic) -> Array:
     """y with a leading axis of 1 (shared) or R, of the shape that the metric needs beside f."""
+    if metric.losses == ("binary",) and f.ndim == 3:
+        raise ValueError(
+            f"metric {metric.name!r} is for two classes, one logit. Got logits of {f.shape[-1]} outputs. Use "
+            "'accuracy' or 'log_loss'."
+        )
     target = _as_numbers(y, "y")
     n_runs, n_rows = f.shape[:2]
     shared = (n_rows,) if metric.classifies or f.ndim == 2 else f.shape[1:]
@@ -72,7 +78,7 @@ def as_targets(y: Any, f: Array, metric: Metric) -> Array:
     return target[None] if target.shape == shared else target
 
 
-def _check_classes(target: Array, f: Array, metric: Metric) -> None:
+def _check_classes(target: Array, f: Array, metric: Metric | Statistic) -> None:
     n_classes = 2 if f.ndim == 2 else f.shape[-1]
     ok = (target == np.floor(target)) & (target >= 0) & (target < n_classes)
     if not ok.all():

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from irmtv.core.messages import did_you_mean
 from irmtv.metrics.arrays import Array, Floats
 
 
@@ -67,12 +66,3 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         )
     }
 )
-
-
-def as_metric(metric: str | Metric) -> Metric:
-    """A metric by its name, or as it is."""
-    if isinstance(metric, Metric):
-        return metric
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {list(METRICS)}. Got {metric!r}.{did_you_mean(metric, METRICS)}")
-    return METRICS[metric]

@@ -28,7 +28,8 @@ class Interval(NamedTuple):
 class EnvironmentTable:
     """One metric, per environment, for R runs. Made by :func:`~irmtv.metrics.evaluate_environments`.
 
-    An environment without rows is NaN in `by_environment` and does not enter `mean`, `worst` and `spread`.
+    An environment without rows, or whose rows have no value (the area under the curve of one class), is NaN in
+    `by_environment` and does not enter `mean`, `worst` and `spread`.
     A run whose outputs are NaN in an environment is NaN there, and in everything that contains it.
     """
 
@@ -43,16 +44,18 @@ class EnvironmentTable:
     intervals: Mapping[str, Interval] | None = None  # keys: by_environment, overall, mean, worst, spread
     confidence: float | None = None  # level of the intervals
     n_bootstrap: int = 0
+    undefined: Bools | None = None  # (R, E) where an environment has rows, but no value: an area of one class
 
     @property
     def mean(self) -> Floats:
         """(R,) unweighted mean over the environments."""
-        return np.asarray(self.by_environment.sum(-1, where=self._present) / self._present.sum(-1))
+        with np.errstate(invalid="ignore"):  # of none: NaN
+            return np.asarray(self.by_environment.sum(-1, where=self._present) / self._present.sum(-1))
 
     @property
     def worst(self) -> Floats:
         """(R,) the smallest value over the environments; the largest, where less is better."""
-        low, high = _extremes(self.by_environment, self._present, -1)
+        low, high = nan_extremes(self.by_environment, self._present, -1)
         return low if self.greater_is_better else high
 
     @property
@@ -64,7 +67,7 @@ class EnvironmentTable:
     @property
     def spread(self) -> Floats:
         """(R,) best minus worst environment in absolute value: never negative."""
-        low, high = _extremes(self.by_environment, self._present, -1)
+        low, high = nan_extremes(self.by_environment, self._present, -1)
         with np.errstate(invalid="ignore"):  # inf - inf is NaN, and that is the answer
             return high - low
 
@@ -75,7 +78,8 @@ class EnvironmentTable:
 
     @property
     def _present(self) -> Bools:
-        return self._rows > 0
+        rows: Bools = self._rows > 0
+        return rows if self.undefined is None else rows & ~self.undefined
 
     def __len__(self) -> int:
         """The number of runs."""
@@ -101,6 +105,7 @@ class EnvironmentTable:
             overall=self.overall[run],
             run_names=self.run_names[run],
             intervals=kept,
+            undefined=None if self.undefined is None else self.undefined[run],
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -193,6 +198,13 @@ def _count(n: Ints) -> str:
 def _extremes(values: Floats, here: Bools, axis: int) -> tuple[Floats, Floats]:
     """The smallest and the largest along an axis, of the values where the mask says so."""
     return values.min(axis, where=here, initial=np.inf), values.max(axis, where=here, initial=-np.inf)
+
+
+def nan_extremes(values: Floats, here: Bools, axis: int) -> tuple[Floats, Floats]:
+    """As above, NaN where the mask leaves nothing."""
+    some = here.any(axis)
+    low, high = _extremes(values, here, axis)
+    return np.where(some, low, np.nan), np.where(some, high, np.nan)
 
 
 def _over_runs(values: Floats, here: Bools) -> dict[str, Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from irmtv.core.messages import did_you_mean
 from irmtv.theory.adaptive_weight import detached_weight_stops_short, optima_agree
 from irmtv.theory.blocky import blockiness_in_w, coarea_prefers_blocks
 from irmtv.theory.blocky_time import blocky_over_time
@@ -76,5 +77,21 @@ def _name(function: Callable[[], Finding]) -> str:
     return function.__name__.replace("_", "-")
 
 
-STATEMENTS: Mapping[str, Callable[[], Finding]] = {_name(f): f for chapter in _CHAPTERS.values() for f in chapter}
+class UnknownStatementError(KeyError, ValueError):
+    """No statement of that name. A KeyError, so that `STATEMENTS` is a mapping; a ValueError to users."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would print the repr
+
+
+class _Statements(dict[str, Callable[[], Finding]]):
+    """By name; a name that is not there is answered with those that are."""
+
+    def __missing__(self, name: str) -> Callable[[], Finding]:
+        raise UnknownStatementError(f"a statement must be one of {list(self)}. Got {name!r}.{did_you_mean(name, self)}")
+
+
+STATEMENTS: Mapping[str, Callable[[], Finding]] = _Statements(
+    {_name(f): f for chapter in _CHAPTERS.values() for f in chapter}
+)
 CHAPTERS: Mapping[str, tuple[str, ...]] = {title: tuple(map(_name, chapter)) for title, chapter in _CHAPTERS.items()}

@@ -1,0 +1,287 @@
+"""What a model file holds of a fitted InvariantClassifier or InvariantRegressor, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from irmtv.core.messages import plain, shown
+from irmtv.engine.nets import MLP
+from irmtv.environments.affine import Affine
+from irmtv.environments.aux_network import AuxNetwork, AuxScaler
+from irmtv.estimators.base import InvariantEstimator
+from irmtv.estimators.module_content import Shapes, check_same_module, described, module_content, read_module
+from irmtv.estimators.predictor import Member, Predictor, Rho
+from irmtv.estimators.regressor import InvariantRegressor
+from irmtv.estimators.scaling import Scaler
+from irmtv.persistence import ModelFile, ModelFileError
+
+Content = tuple[dict[str, NDArray[Any] | torch.Tensor], dict[str, Any]]  # arrays, and what else there is
+# fitted attributes beside the predictor, where an estimator has them: as they are, as arrays, as tables
+_PLAIN = ("n_features_in_", "n_iter_", "objective_", "selected_", "best_params_", "intercept_", "_targets")
+_ARRAYS = ("classes_", "feature_names_in_", "environments_", "environment_weights_", "coef_", "intercept_")
+_TABLES = ("history_", "cv_results_")
+Estimator = TypeVar("Estimator", bound=BaseEstimator)
+
+
+# ---- what is written --------------------------------------------------------------------------------------------
+
+
+def estimator_content(estimator: InvariantEstimator) -> Content:
+    """Parameters of the constructor, fitted attributes, networks. No training row."""
+    predictor: Predictor = estimator.predictor_
+    meta: dict[str, Any] = {"parameters": parameters_of(estimator), "attributes": {}, "tables": {}}
+    arrays: dict[str, NDArray[Any] | torch.Tensor] = {}
+    for name in _PLAIN:
+        value = getattr(estimator, name, None)
+        if value is not None and not isinstance(value, np.ndarray):
+            meta["attributes"][name] = as_plain(value)
+    for name in _ARRAYS:
+        value = getattr(estimator, name, None)
+        if isinstance(value, np.ndarray):
+            arrays[f"attribute/{name}"] = value
+    for name in _TABLES:
+        frame = getattr(estimator, name, None)
+        if frame is not None:
+            meta["tables"][name] = list(frame.columns)
+            for column in frame.columns:
+                arrays[f"table/{name}/{column}"] = frame[column].to_numpy()
+    arrays |= {"x/mean": predictor.x.mean, "x/scale": predictor.x.scale}
+    if predictor.y is not None:
+        arrays |= {"y/mean": predictor.y.mean, "y/scale": predictor.y.scale}
+    if predictor.aux is not None:
+        arrays |= _scaler_arrays("aux", predictor.aux)
+    members = []
+    for i, member in enumerate(predictor.members):
+        if isinstance(member.net, MLP):
+            description: dict[str, Any] = {"type": "mlp", "widths": member.net.widths}
+            numbers = {f"member{i}/{name}": value for name, value in member.parameters.items()}
+        else:
+            numbers, description = module_content(member, i)
+        members.append({"step": member.step, "net": description})
+        arrays |= numbers
+    meta["members"] = members
+    if predictor.rho is not None:
+        net = predictor.rho.net
+        meta["rho"] = {
+            "n_aux": net.n_aux,
+            "n_environments": net.n_environments,
+            "hidden": net.hidden,
+            "reads_x": predictor.rho.reads_x,
+        }
+        arrays |= {f"rho/{name}": value.numpy() for name, value in predictor.rho.parameters.items()}
+        arrays |= _scaler_arrays("rho-aux", predictor.rho.scaler)
+    return arrays, meta
+
+
+def parameters_of(estimator: BaseEstimator) -> dict[str, Any]:
+    """The constructor's, but for a module of the user's own, which is code: it is given to `load` again."""
+    found = {}
+    for name, value in estimator.get_params(deep=False).items():
+        if name == "module":
+            continue
+        if name == "random_state" and value is not None and not isinstance(value, (int, np.integer)):
+            value = None  # a generator has moved on since: its state would say nothing
+        found[name] = as_plain(value)
+    return found
+
+
+def as_plain(value: Any) -> Any:
+    """Python's own types: numbers of NumPy and mappings of other kinds are read back as these."""
+    if isinstance(value, Affine):
+        return {"affine": {"n": value.n, "reach": value.reach}}
+    if isinstance(value, Mapping):
+        return {key: as_plain(v) for key, v in value.items()}
+    if isinstance(value, (list, np.ndarray)):
+        return [as_plain(v) for v in value]
+    if isinstance(value, tuple):
+        return tuple(as_plain(v) for v in value)
+    return plain(value)
+
+
+def _unplain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"affine"}:
+            return Affine(**value["affine"])
+        return {key: _unplain(v) for key, v in value.items()}
+    return value
+
+
+def _scaler_arrays(name: str, scaler: AuxScaler) -> dict[str, NDArray[Any]]:
+    return {f"{name}/mean": scaler.mean.numpy(), f"{name}/deviation": scaler.deviation.numpy()}
+
+
+# ---- what is read -----------------------------------------------------------------------------------------------
+
+
+_WRONG = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, AssertionError, RuntimeError)
+
+
+@contextmanager
+def told(file: ModelFile, what: str) -> Iterator[None]:
+    """A file that is sealed as it should be and still holds something else is an error of the file, not of Python."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except _WRONG as error:
+        said = str(error) if type(error) in (ValueError, AssertionError) else f"{type(error).__name__}: {error}"
+        raise ModelFileError(
+            f"{str(file.path)!r} does not hold a whole {what}: {said.removesuffix('.')}. It was written by irmtv "
+            f"{file.version}."
+        ) from error
+
+
+def constructed(file: ModelFile, cls: type[Estimator], **more: Any) -> Estimator:
+    """The estimator as its constructor made it; nothing of the file but known parameters reaches it."""
+    given = file.meta["parameters"]
+    unknown = sorted(set(given) - set(cls._get_param_names()))
+    if unknown:
+        raise ModelFileError(
+            f"{str(file.path)!r} has the parameters {shown(unknown)}, which {cls.__name__} does not have. It was "
+            f"written by irmtv {file.version}."
+        )
+    made: Estimator = cls(**{name: _unplain(value) for name, value in given.items()}, **more)
+    return made
+
+
+def read_estimator(file: ModelFile, cls: type[InvariantEstimator], module: Any = None) -> InvariantEstimator:
+    """The fitted estimator; `module` is the function that makes its network, where that is the user's own."""
+    with told(file, cls.__name__):
+        file.check(arrays=["x/mean", "x/scale"], meta=["parameters", "attributes", "tables", "members"])
+        own = described([of["net"] for of in file.meta["members"]])
+    check_same_module(file, own, module)  # what it finds is not the file's fault
+    with told(file, cls.__name__):
+        estimator = constructed(file, cls, **({} if module is None else {"module": module}))
+        for name, value in file.meta["attributes"].items():
+            if name in _PLAIN:
+                setattr(estimator, name, value)
+        for name in _ARRAYS:
+            if f"attribute/{name}" in file.arrays:
+                setattr(estimator, name, file.arrays[f"attribute/{name}"])
+        for name, columns in file.meta["tables"].items():
+            if name in _TABLES:
+                frame = {c: file.arrays[f"table/{name}/{c}"] for c in columns}
+                setattr(estimator, name, pd.DataFrame(frame, columns=columns))
+        n_features = count(file.meta["attributes"]["n_features_in_"], "n_features_in_")
+        estimator.predictor_ = _predictor(file, n_features, _n_outputs(estimator), own, module)
+    return estimator
+
+
+def _n_outputs(estimator: InvariantEstimator) -> int | None:
+    """What the fitted attributes ask of the network; None for a regression, whose targets y/mean counts."""
+    if isinstance(estimator, InvariantRegressor):
+        targets = estimator._targets
+        if not isinstance(targets, tuple) or len(targets) > 1:
+            raise ValueError(f"_targets must be () or (number of targets,). Got {targets!r}")
+        return None
+    classes = estimator.classes_
+    if classes.ndim != 1 or len(classes) < 2:
+        raise ValueError(f"classes_ must be two or more classes. Got an array of shape {classes.shape}")
+    return 1 if len(classes) == 2 else len(classes)
+
+
+def _predictor(
+    file: ModelFile, n_features: int, n_outputs: int | None, own: Sequence[Shapes], module: Any
+) -> Predictor:
+    arrays = file.arrays
+
+    def scaler(prefix: str, shapes: Sequence[tuple[int, ...]], may_be_constant: bool) -> Scaler:
+        mean, scale = arrays[f"{prefix}/mean"], arrays[f"{prefix}/scale"]
+        check_scale(prefix, mean, scale, shapes, may_be_constant)
+        return Scaler(mean, scale)
+
+    def aux_scaler(prefix: str, n_aux: int) -> AuxScaler:
+        mean, deviation = arrays[f"{prefix}/mean"], arrays[f"{prefix}/deviation"]
+        check_scale(prefix, mean, deviation, [(), (n_aux,)])  # one for the matrix, or one per column
+        return AuxScaler(torch.from_numpy(mean), torch.from_numpy(deviation))
+
+    of_series = [(n_features, 1)] if own else []  # per channel
+    x = scaler("x", [*of_series, (n_features,)], may_be_constant=True)
+    if not file.meta["members"]:
+        raise ValueError("there is no network in it")
+    if n_outputs is None:
+        n_outputs = arrays["y/mean"].size
+    if not own:
+        members, n_inputs = _members(file, n_outputs)
+    else:
+        members = [read_module(file, i, shapes, module, n_outputs) for i, shapes in enumerate(own)]
+        n_inputs = n_features + (arrays["aux/mean"].size if "aux/mean" in arrays else 0)  # nobody else knows
+    y = scaler("y", [(n_outputs,)], may_be_constant=False) if "y/mean" in arrays else None
+    n_aux = n_inputs - n_features  # columns that the predictor reads beside x
+    if n_aux < 0 or (n_aux > 0) != ("aux/mean" in arrays):
+        raise ValueError(f"its network reads {n_inputs} columns, of which {n_features} are features")
+    aux = aux_scaler("aux", n_aux) if n_aux else None
+    rho = None
+    if "rho" in file.meta:
+        of = file.meta["rho"]
+        numbers = {name: count(of[name], f"rho's {name}") for name in ("n_aux", "n_environments", "hidden")}
+        reads_x, rho_net = of["reads_x"], AuxNetwork(**numbers)
+        if not isinstance(reads_x, bool) or rho_net.n_environments < 2:
+            raise ValueError(f"rho must divide rows into two or more environments. Got {of}")
+        parameters = _tensors(arrays, "rho", rho_net.shapes, "rho")
+        rho = Rho(rho_net, parameters, aux_scaler("rho-aux", rho_net.n_aux - n_features * reads_x), reads_x)
+    return Predictor(x, tuple(members), y, aux, rho)
+
+
+def _members(file: ModelFile, n_outputs: int) -> tuple[list[Member], int]:
+    """irmtv's own networks, and how many columns they read."""
+    members, nets = [], []
+    for i, of in enumerate(file.meta["members"]):
+        net = _net(of["net"])
+        nets.append(net)
+        parameters = _tensors(file.arrays, f"member{i}", net.shapes, f"member {i}")
+        members.append(Member(net, parameters, {}, int(of["step"])))
+    n_inputs = nets[0].widths[0]
+    if any((net.widths[0], net.n_outputs) != (n_inputs, n_outputs) for net in nets):
+        found = [net.widths for net in nets]
+        raise ValueError(f"its networks must have one number of inputs and {n_outputs} outputs. Got widths {found}")
+    return members, n_inputs
+
+
+def _tensors(
+    arrays: Mapping[str, NDArray[Any]], prefix: str, shapes: Mapping[str, tuple[int, ...]], what: str
+) -> dict[str, torch.Tensor]:
+    """The parameters of one network, (1, ...) each: of one run."""
+    start = f"{prefix}/"
+    found = {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+    if {name: v.shape for name, v in found.items()} != {name: (1, *shape) for name, shape in shapes.items()}:
+        got = {name: v.shape[1:] for name, v in found.items()}
+        raise ValueError(f"{what} has parameters {got} for a network of {dict(shapes)}")
+    if any(v.dtype.kind != "f" for v in found.values()):
+        raise ValueError(f"{what} has parameters that are not floating point")
+    return {name: torch.from_numpy(v) for name, v in found.items()}
+
+
+def check_scale(
+    name: str, mean: NDArray[Any], scale: NDArray[Any], shapes: Sequence[tuple[int, ...]], may_be_constant: bool = False
+) -> None:
+    """Raise unless v -> (v - mean) / scale can be computed for columns of one of these shapes."""
+    if mean.shape not in shapes or scale.shape != mean.shape:
+        raise ValueError(f"{name}/mean and its scale must have the shape {shapes[-1]}. Got {mean.shape}, {scale.shape}")
+    usable = (scale > 0) & (np.isfinite(scale) | may_be_constant)  # a constant feature has scale inf, so that z = 0
+    if mean.dtype.kind != "f" or scale.dtype.kind != "f" or not np.isfinite(mean).all() or not usable.all():
+        raise ValueError(f"{name}/mean must be finite and its scale above 0. Got {mean.tolist()}, {scale.tolist()}")
+
+
+def count(value: Any, name: str) -> int:
+    """`value`, if it is a whole number of at least 1."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1. Got {value!r}")
+    return value
+
+
+def _net(of: Mapping[str, Any]) -> MLP:
+    if of["type"] != "mlp":
+        raise ValueError(f"its network is a {of['type']!r}")
+    widths = tuple(count(n, "a width") for n in of["widths"])
+    if len(widths) < 2:
+        raise ValueError(f"its network has the widths {widths}")
+    return MLP(widths[0], widths[1:-1], widths[-1])
