@@ -14,6 +14,7 @@ from torch import Tensor
 from irmtv.core.types import Task
 from irmtv.datasets.adult import adult_task
 from irmtv.datasets.control import make_control
+from irmtv.datasets.house_prices import house_prices_task
 from irmtv.datasets.selection_bias import make_selection_bias
 from irmtv.datasets.simulation import make_simulation, population_accuracy, simulation_limit
 
@@ -62,4 +63,5 @@ DATASETS: Mapping[str, DataSet] = {
     "control": DataSet(make_control),
     "selection-bias": DataSet(make_selection_bias),
     "adult": DataSet(adult_task),
+    "house-prices": DataSet(house_prices_task),
 }

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from irmtv._version import __version__
+from irmtv.cli import data
 
 if TYPE_CHECKING:
     from irmtv.experiments import Report
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(data.app, name="data")
 
 
 def _version(asked: bool) -> None:
@@ -242,10 +244,6 @@ def main() -> None:
     """Entry point: a user's mistake is one line on standard error and exit code 2, not a traceback."""
     try:
         app()
-    except ValueError as error:
+    except (ValueError, FileNotFoundError, ConnectionError) as error:  # the last two: files of data sets
         print(f"irmtv: {error}", file=sys.stderr)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

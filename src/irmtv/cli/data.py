@@ -1,0 +1,192 @@
+"""`irmtv data`: which data sets there are, where their files are looked for, and whether these are whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from irmtv.datasets.sources import Checked, Found, Source
+
+app = typer.Typer(help="The data sets: which there are, where they are looked for, whether they are whole.")
+
+DataHome = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-home", help="Folder that holds the files; else that of IRMTV_DATA, else the cache of downloads."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.callback(no_args_is_help=True)
+def _root() -> None:
+    pass
+
+
+@app.command("list")
+def list_data(data_home: DataHome = None, as_json: AsJson = False) -> None:
+    """The data sets: rows, licence, where they were found, what they are."""
+    from irmtv.datasets.sources import SOURCES, look  # here, so that --help need not load torch
+
+    found = [look(source, data_home) for source in SOURCES.values()]
+    if as_json:
+        _print_json([_summary(f) for f in found])
+        return
+    for f in found:
+        s = f.source
+        rows = "rows vary" if s.rows is None else f"{s.rows:,} rows"
+        _print(f"{s.name:18s} {rows:14s} {s.licence:14s} {f.where}")
+        _print(f"{'':18s} {s.title}")
+    _print("\nirmtv data path NAME: where its files belong; irmtv data check: whether the files are whole")
+
+
+@app.command("path")
+def path_of_data(
+    name: Annotated[str | None, typer.Argument(help="One data set; without a name: all.")] = None,
+    data_home: DataHome = None,
+    as_json: AsJson = False,
+) -> None:
+    """The folder in which the files are looked for, and those that were found."""
+    from irmtv.datasets.sources import data_folder, look
+
+    folder = data_folder(data_home)
+    found = [look(source, data_home) for source in _chosen([name] if name is not None else [])]
+    if as_json:
+        where = {"folder": str(folder.path), "said_by": folder.said_by}
+        _print_json({**where, "data_sets": [_summary(f) for f in found]})
+        return
+    _print(f"{folder.path} ({folder.said_by})")
+    for f in found:
+        _print(f.source.name)
+        for file, path in zip(f.source.files, f.paths, strict=True):
+            _print(f"    {file.name}: {path if path is not None else 'not here'}")
+        if not f.here:
+            _print(f"    {f.advice}")
+
+
+@app.command("check")
+def check_data(
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; without a name: all that are here.")] = None,
+    data_home: DataHome = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the files through their loaders: whole, the source's, the right number of rows? Exit code 1 if not.
+
+    Nothing is downloaded.
+    """
+    from irmtv.datasets.sources import check, data_folder, look
+
+    folder, chosen = data_folder(data_home), _chosen(names or [])
+    done: list[Checked] = []
+    for source in chosen:
+        if names or any(path is not None for path in look(source, data_home).paths):
+            _note(f"reading {source.name} ...")
+            done.append(check(source, data_home))
+    if as_json:
+        _print_json([_verdict(c) for c in done])
+    else:
+        for c in done:
+            _print_check(c)
+    if not done:
+        _note(
+            f"irmtv: no data set is in {folder.path} ({folder.said_by}), so there was nothing to check. "
+            "irmtv data path says which files belong there."
+        )
+    if not done or not all(c.good for c in done):
+        raise typer.Exit(1)
+
+
+@app.command("celeba-features")
+def celeba_features(
+    images: Annotated[Path, typer.Option(help="Folder of the aligned images, 000001.jpg and so on.")],
+    attributes: Annotated[Path, typer.Option(help="CelebA's attribute table: list_attr_celeba.txt or a CSV of it.")],
+    out: Annotated[Path, typer.Option("--out", help="The CSV that is written.")],
+    network: Annotated[
+        Path | None, typer.Option(help="ResNet18 without its last layer, as ONNX; else torchvision's is used.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Images that go through the network together.")] = 64,
+) -> None:
+    """Make the file of CelebA features from images: one line of 512 numbers each, and the attributes."""
+    from irmtv.datasets.celeba_builder import build_celeba_features
+    from irmtv.progress import ProgressBar
+
+    try:
+        with ProgressBar("celeba-features", console=Console(stderr=True, highlight=False)) as bar:
+            rows = build_celeba_features(
+                images,
+                attributes,
+                network,
+                out,
+                batch_size=batch_size,
+                progress=lambda done, total: bar.at(done / max(total, 1), f"{done:,} of {total:,} images"),
+            )
+    except KeyboardInterrupt:
+        _note("irmtv: stopped.")
+        raise typer.Exit(130) from None
+    _note(f"{rows:,} rows")
+    _note(f"written: {out}")
+
+
+def _chosen(names: list[str]) -> list[Source]:
+    from irmtv.datasets.sources import SOURCES, get_source
+
+    return [get_source(name) for name in dict.fromkeys(names)] or list(SOURCES.values())
+
+
+def _summary(found: Found) -> dict[str, Any]:
+    source = found.source
+    return {
+        "name": source.name,
+        "title": source.title,
+        "rows": source.rows,
+        "licence": source.licence,
+        "source": source.source,
+        "citation": source.citation,
+        "loader": f"irmtv.datasets.{source.loader}",
+        "here": found.here,
+        "files": [
+            {"name": file.name, "path": None if path is None else str(path), "url": file.url, "sha256": file.sha256}
+            for file, path in zip(source.files, found.paths, strict=True)
+        ],
+    }
+
+
+def _verdict(checked: Checked) -> dict[str, Any]:
+    return {
+        "name": checked.found.source.name,
+        "good": checked.good,
+        "problem": checked.problem,
+        "n_train": checked.n_train,
+        "n_test": checked.n_test,
+        "files": [
+            {"name": f.file.name, "path": str(f.path), "original": f.original, "note": f.note} for f in checked.files
+        ],
+    }
+
+
+def _print_check(checked: Checked) -> None:
+    name = checked.found.source.name
+    if checked.problem is not None:
+        _print(f"{name}: WRONG. {checked.problem}")
+    else:
+        _print(f"{name}: good, {checked.n_train:,} training rows and {checked.n_test:,} test rows")
+    for f in checked.files:
+        _print(f"    {f.path}: {f.note}")
+
+
+def _print(text: str) -> None:
+    """Results: to standard output, as they are, in whole lines, so that a path can be copied."""
+    Console(highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+def _note(text: str) -> None:
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
