@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,8 +19,10 @@ import torch
 
 from irmtv.core.types import Runs, Task
 from irmtv.datasets import DATASETS
+from irmtv.engine.nets import MLP, Net
 from irmtv.engine.settings import check_tasks, resolve_settings
 from irmtv.experiments.spec import Method, Spec
+from irmtv.networks import make_network
 from irmtv.objectives import OBJECTIVES
 
 NUMBERS = 3  # raised when the same settings give other numbers: a generator or the training itself has changed
@@ -92,6 +95,8 @@ def members(
     combinations = method.combinations(spec.training)
     resolved = [_resolved(method, keywords) for keywords in combinations]
     arguments = DATASETS[spec.data.name].arguments(spec.data.arguments_of(setting))
+    network = method.network_of(spec.training)
+    named = {} if network is None else {"network": network}  # keys from before there were names stay as they are
     for r in repetitions:
         for c, (keywords, settings) in enumerate(zip(combinations, resolved, strict=True)):
             for part in parts:
@@ -102,6 +107,7 @@ def members(
                     "objective": method.objective,
                     "environments": INFERENCE if method.environments == "inferred" else "given",
                     "settings": settings,
+                    **named,
                     "snapshot_every": spec.training.snapshot_every,
                     "dtype": spec.training.dtype,
                     "seed": spec.seeds[r],
@@ -163,6 +169,7 @@ def _check_task(spec: Spec, setting: str, method: Method, task: Task) -> None:
         task = replace(task, train=replace(task.train, environment=codes, names=names))
     combinations = method.combinations(spec.training)
     objective = OBJECTIVES[method.objective]
+    network_for(spec, method, task)
     settings = [resolve_settings(objective, Runs(), keywords, {}, n_tasks=1)[0] for keywords in combinations]
     try:
         check_tasks([task], objective, settings)
@@ -173,12 +180,31 @@ def _check_task(spec: Spec, setting: str, method: Method, task: Task) -> None:
 def _runs_per_group(spec: Spec, method: Method, task: Task, device: str) -> int:
     """As many as train well together, fewer where the states of all their snapshots would fill the memory."""
     parameters, snapshots = 0, 0
+    net = network_for(spec, method, task)
     for combination in method.combinations(spec.training):
         widths = [task.train.x[0].numel(), *combination["hidden"], task.n_outputs]
-        parameters = max(parameters, sum((a + 1) * b for a, b in pairwise(widths)))
+        own = sum((a + 1) * b for a, b in pairwise(widths)) if net is None else sum(map(math.prod, net.shapes.values()))
+        parameters = max(parameters, own)
         snapshots = max(snapshots, combination["steps"] // spec.training.snapshot_every + 2)
     size = 8 if spec.training.dtype == "float64" else 4
     return max(1, min(RUNS_PER_GROUP[device], STATE_BYTES // (parameters * snapshots * size)))
+
+
+def network_for(spec: Spec, method: Method, task: Task) -> Net | None:
+    """The network that a method names, for these data; None where `hidden` describes one for a table."""
+    name = method.network_of(spec.training)
+    if name is None:
+        hidden = {tuple(combination["hidden"]) for combination in method.combinations(spec.training)}
+        return flat(task, hidden.pop()) if task.train.x.ndim > 2 and len(hidden) == 1 else None
+    try:
+        return make_network(name, task.train.x.shape[1:], task.n_outputs)
+    except ValueError as error:
+        raise ValueError(f"method {method.label!r}: {error}") from None
+
+
+def flat(task: Task, hidden: Sequence[int] = ()) -> MLP:
+    """The network that `hidden` describes, for series: it reads them as one long row."""
+    return MLP(task.train.x[0].numel(), hidden, task.n_outputs)
 
 
 def environment_names(spec: Spec, task: Task) -> list[str]:

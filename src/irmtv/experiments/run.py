@@ -32,8 +32,10 @@ from irmtv.experiments.plan import (
     STATISTICS,
     Member,
     Work,
+    flat,
     fold_names,
     left_out_names,
+    network_for,
     plan,
 )
 from irmtv.experiments.spec import Spec
@@ -184,7 +186,7 @@ class _Tasks:
         n = len(parts)
         labelled = infer_environments(
             list(parts.values()), [seed] * n, [_aux(whole)] * n, [0] * n,
-            device=self.device, dtype=self.dtype, **INFERENCE,
+            net=flat(whole) if whole.train.x.ndim > 2 else None, device=self.device, dtype=self.dtype, **INFERENCE,
         )  # fmt: skip
         return dict(zip(parts, labelled, strict=True))
 
@@ -206,11 +208,13 @@ def _train_group(
     )
     # plain risk minimisation is compared with models of single environments, for the rule "invariance"
     compared = work.kind == "folds" and method.objective == "erm" and 1 < len(tasks[0].train.names) <= MOST_OWN
+    net = network_for(spec, method, tasks[0])
     with divergence_is_recorded():
         fitted = train(
             tasks,
             method.objective,
             runs,
+            net=net,
             snapshot_every=spec.training.snapshot_every,
             select="iid" if compared else "fixed",
             keep_states=work.kind == "all",  # test results of every snapshot
@@ -230,7 +234,7 @@ def _train_group(
         for r, d in enumerate(runs.column("data")):
             arrays[r]["held-out/constant"] = np.array([constants[d], float(len(tasks[d].held_out or ()))])
     if compared:
-        how = {"device": device, "dtype": data.dtype, "snapshot_every": spec.training.snapshot_every}
+        how = {"net": net, "device": device, "dtype": data.dtype, "snapshot_every": spec.training.snapshot_every}
         for r, gains in enumerate(gains_of_own_models(fitted, **how)):
             arrays[r]["held-out/own"] = gains
     if work.kind == "all":

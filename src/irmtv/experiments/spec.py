@@ -28,6 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from irmtv.core.messages import did_you_mean
 from irmtv.experiments.spec_checks import (
     METHOD_KEYS,
+    MLP,
     RULES,
     RUN_KEYWORDS,
     SUMMARIES,
@@ -43,6 +44,7 @@ from irmtv.experiments.spec_checks import (
     invariance_problems,
     label_problems,
     method_problems,
+    network_problems,
     one_value,
     pick,
     pool_problems,
@@ -53,6 +55,7 @@ from irmtv.experiments.spec_checks import (
     summary_problems,
     validated,
 )
+from irmtv.networks import NETWORKS
 from irmtv.objectives import OBJECTIVES
 
 __all__ = ["Data", "Method", "Published", "Selection", "Spec", "SpecError", "Training", "load_spec", "parse_spec"]
@@ -108,6 +111,7 @@ class Training(_Frozen):
     batch_size: int | Literal["auto"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     snapshot_every: int = 100
+    network: str | None = None
 
     @field_validator("*", mode="before")
     @classmethod
@@ -133,6 +137,10 @@ class Method(_Frozen):
     environments: Literal["given", "inferred"] = Field(
         default="given", description='"given", or "inferred": labels from the auxiliary variables, for any objective'
     )
+    network: str | None = Field(
+        default=None,
+        description=f"{MLP!r} or one of {', '.join(map(repr, NETWORKS))}; [training] says it for all methods",
+    )
     settings: dict[str, Any] = Field(default={}, description="a table of settings")
     fixed: dict[str, Any] = Field(
         default={}, description="a table with one value of each grid, such as { warmup = 100 }"
@@ -148,6 +156,19 @@ class Method(_Frozen):
     @classmethod
     def _as_registered(cls, name: str) -> str:
         return OBJECTIVES[name].name  # "a + b" and "a+b" are one
+
+    @field_validator("network")
+    @classmethod
+    def _as_known(cls, name: str | None) -> str | None:
+        known = [MLP, *NETWORKS]
+        if name is not None and name not in known:
+            raise ValueError(f"network must be one of {known}. Got {name!r}.{did_you_mean(name, known)}")
+        return name
+
+    def network_of(self, training: Training) -> str | None:
+        """The network by name; None where `hidden` describes it."""
+        name = self.network or training.network
+        return None if name == MLP else name
 
     @property
     def infers(self) -> bool:
@@ -351,6 +372,9 @@ def parse_spec(text: str, folder: Path | None = None, source: str = "spec") -> S
         objective = OBJECTIVES[method.objective]
         problems += environments_problems(place, objective, method.environments)
         problems += method_problems(place, objective, method.axes, method.fixed, engine, "fixed" in rules)
+        if training is not None:
+            hidden = method.axes.get("hidden", (training.hidden,))
+            problems += network_problems(place, method.network_of(training), hidden)
         if "published" not in raw or published is not None:  # otherwise the table is what is wrong
             problems += published_key_problems(place, method.published, published.results if published else None)
     known = {place: method for place, method in methods.items() if method is not None}

@@ -20,18 +20,21 @@ from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Runs
 from irmtv.datasets import DATASETS
 from irmtv.engine.settings import ENGINE_CHECKS, OTHER_NAMES, resolve_settings
+from irmtv.networks import NETWORKS
 from irmtv.objectives import OBJECTIVES, Objective
 from irmtv.objectives.parameters import warmup_steps
 from irmtv.selection import RULES as SELECTION_RULES
 from irmtv.selection import check_options
 
 RULES = tuple(SELECTION_RULES)
+MLP = "mlp"  # the network that `hidden` describes, for a method where [training] names another
 SUMMARIES = ("train", "iid", "pooled", "mean", "worst")  # columns of the tables, under every rule
 METHOD_KEYS = (
     "objective",
     "label",
     "published",
     "environments",
+    "network",
     "fixed",
 )  # everything else in a method is a setting of its runs
 LIST_VALUED = frozenset({"hidden", "measure"})  # one value of these is itself a list
@@ -49,6 +52,7 @@ TRAINING_CHECKS: Mapping[str, Check] = {
     **RUN_CHECKS,
     "dtype": (lambda v: v in ("float32", "float64"), "'float32' or 'float64'"),
     "snapshot_every": ENGINE_CHECKS["steps"],
+    "network": (lambda v: v is None or v in NETWORKS, f"one of {', '.join(map(repr, NETWORKS))}"),
 }
 
 
@@ -378,6 +382,16 @@ def _own_reference_problems(
         f"{begins}. Add 0 to its grid: penalty_weight = [0, ...]. Or let its warm-up, at whose end the environments "
         f'stand, end at a snapshot: schedule = "annealed", and warmup a multiple of snapshot_every = '
         f"{snapshot_every} above 0."
+    ]
+
+
+def network_problems(place: str, network: str | None, hidden: Sequence[Any]) -> list[str]:
+    """Whether a method with a network by name describes no other one. `hidden`: of all its combinations."""
+    if network is None or all(h == () for h in hidden):
+        return []
+    return [
+        f"{at(place, 'hidden')} must be [] where network is {network!r}, which replaces it. Got "
+        f'{[list(h) for h in hidden]}. Remove it, or give the method network = "{MLP}".'
     ]
 
 
