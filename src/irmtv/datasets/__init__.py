@@ -1,8 +1,14 @@
 """Data sets: generators and loaders that return a :class:`irmtv.core.types.Task`, with a card each."""
 
-from irmtv.datasets.adult import Tables, load_adult
+from irmtv.datasets.adult import load_adult
 from irmtv.datasets.catalogue import DATASETS, DataSet
+from irmtv.datasets.celeba import load_celeba_features
+from irmtv.datasets.celeba_standin import make_celeba_standin
+from irmtv.datasets.cerrado import load_cerrado
 from irmtv.datasets.control import make_control
+from irmtv.datasets.house_prices import load_house_prices
+from irmtv.datasets.landcover import load_landcover
+from irmtv.datasets.landcover_standin import landcover_standin_limit, make_landcover_standin
 from irmtv.datasets.selection_bias import make_selection_bias
 from irmtv.datasets.simulation import (
     expected_worst,
@@ -10,14 +16,22 @@ from irmtv.datasets.simulation import (
     population_accuracy,
     simulation_limit,
 )
+from irmtv.datasets.tables import Tables
 
 __all__ = [
     "DATASETS",
     "DataSet",
     "Tables",
     "expected_worst",
+    "landcover_standin_limit",
     "load_adult",
+    "load_celeba_features",
+    "load_cerrado",
+    "load_house_prices",
+    "load_landcover",
+    "make_celeba_standin",
     "make_control",
+    "make_landcover_standin",
     "make_selection_bias",
     "make_simulation",
     "population_accuracy",

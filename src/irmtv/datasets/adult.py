@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import pandas as pd
@@ -19,16 +18,14 @@ import torch
 from numpy.typing import NDArray
 
 from irmtv.core.losses import Binary
-from irmtv.core.messages import did_you_mean, shown
+from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import count, streams
+from irmtv.datasets.checks import count, one_of, streams
 from irmtv.datasets.fetch import DataFile, find_files
+from irmtv.datasets.tables import Home, Seed, Tables
 
 FitOn = Literal["all", "train"]
 Missing = Literal["level", "nan"]
-Home = str | os.PathLike[str] | None
-Seed = int | np.random.Generator | None
-T = TypeVar("T")
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 FILES = (
@@ -56,26 +53,6 @@ CATEGORIES = ("workclass", "education", "marital-status", "occupation", "relatio
 FEATURES = tuple(c for c in COLUMNS if c in INTEGERS + CATEGORIES)  # race and sex make the subgroups
 SUBGROUPS = ("Black Male", "Black Female", "Non-Black Male", "Non-Black Female")
 TRAINED = ("Black Male", "Non-Black Female")
-
-
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """Raw rows, divided: what scikit-learn takes. The index is the row's number in the files, one after the other."""
-
-    X_train: pd.DataFrame
-    y_train: pd.Series
-    environment_train: pd.Series
-    X_test: pd.DataFrame
-    y_test: pd.Series
-    environment_test: pd.Series
-    name: str = "data"
-    card: Mapping[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return (
-            f"Tables({self.name!r}, {len(self.X_train)} training rows, {len(self.X_test)} test rows, "
-            f"{self.X_train.shape[1]} columns)"
-        )
 
 
 @overload
@@ -158,7 +135,7 @@ def load_adult(
     >>> tables.environment_test.value_counts().to_dict()
     {'Non-Black Male': 30273, 'Non-Black Female': 4628, 'Black Female': 2308, 'Black Male': 793}
     """
-    missing = _one_of("missing", missing, get_args(Missing))
+    missing = one_of("missing", missing, get_args(Missing))
     if not as_frame:
         if missing != "level":
             raise ValueError(
@@ -199,7 +176,7 @@ def adult_task(
     random_state: Seed = None, *, fit_on: FitOn = "all", n_components: float = 0.99, data_home: Home = None
 ) -> Task:
     """:func:`load_adult` for specs, which need a task whatever the arguments are; the parameters are those there."""
-    fit_on = _one_of("fit_on", fit_on, get_args(FitOn))
+    fit_on = one_of("fit_on", fit_on, get_args(FitOn))
     n_components = _components(n_components)
     people = _people(data_home)
     code, train, test = _split(people, random_state)
@@ -356,15 +333,6 @@ _DIFFERS = (
     "give its 59 columns. It draws two thirds of both training subgroups; here of each. Which rows it drew is not "
     "published."
 )
-
-
-def _one_of(name: str, value: Any, known: tuple[T, ...]) -> T:
-    for one in known:
-        if isinstance(value, str) and value == one:
-            return one
-    raise ValueError(
-        f"{name} must be one of {list(known)}. Got {value!r}.{did_you_mean(value, known) or f' Use {known[0]!r}.'}"
-    )
 
 
 def _components(value: Any) -> float:

@@ -13,8 +13,13 @@ from torch import Tensor
 
 from irmtv.core.types import Task
 from irmtv.datasets.adult import adult_task
+from irmtv.datasets.celeba import celeba_task
+from irmtv.datasets.celeba_standin import make_celeba_standin
+from irmtv.datasets.cerrado import load_cerrado
 from irmtv.datasets.control import make_control
 from irmtv.datasets.house_prices import house_prices_task
+from irmtv.datasets.landcover import load_landcover
+from irmtv.datasets.landcover_standin import make_landcover_standin
 from irmtv.datasets.selection_bias import make_selection_bias
 from irmtv.datasets.simulation import make_simulation, population_accuracy, simulation_limit
 
@@ -64,4 +69,9 @@ DATASETS: Mapping[str, DataSet] = {
     "selection-bias": DataSet(make_selection_bias),
     "adult": DataSet(adult_task),
     "house-prices": DataSet(house_prices_task),
+    "celeba-features": DataSet(celeba_task),
+    "celeba-standin": DataSet(make_celeba_standin),
+    "landcover": DataSet(load_landcover, iid=("iid",)),
+    "landcover-standin": DataSet(make_landcover_standin, iid=("iid",)),
+    "cerrado": DataSet(load_cerrado, iid=("iid",)),
 }

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from irmtv.core.messages import did_you_mean
+
+T = TypeVar("T")
 
 
 def count(name: str, value: Any, least: int = 1, reason: str = "") -> int:
@@ -49,3 +53,13 @@ def segment_names(k: int) -> tuple[str, ...]:
     cuts = [f"{s / k:g}" for s in range(1, k)]
     middle = [f"{low}<=t<{high}" for low, high in pairwise(cuts)]
     return (f"t<{cuts[0]}", *middle, f"t>={cuts[-1]}")
+
+
+def one_of(name: str, value: Any, known: tuple[T, ...]) -> T:
+    """The value, or an error that names the known ones."""
+    for one in known:
+        if isinstance(value, str) and value == one:
+            return one
+    raise ValueError(
+        f"{name} must be one of {list(known)}. Got {value!r}.{did_you_mean(value, known) or f' Use {known[0]!r}.'}"
+    )

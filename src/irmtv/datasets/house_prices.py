@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from irmtv.core.losses import Squared
 from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.adult import Home, Seed, Tables, _one_of
-from irmtv.datasets.checks import streams
+from irmtv.datasets.checks import one_of, streams
 from irmtv.datasets.fetch import DataFile, find_files
 from irmtv.datasets.sources import SOURCES
+from irmtv.datasets.tables import Home, Seed, Tables
 
 Scaling = Literal["train", "all", "year", "minmax", "none"]
 Target = Literal["year", "train"]
@@ -163,8 +163,8 @@ def house_prices_task(
     random_state: Seed = None, *, scaling: Scaling = "train", target: Target = "year", data_home: Home = None
 ) -> Task:
     """:func:`load_house_prices` for specs, which need a task always; the parameters are those there."""
-    scaling = _one_of("scaling", scaling, get_args(Scaling))
-    target = _one_of("target", target, get_args(Target))
+    scaling = one_of("scaling", scaling, get_args(Scaling))
+    target = one_of("target", target, get_args(Target))
     _check_seed(random_state)
     houses, segment, train, test = _split(data_home)
     year = houses[YEAR].to_numpy(np.int64)  # (N,)

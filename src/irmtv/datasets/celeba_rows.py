@@ -1,0 +1,234 @@
+"""Which rows of CelebA are trained and tested on: what the features of the images and their stand-in share.
+
+The target (Smiling) and the spurious attribute (Male) agree where a face that smiles is a man's, or one that does not
+is a woman's. How often they agree is what shifts:
+
+| part     | rows   | agreement, in equal parts |
+|----------|--------|---------------------------|
+| training | 40,000 | 0.999, 0.8                |
+| test     | 20,000 | 0.01, 0.2, 0.8, 0.999     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from irmtv.core.losses import Binary
+from irmtv.core.types import Rows, Task
+from irmtv.datasets.celeba_attributes import SPURIOUS, TARGET
+from irmtv.datasets.checks import count, one_of, streams
+from irmtv.datasets.tables import Seed
+
+Environment = Literal["gender", "agreement"]
+Share = Literal["half", "natural"]
+Integers = NDArray[np.int64]
+Singles = NDArray[np.float32]
+
+N_TRAIN, N_TEST = 40_000, 20_000
+TRAIN_AGREEMENT = (0.999, 0.8)
+TEST_AGREEMENT = (0.01, 0.2, 0.8, 0.999)
+GENDERS = ("Female", "Male")
+LEAST_TRAIN, LEAST_TEST = 2 * len(TRAIN_AGREEMENT), 2 * len(TEST_AGREEMENT)
+# what rows are drawn from, in the order of the pools' codes
+KINDS: Mapping[Share, tuple[str, ...]] = {
+    "half": ("women who do not smile", "men who smile", "men who do not smile", "women who smile"),
+    "natural": ("rows where both attributes agree", "rows where they do not"),
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of both parts, and the environment of each as a code into the agreements. No row is in both."""
+
+    train: Integers  # (n_train,)
+    train_code: Integers  # (n_train,) into TRAIN_AGREEMENT
+    test: Integers  # (n_test,)
+    test_code: Integers  # (n_test,) into TEST_AGREEMENT
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a user may choose about the rows, checked."""
+
+    environment: Environment
+    smiling_share: Share
+    n_train: int | None  # None: the paper's, or as many as there are rows for
+    n_test: int | None
+
+
+def choices(environment: Any, smiling_share: Any, n_train: Any, n_test: Any) -> Choices:
+    """The parameters that loader and stand-in share, or an error that names the wrong one."""
+    return Choices(
+        one_of("environment", environment, get_args(Environment)),
+        one_of("smiling_share", smiling_share, get_args(Share)),
+        None if n_train is None else count("n_train", n_train, LEAST_TRAIN, "two rows per environment"),
+        None if n_test is None else count("n_test", n_test, LEAST_TEST, "two rows per environment"),
+    )
+
+
+def draw_split(y: NDArray[Any], spurious: NDArray[Any], random_state: Seed, chosen: Choices) -> Split:
+    """Draw both parts, without replacement.
+
+    Parameters
+    ----------
+    y, spurious : (N,) arrays of 0 and 1
+        Of every row there is.
+    random_state : int, numpy Generator or None
+        Which rows. Those for training do not depend on how many are drawn for the test.
+    chosen : Choices
+        ``n_train`` and ``n_test``: None for the paper's 40,000 and 20,000, or, where there are too few rows of a
+        kind, as many as there can be, two to one where both are None.
+        ``smiling_share``: "half" of every environment, or as many as come with rows drawn by their agreement
+        ("natural").
+
+    Returns
+    -------
+    Split
+        In the order of the environments, and of the rows in each.
+
+    Examples
+    --------
+    >>> y, male = np.array([0, 0, 1, 1] * 100), np.array([0, 1] * 200)
+    >>> split = draw_split(y, male, 0, choices("gender", "half", 40, 40))
+    >>> [float((y == male)[split.test[split.test_code == e]].mean()) for e in range(4)]
+    [0.0, 0.2, 0.8, 1.0]
+    """
+    disagree = (y != spurious).astype(np.int64)
+    pool = 2 * disagree + y.astype(np.int64) if chosen.smiling_share == "half" else disagree  # (N,)
+    there = np.bincount(pool, minlength=len(KINDS[chosen.smiling_share]))  # rows by pool
+    left = [np.flatnonzero(pool == k) for k in range(len(there))]
+    parts: list[Integers] = []
+    wanted_of_both = _wanted(*_sizes(there, chosen), chosen.smiling_share)
+    for stream, wanted in zip(streams(random_state), wanted_of_both, strict=True):
+        left = [stream.permutation(members) for members in left]
+        drawn = []
+        for by_pool in wanted:
+            pairs = list(zip(left, by_pool, strict=True))
+            drawn.append(np.sort(np.concatenate([members[:n] for members, n in pairs])))
+            left = [members[n:] for members, n in pairs]
+        parts += [np.concatenate(drawn), np.repeat(np.arange(len(drawn)), [len(rows) for rows in drawn])]
+    return Split(*parts)
+
+
+def celeba_rows_task(
+    features: Callable[[Integers], Singles],
+    y: NDArray[Any],
+    spurious: NDArray[Any],
+    aux: NDArray[Any],
+    split: Split,
+    environment: Environment,
+    name: str,
+    card: dict[str, Any],
+) -> Task:
+    """The task of a split; features, asked for by row number, are standardised on the training rows."""
+    from sklearn.preprocessing import StandardScaler  # takes time to import, and only this needs it
+
+    scaler = StandardScaler()
+    x_train = scaler.fit_transform(features(split.train))  # (n_train, D); what does not vary becomes 0
+    x_test = scaler.transform(features(split.test))  # (n_test, D)
+
+    def rows(x: Singles, index: Integers, code: Integers, names: tuple[str, ...]) -> Rows:
+        target = torch.from_numpy(y[index].astype(np.float32))
+        return Rows(
+            torch.from_numpy(x), target, torch.from_numpy(code), torch.from_numpy(aux[index].astype(np.float64)), names
+        )
+
+    test_names = agreement_names(TEST_AGREEMENT)
+    code, names = split.train_code, agreement_names(TRAIN_AGREEMENT)
+    if environment == "gender":
+        code, names = spurious[split.train].astype(np.int64), GENDERS
+    counts = {
+        "n_train": dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)),
+        "n_test": dict(zip(test_names, np.bincount(split.test_code, minlength=len(test_names)).tolist(), strict=True)),
+    }
+    return Task(
+        rows(x_train, split.train, code, names),
+        Binary(),
+        test=rows(x_test, split.test, split.test_code, test_names),
+        name=name,
+        card={**card, **counts, **shared_card(environment)},
+    )
+
+
+def agreement_names(agreements: tuple[float, ...]) -> tuple[str, ...]:
+    """
+    >>> agreement_names(TRAIN_AGREEMENT)
+    ('agreement=0.999', 'agreement=0.8')
+    """
+    return tuple(f"agreement={p:g}" for p in agreements)
+
+
+def shared_card(environment: Environment) -> dict[str, Any]:
+    """What is true of the images' features and of the stand-in."""
+    return {
+        "target": TARGET,
+        "spurious": SPURIOUS,
+        "environment": environment,
+        "train_agreement": TRAIN_AGREEMENT,
+        "test_agreement": TEST_AGREEMENT,
+        "shift": (
+            f"How often {TARGET} and {SPURIOUS} agree: in 0.999 and 0.8 of the two halves of the training rows, in "
+            "0.01, 0.2, 0.8 and 0.999 of the four parts of the test rows. A face's smile tells the same everywhere."
+        ),
+        "looks_at_test": "Nothing: the features were standardised by the training rows.",
+    }
+
+
+def _wanted(n_train: int, n_test: int, share: Share) -> tuple[Integers, Integers]:
+    """How many rows each environment takes of each pool: (2, pools) for training and (4, pools) for the test."""
+
+    def by_pool(n: int, agreements: tuple[float, ...]) -> Integers:
+        size = np.diff(np.arange(len(agreements) + 1) * n // len(agreements))  # (E,) as equal as can be
+        agree = np.rint(np.array(agreements) * size).astype(np.int64)  # (E,)
+        if share == "natural":
+            return np.stack([agree, size - agree], axis=1)
+        smiling_men = agree // 2
+        smiling_women = size // 2 - smiling_men
+        return np.stack([agree - smiling_men, smiling_men, size - agree - smiling_women, smiling_women], axis=1)
+
+    return by_pool(n_train, TRAIN_AGREEMENT), by_pool(n_test, TEST_AGREEMENT)
+
+
+def _sizes(there: Integers, chosen: Choices) -> tuple[int, int]:
+    """Training and test rows: those asked for, else the paper's, else the most that there are rows for."""
+    ratio = N_TRAIN // N_TEST
+    if chosen.n_train is not None:
+        least, most = (LEAST_TEST, N_TEST) if chosen.n_test is None else (chosen.n_test, chosen.n_test)
+    else:
+        least, most = (max(LEAST_TRAIN, ratio * LEAST_TEST) if chosen.n_test is None else LEAST_TRAIN), N_TRAIN
+
+    def sizes(k: int) -> tuple[int, int]:  # k test rows where those for training are given, else k training rows
+        if chosen.n_train is not None:
+            return chosen.n_train, k
+        return k, k // ratio if chosen.n_test is None else chosen.n_test
+
+    def needed(k: int) -> Integers:  # by pool
+        train, test = _wanted(*sizes(k), chosen.smiling_share)
+        total: Integers = train.sum(axis=0) + test.sum(axis=0)
+        return total
+
+    def enough(k: int) -> bool:
+        return bool((needed(k) <= there).all())
+
+    if enough(most):
+        return sizes(most)
+    if not enough(least):
+        kinds = zip(KINDS[chosen.smiling_share], needed(least), there, strict=True)
+        short = " and ".join(f"{n:,} {kind} ({t:,} are there)" for kind, n, t in kinds if n > t)
+        asked = " and ".join(p for p in ("n_train", "n_test") if getattr(chosen, p) is not None)
+        raise ValueError(
+            f"{asked or 'the images'} must leave enough rows of each kind to draw from: {sizes(least)[0]:,} training "
+            f"and {sizes(least)[1]:,} test rows take {short}. "
+            f"{f'Lower {asked}, or take' if asked else 'Take'} a file of more images."
+        )
+    good, bad = least, most  # the most rows that can be had, by bisection
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if enough(middle) else (good, middle)
+    return sizes(good)
