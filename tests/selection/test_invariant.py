@@ -34,7 +34,7 @@ def test_erm_is_kept_where_it_is_invariant():
     assert (verdict.index, verdict.outcome) == (0, "erm-invariant")
     f = verdict.figures
     assert f["price"] == 0 and f["gain_kept"] == pytest.approx(1) and f["p"] == f["p_erm"]
-    assert (f["candidates"], f["passing"], f["p_confirmed"]) == (2, 2, None)
+    assert (f["candidates"], f["passing"], f["not_paying"], f["p_confirmed"]) == (2, 1, 1, None)
     assert "plain risk minimisation is kept: it passes" in verdict.message
 
 
@@ -117,9 +117,9 @@ def test_a_model_that_predicts_next_to_nothing_is_not_taken():
     found = invariance(records)
     assert (found.index, found.outcome) == (0, "none-found")
     assert found.figures["p_nearest"] is None and "nearest" not in found.message  # of those that predict anything
-    assert invariance(records, min_gain=0.1).index == 1
-    assert invariance(records, min_gain=0.1).figures["gain_kept"] == pytest.approx(0.1 / 0.6)
-    assert invariance(records, min_gain=0.0).figures["passing"] == 2
+    assert invariance(records, min_gain=0.1, max_price=9).index == 1
+    assert invariance(records, min_gain=0.1, max_price=9).figures["gain_kept"] == pytest.approx(0.1 / 0.6)
+    assert invariance(records, min_gain=0.0, max_price=9).figures["passing"] == 2
 
 
 @pytest.mark.parametrize("min_gain", [0.0, 0.2, 1.0])
@@ -193,10 +193,13 @@ def test_figures_agree_with_each_other(seed, environments, test):
     useful = records.constant - risk >= DEFAULTS["min_gain"] * gain
     useful[:2] = False  # plain risk minimisation
     passing = useful & (p >= 0.01)
+    pooled = records.pooled()
+    dear = too_dear(pooled.risk.numpy(), risk, records)
     if must_pay:
-        dearer = not_below_erm(extrapolated_risk(records.pooled(), "risks", 10, 0.5).numpy(), risk, records)
-        assert f["not_paying"] == int((passing & dearer).sum())
-        passing &= ~dearer
+        dear |= not_below_erm(extrapolated_risk(pooled, "risks", 10, 0.5).numpy(), risk, records)
+    if verdict.outcome != "none-found":  # else slopes may have added theirs
+        assert f["not_paying"] == int((passing & dear).sum())
+    passing &= ~dear
     assert f["passing"] == int(passing.sum())
     assert f["p_nearest"] == pytest.approx(p[useful].max())
     score = extrapolated_risk(records.pooled(), test, DEFAULTS["reach"], DEFAULTS["slack"]).numpy()
@@ -214,9 +217,18 @@ def test_figures_agree_with_each_other(seed, environments, test):
     assert verdict.message.endswith(".") and "nan" not in verdict.message
 
 
+def of_erm(values, risk, records):
+    return values[np.where(records.reference.numpy(), risk, np.inf).argmin()]
+
+
 def not_below_erm(further_out, risk, records):
-    best = np.where(records.reference.numpy(), risk, np.inf).argmin()
-    return further_out >= further_out[best]
+    return further_out >= of_erm(further_out, risk, records)
+
+
+def too_dear(risks, risk, records):
+    """Worst risk above ERM's worst + 1.5 times how far its risks lie apart."""
+    erm = of_erm(risks, risk, records)
+    return risks.max(1) > erm.max() + 1.5 * (erm.max() - erm.min())
 
 
 def confirmed_by_hand(records, test, must_pay=False):
@@ -255,6 +267,7 @@ def confirmed_by_hand(records, test, must_pay=False):
         if not (known & erm).any() or not (known & ~erm).any():
             return None
         passing = known & ~erm & (gain >= DEFAULTS["min_gain"] * max(0, gain[known & erm].max())) & (p >= 0.01)
+        passing &= ~too_dear((share * risk[start::2]).sum(0), mean_risk, records)
         if must_pay:
             passing &= ~not_below_erm(mean_risk + 10 * spread(m, var, 0.5).numpy(), mean_risk, records)
         halves.append((p, np.where(passing, score, np.inf).argmin() if passing.any() else None))
@@ -359,6 +372,24 @@ def test_equal_slopes_must_pay_where_slopes_decide_alone(dearer, taken):
         )
     alone = invariance(records, test="slopes")  # who asks for slopes gets slopes
     assert (alone.index, alone.outcome, alone.figures["not_paying"]) == (1, "invariant-found", 0)
+
+
+@pytest.mark.parametrize(("worst", "price", "taken"), [(0.79, 1.45, True), (0.81, 1.55, False)])
+def test_a_candidate_must_not_cost_too_much(worst, price, taken):
+    """ERM's risks 0.3 and 0.5: by 0.2 apart, so 1.5 times that beyond 0.5 is 0.8."""
+    records = written([ERM, [worst, worst]], SE, slope=[ASKEW, [0.0, 0.0]], slope_se=SE, constant=1.5)
+    verdict = invariance(records)
+    assert (verdict.index, verdict.outcome) == ((1, "invariant-found") if taken else (0, "none-found"))
+    if taken:
+        assert verdict.figures["pays_at"] == pytest.approx(price)
+    else:
+        assert verdict.figures["not_paying"] == 1
+        assert verdict.message.endswith(
+            "1 pass, but cost so much in every environment that they pay only where the next one lies further out by "
+            "more than 1.5 times what these lie apart. The environments may differ in noise or base rate."
+        )
+    assert invariance(records, max_price=2).outcome == "invariant-found"
+    assert invariance(records, max_price=1).outcome == "none-found"
 
 
 def test_the_risks_of_very_many_environments_are_told_by_their_range():

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.losses import Loss
-from irmtv.core.messages import check_length, check_positive, shown
+from irmtv.core.messages import check_length, check_positive, shown, users_stacklevel
 from irmtv.core.types import Rows, Runs, Task
 from irmtv.crossfit import fold_of_rows
 from irmtv.engine import FittedRuns, train
@@ -35,6 +35,7 @@ from irmtv.estimators.columns import (
     check_environments,
     is_column_name,
     labels_by_name,
+    of_some,
     refuse_lazy,
     split,
     warn_of_copies,
@@ -120,6 +121,8 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any, present: Predictor | None = None
     ) -> Prepared:
         """Check everything, scale, and make a task of it. `present` is the model that a warm start goes on from."""
+        if present is None:  # a fit that fails leaves no model: attributes of two tables do not go together
+            self.__dict__.pop("predictor_", None)
         objective = chosen_objective(
             self.objective,
             environment is not None or self.environment is not None,
@@ -170,10 +173,17 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return Prepared(Task(rows, loss, n_outputs, name=type(self).__name__), x_scaler, y_scaler, objective)
 
     def _with_environment(self, rows: Rows, labels: Any, objective: Objective) -> Rows:
+        """Rows that count, with their environments. A row of weight 0 is as if it were not there."""
         check_positive(self.min_rows, "min_rows")
+        n_rows, counted = len(rows), None
+        if rows.weight is not None:
+            counted = rows.weight.nonzero().squeeze(1)
+            rows = rows.take(counted)
         if labels is None:
             return rows
-        codes, names = factorize(as_labels(labels), "environment", len(rows))
+        codes, names = factorize(as_labels(labels), "environment", n_rows)
+        if counted is not None:
+            codes, names = of_some(codes, names, counted.numpy())
         if objective.infers is not None or objective.procedure is not None:  # it looks for its own
             return rows
         check_environments(codes, names, int(self.min_rows), objective.needs == "environment")
@@ -197,7 +207,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             warnings.warn(
                 f"training was interrupted at step {steps}: the estimator is fitted as it was then.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=users_stacklevel(),
             )
             return stopped.partial
 

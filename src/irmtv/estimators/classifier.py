@@ -73,7 +73,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
     min_rows : int, default 10
         Environments with fewer rows are pooled into one, with a warning.
     class_weight : dict, "balanced" or None, default None
-        Weights of the classes, as in scikit-learn.
+        Weights of the classes, as in scikit-learn; "balanced" counts rows by their `sample_weight`.
     warm_start : bool, default False
         Whether another call of `fit` goes on from the present model; it may have other rows, in other units, but the
         same features and outputs. Inferred environments and the optimizer start anew.
@@ -223,11 +223,15 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         if self.class_weight is None:
             return sample_weight
         _check_class_weight(self.class_weight, self.classes_)
-        of_class = compute_sample_weight(self.class_weight, _labels(column_or_1d(y)))
-        if sample_weight is None:
-            return of_class
-        weight = read_weight(Part("", None, None, sample_weight=sample_weight), len(of_class))
-        return of_class if weight is None else of_class * weight.numpy()
+        labels = _labels(column_or_1d(y))
+        weight = read_weight(Part("", None, None, sample_weight=sample_weight), len(labels))
+        if weight is None:
+            return compute_sample_weight(self.class_weight, labels)
+        if self.class_weight != "balanced":
+            return compute_sample_weight(self.class_weight, labels) * weight.numpy()
+        _, codes = np.unique(labels, return_inverse=True)
+        total = np.bincount(codes, weight.numpy())  # a row of weight 2 counts as two rows
+        return weight.numpy() * (total.sum() / ((total > 0).sum() * np.where(total > 0, total, 1)))[codes]
 
     def _output_names(self) -> list[str]:
         return [str(label) for label in self.classes_]

@@ -21,7 +21,7 @@ import scipy.sparse
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from irmtv.core.messages import did_you_mean, plain, plain_repr, shown
+from irmtv.core.messages import did_you_mean, plain, plain_repr, shown, users_stacklevel
 from irmtv.validate.numeric import NUMBER_KINDS
 from irmtv.validate.rows import Part, read_aux
 
@@ -201,19 +201,16 @@ def as_features(estimator: Any, x: Any, reset: bool, series: bool = False) -> Fl
     """X as numbers (N, D), or (N, channels, length) where `series` is True, in float64.
 
     scikit-learn checks them and sets or compares `n_features_in_` and `feature_names_in_`. Sparse input is densified,
-    with a warning: the networks read every column of every row.
+    in `fit` (`reset`) with a warning: the networks read every column of every row. Every prediction behind an encoder
+    would repeat it.
     """
     if scipy.sparse.issparse(x):
         sparse: Any = x
-        n_rows, n_columns = sparse.shape
-        warnings.warn(
-            f"X is sparse and was made dense ({n_rows} x {n_columns}, {n_rows * n_columns * 8 / 2**20:.0f} MiB): the "
-            "model reads every column of every row. Reduce the columns (e.g. sklearn.decomposition.TruncatedSVD) if "
-            "memory is short.",
-            UserWarning,
-            stacklevel=4,
-        )
+        if reset:
+            _warn_of_density(*sparse.shape)
         x = sparse.toarray()
+    if series and not reset:
+        _check_channels(estimator, x)
     _refuse_text(x)
     try:
         checked = validate_data(estimator, x, reset=reset, dtype=np.float64, allow_nd=series, ensure_all_finite=False)
@@ -228,7 +225,40 @@ def as_features(estimator: Any, x: Any, reset: bool, series: bool = False) -> Fl
         )
     names = list(x.columns) if is_frame(x) else getattr(estimator, "feature_names_in_", None)
     _check_finite(checked, names)
+    if reset and checked.ndim == 3:
+        estimator._length_in = checked.shape[2]  # for messages alone
     return np.asarray(checked, dtype=np.float64)
+
+
+def _warn_of_density(n_rows: int, n_columns: int) -> None:
+    warnings.warn(
+        f"X is sparse and was made dense ({n_rows} x {n_columns}, {n_rows * n_columns * 8 / 2**20:.0f} MiB), in fit and "
+        "in every prediction: the model reads every column of every row. Reduce the columns (e.g. "
+        "sklearn.decomposition.TruncatedSVD) if memory is short.",
+        UserWarning,
+        stacklevel=users_stacklevel(),
+    )
+
+
+def _check_channels(estimator: Any, x: Any) -> None:
+    """scikit-learn would call the channels of series features."""
+    shape = np.shape(x)
+    trained = estimator.predictor_.x.mean.shape  # (D,), or (channels, 1) of series
+    if len(shape) != 3 or len(trained) != 2 or shape[1] == trained[0]:
+        return
+    to_do = "Select the channels of training."
+    if shape[2] == trained[0]:
+        to_do = "If the last two axes are swapped, use X.transpose(0, 2, 1)."
+    raise ValueError(
+        f"X must be (rows, channels, length) with (channels, length) = {series_shape(estimator)} as in training. Got "
+        f"{shape[1:]}. {to_do}"
+    )
+
+
+def series_shape(estimator: Any) -> str:
+    """(channels, length) of the training rows; of a model from a file the length is not known."""
+    channels, length = estimator.predictor_.x.mean.shape[0], getattr(estimator, "_length_in", None)
+    return f"({channels}, {'any that the module reads' if length is None else length})"
 
 
 def _in_other_words(message: str, x: Any) -> str | None:
@@ -334,8 +364,24 @@ def whole_target(y: Any) -> Any:
 
 
 def as_labels(values: Any) -> Any:
-    """Labels in a form that the checks of labels read: a Series or an array, whatever library held them."""
-    return values.to_numpy() if hasattr(values, "to_numpy") and not hasattr(values, "iloc") else values
+    """Labels in a form that the checks of labels read: a Series or an array, whatever library held them.
+
+    Intervals (of `pandas.cut`) and periods become their text: a model file holds text and numbers.
+    """
+    if hasattr(values, "to_numpy") and not hasattr(values, "iloc"):  # polars
+        return values.to_numpy()
+    dtype = getattr(values, "dtype", None)
+    inner = getattr(getattr(dtype, "categories", None), "dtype", dtype)
+    if isinstance(inner, (pd.IntervalDtype, pd.PeriodDtype)):
+        text = pd.Series(values).astype(object)
+        return text.where(text.isna(), text.astype(str))
+    return values
+
+
+def of_some(codes: Ints, names: Sequence[Hashable], kept: Ints) -> tuple[Ints, list[Hashable]]:
+    """Codes of the kept rows into the names that these have."""
+    there, codes = np.unique(codes[kept], return_inverse=True)
+    return codes, [names[i] for i in there]
 
 
 def as_aux(values: Any, n_rows: int) -> Tensor | None:
@@ -380,7 +426,7 @@ def check_environments(codes: Ints, labels: Sequence[Hashable], min_rows: int, n
     told = len(labels) > max(MANY, len(codes) / 2) and all(isinstance(v, (float, datetime)) for v in labels)
     if advice is not None and not told:
         warnings.warn(
-            f"environment has {len(labels)} different labels in {len(codes)} rows. {advice}", UserWarning, stacklevel=6
+            f"environment has {len(labels)} different labels in {len(codes)} rows. {advice}", UserWarning, stacklevel=users_stacklevel()
         )
 
 
@@ -441,5 +487,5 @@ def warn_of_copies(x: Floats, codes: Ints, n_labels: int, names: Sequence[Any] |
             f"X has the environment among its features: {shown(of)} has one value for each of the {n_labels} labels of "
             "environment. The model can read from it where a row came from, which is rarely wanted. Drop it from X.",
             UserWarning,
-            stacklevel=6,
+            stacklevel=users_stacklevel(),
         )

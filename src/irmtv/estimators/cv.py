@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.core.messages import check_positive, did_you_mean, plain
+from irmtv.core.messages import check_positive, did_you_mean, plain, users_stacklevel
 from irmtv.core.types import Rows, Runs
 from irmtv.engine.settings import PER_RUN
 from irmtv.estimators.base import InvariantEstimator, Prepared
@@ -134,7 +134,7 @@ class _Path(InvariantEstimator):
             self._refit(prepared, found, seed)
         else:
             models, runs = found.fold_models()
-            self._keep(models, prepared, runs)
+            self._keep(models, replace(prepared, objective=found.family.objective), runs)
         return self
 
     def _check_parameters(self) -> None:
@@ -246,7 +246,7 @@ class _Path(InvariantEstimator):
             warnings.warn(
                 f"{type(self).__name__}: {len(fitted) - len(sound)} of {len(fitted)} models diverged and are left out.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=users_stacklevel(),
             )
         kept = [s for c in fitted.chunks for s in c.kept if s <= found.step]
         chosen = replace(prepared, objective=family.objective)
@@ -269,8 +269,10 @@ class _Path(InvariantEstimator):
             **self.best_params_,
             "figures": dict(choice.figures),
         }
-        if choice.outcome == "none-found":
-            warnings.warn(f"{type(self).__name__}: {choice.message}", UserWarning, stacklevel=4)
+        pays_at = choice.figures.get("pays_at")
+        dear = choice.outcome == "invariant-found" and pays_at is not None and pays_at > 1
+        if choice.outcome == "none-found" or dear:
+            warnings.warn(f"{type(self).__name__}: {choice.message}", UserWarning, stacklevel=users_stacklevel())
 
     def plot_path(self, ax: Any = None) -> Any:
         """Held-out risk of every penalty weight at its best step, overall and in the worst environment.
@@ -302,7 +304,8 @@ class InvariantClassifierCV(_Path, InvariantClassifier):
     candidate, measured on rows that its models have not seen; plain risk minimisation is among them. The rule
     "invariance" asks three questions in turn, and `selected_` holds the answer: is plain risk minimisation invariant
     already ("erm-invariant": it is kept)? If not, is another candidate ("invariant-found": it is taken, with its price
-    in held-out risk)? If not, plain risk minimisation is kept, with a warning ("none-found").
+    in held-out risk, and a warning where the price is high)? If not, plain risk minimisation is kept, with a warning
+    ("none-found").
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ TESTS = ("both", "risks", "slopes", "zero-slopes")
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
 MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
 DEFAULTS: Mapping[str, Any] = {
-    "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
+    "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25, "max_price": 1.5,
 }  # fmt: skip
 
 
@@ -100,6 +100,10 @@ def invariance(records: Records, **options: Any) -> Verdict:
         keeps a choice among many candidates from being the luckiest one. Defaults 10 and 0.5.
     min_gain : share of ERM's gain over a constant prediction that a candidate must keep. A model that predicts
         nothing has equal risks everywhere. Default 0.25.
+    max_price : how much further out than the training environments lie apart the next one may have to be for a
+        candidate to pay (`figures["pays_at"]`): its worst risk must be at most ERM's worst + max_price * how far ERM's
+        risks lie apart. Default 1.5; spurious features are found below that, environments that differ in noise may
+        ask for more.
     """
     check_options(**options)
     if records.risk.shape[-1] < 2:
@@ -113,7 +117,7 @@ def invariance(records: Records, **options: Any) -> Verdict:
         if by_slopes.outcome != "none-found":
             why = "No candidate that predicts anything has equal slopes and equal risks, so slopes decide alone: "
             return replace(by_slopes, message=why + by_slopes.message)
-        if by_slopes.figures["not_paying"]:
+        if not verdict.figures["not_paying"] and by_slopes.figures["not_paying"]:
             why = (
                 f" Candidates with equal slopes: {by_slopes.figures['not_paying']}, none with a lower risk + "
                 f"{o['reach']:g} x spread of the risks than plain risk minimisation: nothing says that they would do "
@@ -157,7 +161,7 @@ def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
         "p_own": whole.p_own,
         "p_confirmed": _confirmed(records, o) if outcome == "invariant-found" else None,
     }
-    return Verdict(choice, outcome, figures, _message(outcome, figures, o["test"], o["level"]))
+    return Verdict(choice, outcome, figures, _message(outcome, figures, o["test"], o["level"], o["max_price"]))
 
 
 @dataclass(frozen=True)
@@ -188,9 +192,11 @@ class _View:
         useful = eligible & (gain >= least)
         score = extrapolated_risk(pooled, o["test"], o["reach"], o["slack"])
         passing, not_paying = useful & (p >= o["level"]), 0
-        if o.get("must_pay") and erm is not None:
-            further_out = extrapolated_risk(pooled, "risks", o["reach"], o["slack"])
-            pays = further_out < further_out[erm]
+        if erm is not None:
+            pays = _price(pooled.risk, pooled.risk[erm]) <= o["max_price"]
+            if o.get("must_pay"):
+                further_out = extrapolated_risk(pooled, "risks", o["reach"], o["slack"])
+                pays = pays & (further_out < further_out[erm])
             not_paying = int((passing & ~pays).sum())
             passing = passing & pays
         p_own = nothing_of_its_own(records.own)
@@ -247,14 +253,28 @@ def _confirmed(records: Records, o: Mapping[str, Any]) -> float | None:
     return None if any(np.isnan(found)) else min(1.0, 2 * min(found))
 
 
-def _pays_at(risks: Tensor, erm: Tensor) -> float | None:
-    """How much further than the training environments lie apart the next one must be for the choice to pay.
+def _price(risks: Tensor, erm: Tensor) -> Tensor:
+    """How much further than the training environments lie apart the next one must be for a candidate to pay: (C,).
 
-    In units of the spread of ERM's risks, beyond ERM's worst environment; 0 or less: it pays there already.
+    In units of how far ERM's risks lie apart, beyond ERM's worst environment; 0 or less: it pays there already. -inf
+    where ERM's risks are equal, so that there is no unit. `risks` (C, E), `erm` (E,).
     """
-    there = risks.isfinite() & erm.isfinite()
-    spread = float(erm[there].max() - erm[there].min())
-    return float(risks[there].max() - erm[there].max()) / spread if spread > 0 else None
+    there = risks.isfinite() & erm.isfinite()  # (C, E)
+
+    def extreme(v: Tensor, nothing: float) -> Tensor:
+        found = v.masked_fill(~there, nothing)
+        return found.amax(-1) if nothing < 0 else found.amin(-1)
+
+    known = erm.expand_as(risks)
+    unit = extreme(known, -torch.inf) - extreme(known, torch.inf)
+    beyond = extreme(risks, -torch.inf) - extreme(known, -torch.inf)
+    return torch.where(unit > 0, beyond / unit, -torch.inf)
+
+
+def _pays_at(risks: Tensor, erm: Tensor) -> float | None:
+    """The price of one candidate; None where there is no unit."""
+    price = float(_price(risks.unsqueeze(0), erm)[0])
+    return price if np.isfinite(price) else None
 
 
 def _listed(risks: Tensor) -> list[float | None]:
@@ -282,7 +302,7 @@ _WHAT = {
 }
 
 
-def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) -> str:
+def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float, max_price: float) -> str:
     tested = f"{_WHAT[test]}, level {level:g}, {f['candidates']} candidates"
     if outcome == "erm-invariant" and f["p_erm"] < level:
         text = (
@@ -305,6 +325,13 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float) ->
                 f"risks by environment {risks}), and there is nothing else to choose from."
             )
         nearest = "" if f["p_nearest"] is None else f" (nearest p = {f['p_nearest']:.1g})"
+        if f["not_paying"]:
+            return (
+                f"plain risk minimisation is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks "
+                f"by environment {risks}): {f['not_paying']} pass, but cost so much in every environment that they pay "
+                f"only where the next one lies further out by more than {max_price:g} times what these lie apart. "
+                "The environments may differ in noise or base rate."
+            )
         return (
             f"plain risk minimisation is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by "
             f"environment {risks}): no candidate that predicts anything passes{nearest}. The environments may differ "
@@ -341,7 +368,7 @@ def check_options(**options: Any) -> None:
     for name in ("level", "own_level", "min_gain"):
         if not (_is_number(given[name]) and 0 <= given[name] <= 1):
             raise ValueError(f"{name} must be a number from 0 to 1. Got {given[name]!r}.")
-    for name in ("reach", "slack"):
+    for name in ("reach", "slack", "max_price"):
         if not (_is_number(given[name]) and 0 <= given[name] < float("inf")):
             raise ValueError(f"{name} must be a finite number of at least 0. Got {given[name]!r}.")
 
