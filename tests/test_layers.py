@@ -51,6 +51,8 @@ INSIDE = {
         "run",
         "results",
         "papers",
+        "feature_weights",
+        "running_times",
     ),
     "persistence": ("errors", "encoding", "archive", "trusted", "parts", "model"),
     "core": ("messages", "projection", "losses", "types", "membership", "risk"),

@@ -92,6 +92,7 @@ def test_what_a_run_leaves(tmp_path):
         **{f"train/{name}": (steps, 3) for name in by_environment},
         "test/accuracy": (steps, 4),
         "population/accuracy": (steps, 4),
+        "coefficients": (steps, 15),
         "training/accuracy": (steps,),
         "rows/test": (4,),
     }

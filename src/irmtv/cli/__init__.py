@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -15,11 +15,14 @@ from irmtv._version import __version__
 from irmtv.cli import data
 
 if TYPE_CHECKING:
-    from irmtv.experiments import Report
+    from irmtv.experiments import Report, Spec
     from irmtv.objectives import Objective
+    from irmtv.report.identifiability import Identifiability
+    from irmtv.report.running_times import RunningTimesReport
 
-THEORY = "theory"  # what `reproduce` makes besides tables
+THEORY, IDENTIFIABILITY, RUNNING_TIMES = "theory", "identifiability", "running-times"  # no tables of scores
 THEORY_DESCRIPTION = "Every statement of the paper's mathematics, run: one page with numbers, figures and verdicts."
+RUNNING_TIMES_DESCRIPTION = "The paper's running times on its five data sets beside ours, and the ratio of l1 to l2."
 
 app = typer.Typer(
     help="Predictors that keep working when the environment changes.",
@@ -126,6 +129,7 @@ def reproduce(
     device: Device = None,
     jobs: Jobs = 1,
     wait: Wait = False,
+    steps: Annotated[int | None, typer.Option(help="For running-times: steps of each phase that are timed.")] = None,
 ) -> None:
     """A table that comes with the package: the paper's, beside the published numbers, or one of our own."""
     from irmtv.experiments.papers import paper_spec, paper_specs
@@ -137,22 +141,33 @@ def reproduce(
             spec: tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
             for spec, path in paper_specs().items()
         }
-        for title, description in sorted({**known, THEORY: THEORY_DESCRIPTION}.items()):
+        known |= {THEORY: THEORY_DESCRIPTION, RUNNING_TIMES: RUNNING_TIMES_DESCRIPTION}
+        for title, description in sorted(known.items()):
             Console(highlight=False).print(f"[bold]{title:20s}[/bold] {escape(' '.join(description.split()))}")
         return
     if out is None:
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
+    if steps is not None and name != RUNNING_TIMES:
+        raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
+    if name == RUNNING_TIMES:
+        of_tables = ["--methods"] * (methods is not None) + ["--jobs"] * (jobs != 1) + ["--wait"] * wait
+        if of_tables:
+            raise ValueError(f"{of_tables[0]} is for tables of scores; times are measured one by one. Leave it out.")
+        _running_times(out, settings, steps, repetitions, device)
+        return
     if name == THEORY:
-        of_tables = {"repetitions": repetitions, "settings": settings, "methods": methods, "device": device}
-        given = [f"--{option}" for option, value in of_tables.items() if value is not None] + ["--wait"] * wait
+        for_tables = {"repetitions": repetitions, "settings": settings, "methods": methods, "device": device}
+        given = [f"--{option}" for option, value in for_tables.items() if value is not None] + ["--wait"] * wait
         if given:
             raise ValueError(f"{given[0]} is for tables; the theory has statements. Leave it out, or see --jobs.")
         _theory(out, jobs)
         return
-    _run(paper_spec(name, (THEORY,)), out, repetitions, settings, methods, device, jobs, wait)
+    spec = paper_spec(name, (RUNNING_TIMES, THEORY))
+    run = _identifiability if name.startswith(IDENTIFIABILITY) else _run
+    run(spec, out, repetitions, settings, methods, device, jobs, wait)
 
 
-def _run(
+def _train(
     path: Path,
     out: Path,
     repetitions: int | None,
@@ -161,10 +176,10 @@ def _run(
     device: str | None,
     jobs: int,
     wait: bool,
-) -> None:
+) -> tuple[Spec, Report]:
+    """The spec as asked for, trained into the folder; Ctrl-C ends the command."""
     from irmtv.experiments import ExperimentInterrupted, load_spec, run_experiment
     from irmtv.progress import ProgressBar
-    from irmtv.report import report_experiment, to_terminal
 
     spec = load_spec(path)
     if settings is not None:
@@ -172,36 +187,92 @@ def _run(
         numbers = {str(i + 1): label for i, label in enumerate(labels) if str(i + 1) not in labels}
         settings = [numbers.get(s, s) for s in settings]
     spec = spec.with_(repetitions=repetitions, settings=settings, methods=methods, device=device)
-    console, notes = Console(highlight=False), Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        notes.print(text, markup=False, soft_wrap=True)  # a path or a label is shown as it is, and can be copied
-
     try:
-        with ProgressBar(escape(spec.name), console=notes) as bar:
+        with ProgressBar(escape(spec.name), console=Console(stderr=True, highlight=False)) as bar:
             report = run_experiment(
                 spec,
                 out,
                 progress=bar,
                 stage=lambda label: bar.rename(escape(label)),
                 wait=wait,
-                on_wait=say,
+                on_wait=_say,
                 jobs=jobs,
             )
     except KeyboardInterrupt as stopped:
         before = "stopped before anything was trained; the same command continues."
-        say(f"irmtv: {stopped if isinstance(stopped, ExperimentInterrupted) else before}")
+        _say(f"irmtv: {stopped if isinstance(stopped, ExperimentInterrupted) else before}")
         raise typer.Exit(130) from None
-    say(_told(report))
+    _say(_told(report))
+    return spec, report
+
+
+def _say(text: str) -> None:
+    """On standard error. A path or a label is shown as it is, and can be copied."""
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+def _run(path: Path, out: Path, *asked: Any) -> None:
+    from irmtv.report import report_experiment, to_terminal
+
+    spec, report = _train(path, out, *asked)
     made = report_experiment(spec, out)
     if made.results.empty:
-        say(f"irmtv: {out} has no result to make a table of.")
-        raise typer.Exit(1)
+        _nothing(out)
     written = made.write(out)  # first: a pipe may be closed while the tables are printed
-    to_terminal(made.summary, console, made.tests)
-    say("written: " + ", ".join(map(str, written)))
+    to_terminal(made.summary, Console(highlight=False), made.tests)
+    _say("written: " + ", ".join(map(str, written)))
     if report.failed:
         raise typer.Exit(1)
+
+
+def _nothing(out: Path) -> NoReturn:
+    _say(f"irmtv: {out} has no result to make a table of.")
+    raise typer.Exit(1)
+
+
+def _identifiability(path: Path, out: Path, *asked: Any) -> None:
+    from irmtv.report.identifiability import report_identifiability
+
+    spec, report = _train(path, out, *asked)
+    made = report_identifiability(spec, out)
+    if made is None:
+        _nothing(out)
+    _show_and_write(made, out)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _running_times(
+    out: Path, columns: list[str] | None, steps: int | None, repetitions: int | None, device: str | None
+) -> None:
+    from irmtv.experiments.running_times import measure_running_times
+    from irmtv.progress import ProgressBar
+    from irmtv.report.running_times import report_running_times
+
+    _check_folder(out)
+    given: dict[str, Any] = {"steps": steps, "repetitions": repetitions, "device": device}
+    try:
+        with ProgressBar(RUNNING_TIMES, console=Console(stderr=True, highlight=False)) as bar:
+            measured = measure_running_times(
+                columns, progress=bar.at, **{name: value for name, value in given.items() if value is not None}
+            )
+    except KeyboardInterrupt:
+        _say("irmtv: stopped; nothing was written. The same command starts again.")
+        raise typer.Exit(130) from None
+    _show_and_write(report_running_times(measured), out)
+
+
+def _show_and_write(made: Identifiability | RunningTimesReport, out: Path) -> None:
+    written = made.write(out)  # first: a pipe may be closed while the tables are printed
+    for table in made.tables():
+        if not table.wide:
+            table.show(Console(highlight=False))
+    _say("written: " + ", ".join(map(str, written)))
+
+
+def _check_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():  # before minutes of work rather than after
+        raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
 
 
 def _theory(out: Path, jobs: int) -> None:
@@ -209,8 +280,7 @@ def _theory(out: Path, jobs: int) -> None:
     from irmtv.theory import run_statements
 
     console, notes = Console(highlight=False), Console(stderr=True, highlight=False)
-    if out.exists() and not out.is_dir():  # before two minutes of work rather than after
-        raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
+    _check_folder(out)
     try:
         with ProgressBar(THEORY, console=notes) as bar:
             report = run_statements(jobs=jobs, progress=lambda share, name: bar.at(share, escape(name)))
@@ -244,6 +314,7 @@ def main() -> None:
     """Entry point: a user's mistake is one line on standard error and exit code 2, not a traceback."""
     try:
         app()
-    except (ValueError, FileNotFoundError, ConnectionError) as error:  # the last two: files of data sets
+    except (ValueError, FileNotFoundError, ConnectionError, ImportError) as error:
+        # the last three: files of data sets, and packages that are not installed by default
         print(f"irmtv: {error}", file=sys.stderr)
         sys.exit(2)

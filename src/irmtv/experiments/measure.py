@@ -16,6 +16,8 @@ from irmtv.experiments.store import Metric
 
 TEST_ROWS = "rows/test"  # (E,) rows of each test environment
 IN_TABLES = ("test/", "population/")  # arrays (S, E), by test environment
+COEFFICIENTS = "coefficients"  # (S, D) of a linear model, where the distribution of the data is known
+OF_LINEAR = ("population/", COEFFICIENTS)
 
 
 def measure(
@@ -25,6 +27,7 @@ def measure(
 
     "test/METRIC" and "population/accuracy" (S, E): by test environment. "iid/METRIC" (S,): over the test rows that are
     drawn as the training rows are, which are no test environment. "training/METRIC" (S,): over the training rows.
+    "coefficients" (S, D): of linear models, where the distribution is known, and with it which columns are invariant.
     """
     last: list[tuple[Metric, ...]] = [()] * len(fitted)
     test = fitted.tasks[0].test
@@ -40,10 +43,11 @@ def measure(
             found.setdefault(name, []).append(values)
         if exact:
             found.setdefault("population/accuracy", []).append(_population(then, data_set, arguments, exact))
+            found.setdefault(COEFFICIENTS, []).append(_coefficients(then, exact))
     rows = found.pop(TEST_ROWS)[0]
     for r in range(len(fitted)):
         own = np.isin(fitted.history.steps, arrays[r]["steps"])  # those that this run was measured at
-        of_run = {name: values for name, values in found.items() if not name.startswith("population/") or r in exact}
+        of_run = {name: values for name, values in found.items() if not name.startswith(OF_LINEAR) or r in exact}
         arrays[r] |= {name: np.stack(values)[own, r] for name, values in of_run.items()}
         arrays[r][TEST_ROWS] = rows[r]
         last[r] = tuple(
@@ -80,9 +84,21 @@ def _exact_runs(fitted: FittedRuns) -> list[int]:
 def _population(fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], runs: Sequence[int]) -> np.ndarray:
     """(R, E); NaN for other runs."""
     assert data_set.population is not None
-    linear = replace(fitted, chunks=tuple(c for c in fitted.chunks if _is_linear(c.net)))
-    known = data_set.population(*linear.coefficients(), arguments)
-    values = np.full((len(fitted), known.shape[-1]), np.nan)
+    return _spread(data_set.population(*_linear(fitted).coefficients(), arguments), runs, len(fitted))
+
+
+def _coefficients(fitted: FittedRuns, runs: Sequence[int]) -> np.ndarray:
+    """(R, D); NaN for other runs."""
+    return _spread(_linear(fitted).coefficients()[0].numpy(), runs, len(fitted))
+
+
+def _linear(fitted: FittedRuns) -> FittedRuns:
+    return replace(fitted, chunks=tuple(c for c in fitted.chunks if _is_linear(c.net)))
+
+
+def _spread(known: np.ndarray, runs: Sequence[int], n_runs: int) -> np.ndarray:
+    """What is known of some runs, (R', ...), among all of them, (R, ...)."""
+    values = np.full((n_runs, *known.shape[1:]), np.nan, dtype=known.dtype)
     values[runs] = known
     return values
 

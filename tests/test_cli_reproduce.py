@@ -1,0 +1,147 @@
+"""`irmtv reproduce` where it makes no table of scores: feature weights and running times, through the entry point."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.small import ERM, TV, small_text
+from irmtv import cli
+from irmtv.experiments import papers, running_times
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["irmtv", "reproduce", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return Ended(ended.value.code or 0, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's feature weights with few rows and steps."""
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    weights = [0.1] * 5 + [0.05] * 10
+    table = {"results": {"irm-tv-l1": weights, "irm-tv-l2": weights}}
+    (folder / "published.json").write_text(json.dumps({"feature_weights": table}))
+    fixed = {"fixed": {"penalty_weight": 100.0}}
+    l1 = {**TV, **fixed, "label": "l1", "published": "irm-tv-l1"}
+    l2 = {**TV, **fixed, "objective": "irm-tv-l2", "label": "l2", "published": "irm-tv-l2", "reduction": "authors"}
+    text = small_text(ERM, l2, l1, rules=["fixed", "invariance"], repetitions=3, name="identifiability")
+    text += '[published]\nfile = "published.json"\ntable = "feature_weights"\n'
+    (folder / "identifiability.toml").write_text(text)
+    monkeypatch.setattr(papers, "papers_folder", lambda: folder)
+
+
+FILES = [f"identifiability.{end}" for end in ("csv", "json", "md", "png", "svg")]
+
+
+def test_identifiability_trains_prints_and_writes_everything(command, quick, tmp_path):
+    out = tmp_path / "x"
+    ended = command("identifiability", "--out", out, "--repetitions", "2")
+    assert ended.code == 0
+    assert "30 runs: 0 were there, 30 trained" in ended.err  # (1 + 2 + 2 combinations) x (all, 2 folds) x 2
+    assert sorted(p.name for p in out.iterdir() if p.name.startswith("ident")) == FILES
+    assert "Share of the invariant features in %" in ended.out and "l1 - l2" in ended.out
+    assert "50.00" in ended.out  # the paper's
+    assert "w15" not in ended.out and "w15" in (out / "identifiability.md").read_text()
+    table = pd.read_csv(out / "identifiability.csv")
+    assert len(table) == 3 * 2 * 2 and table["share"].between(0, 1).all()
+    shares = table[(table["method"] == "l1") & (table["rule"] == "fixed")]["share"]
+    assert f"{100 * shares.mean():.1f} ± {100 * shares.std():.1f}" in ended.out
+
+    again = command("identifiability", "--out", out, "--repetitions", "2")
+    assert "30 runs: 30 were there, 0 trained" in again.err and again.out == ended.out
+    more = command("identifiability", "--out", out)
+    assert "45 runs: 30 were there, 15 trained" in more.err
+
+
+def test_identifiability_where_nothing_is_stored(command, quick, tmp_path, monkeypatch):
+    def fails(*arguments: object, **settings: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("irmtv.experiments.run.train", fails)
+    ended = command("identifiability", "--out", tmp_path / "x", "--repetitions", "1")
+    assert (ended.code, ended.out) == (1, "")
+    assert "has no result to make a table of" in ended.err
+
+
+def test_running_times_measures_prints_and_writes_everything(command, tmp_path):
+    out = tmp_path / "x"
+    ended = command("running-times", "--out", out, "--settings", "simulation", "--steps", "5", "--repetitions", "2")
+    assert ended.code == 0
+    assert sorted(p.name for p in out.iterdir()) == [f"running-times.{end}" for end in ("csv", "json", "md")]
+    assert "Seconds of 5,300 steps" in ended.out and "l1 over l2" in ended.out
+    assert "13.5" in ended.out and "0.948" in ended.out  # the paper's
+    table = pd.read_csv(out / "running-times.csv")
+    assert len(table) == 4 * 2 * 2 and (table["seconds"] > 0).all()
+
+
+def test_ctrl_c_during_running_times(command, tmp_path, monkeypatch):
+    def stopped(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running_times, "cost_of_a_step", stopped)
+    ended = command("running-times", "--out", tmp_path / "x")
+    assert (ended.code, ended.out) == (130, "")
+    assert "nothing was written" in ended.err and not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["identifiability"], "--out is missing"),
+        (["identifiability", "--out", "x", "--steps", "5"], "--steps is for running-times; identifiability trains"),
+        (["theory", "--out", "x", "--steps", "5"], "--steps is for running-times"),
+        (["identifiability", "--out", "x", "--methods", "l3"], "'l3' is not a method of this spec"),
+        (["identifiability", "--out", "x", "--repetitions", "0"], "repetitions must be a whole number of at least 1"),
+        (["running-times"], "--out is missing"),
+        (["running-times", "--out", "x", "--jobs", "2"], "--jobs is for tables of scores"),
+        (["running-times", "--out", "x", "--methods", "erm"], "--methods is for tables of scores"),
+        (["running-times", "--out", "x", "--wait"], "--wait is for tables of scores"),
+        (["running-times", "--out", "x", "--steps", "0"], "steps must be a positive integer. Got 0"),
+        (["running-times", "--out", "x", "--repetitions", "0"], "repetitions must be a positive integer. Got 0"),
+        (["running-times", "--out", "x", "--settings", "adlut"], "Did you mean 'adult'?"),
+        (["running-times", "--out", "x", "--device", "gpu"], "device must be 'cpu'"),
+        (["running-time", "--out", "x"], "Did you mean 'running-times'?"),
+    ],
+)
+def test_wrong_options_are_one_text_and_exit_code_2(command, quick, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    ended = command(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.lstrip().startswith("irmtv: ") and message in ended.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_in_place_of_the_folder(command, tmp_path):
+    (tmp_path / "x").write_text("")
+    ended = command("running-times", "--out", tmp_path / "x")
+    assert ended.code == 2 and "--out must be a folder" in ended.err
