@@ -3,8 +3,15 @@
     python examples/leave_one_environment_out.py
 
 Three training environments with another strength of the spurious columns each; the fold that is scored is an
-environment which the model has not seen. (`InvariantClassifierCV(rule="leave-one-env-out")` does the same in one batch,
-and chooses the step too.)
+environment which the model has not seen. About ten seconds on one core.
+
+`InvariantClassifierCV(rule="leave-one-env-out")` looks at the same environments in one batch, but chooses the step too,
+and here that is what loses. In two of the three environments left out the spurious columns pay, and plain risk
+minimisation after 25 steps, long before the penalty acts, leans on them while it is not yet too sure of itself: no
+model at the last step has as low a mean risk in the environments left out. GridSearchCV scores the last step alone,
+which keeps it from that choice. Both stay far from the limit, since the test environments lie further away than any
+that was left out; docs/selection.md has this rule beside others. The rule "invariance", the default, tests instead
+whether the environments differ under the model, and is shown beside them.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ def main() -> None:
     X_test, y_test = task.test.x.numpy(), task.test.y.numpy().astype(int)
     where = np.array(task.test.names)[task.test.environment.numpy()]
     weights = [0.0, 1.0, 10.0, 100.0, 1000.0]
-    settings = {"hidden": (), "max_steps": 1000, "learning_rate": 0.02, "random_state": 0}
+    settings = {"hidden": (), "max_steps": 1000, "learning_rate": 0.02, "l2": 1e-3, "random_state": 0}
 
     base = InvariantClassifier("irm-tv-l1", **settings).set_fit_request(environment=True)
     started = time.perf_counter()
@@ -40,11 +47,28 @@ def main() -> None:
     path = InvariantClassifierCV("irm-tv-l1", penalty_weights=weights, rule="leave-one-env-out", **settings)
     path.fit(X, y, environment=site)
     batched = time.perf_counter() - started
-    print("InvariantClassifierCV chose", path.best_params_, "at step", path.selected_["step"])
+    print("InvariantClassifierCV(rule='leave-one-env-out') chose", path.best_params_, "at step", path.selected_["step"])
     print(f"time of the batched path / time of GridSearchCV: {batched / separate:.2f}")
-    for name, model in (("GridSearchCV", search.best_estimator_), ("InvariantClassifierCV", path)):
+    results = path.cv_results_
+    last = results[results["step"] == results["step"].max()]["left_out_risk"].min()
+    chosen = results.loc[results["selected"], "left_out_risk"].item()
+    print(
+        f"mean risk in environments left out: {chosen:.3f} for this choice, {last:.3f} at best at the last step, the "
+        "only one that GridSearchCV looks at"
+    )
+
+    invariant = InvariantClassifierCV("irm-tv-l1", penalty_weights=weights, rule="invariance", **settings)
+    invariant.fit(X, y, environment=site)
+    print(
+        "InvariantClassifierCV(rule='invariance') chose", invariant.best_params_, "at step", invariant.selected_["step"]
+    )
+    for name, model in (
+        ("GridSearchCV, one environment left out, last step", search.best_estimator_),
+        ("rule 'leave-one-env-out', any step", path),
+        ("rule 'invariance'", invariant),
+    ):
         worst = 100 * model.evaluate(X_test, y_test, environment=where).worst[0]
-        print(f"{name:24s} worst test environment {worst:.1f} %, limit {100 * task.card['limit']:.1f} %")
+        print(f"{name:50s} worst test environment {worst:.1f} %, limit {100 * task.card['limit']:.1f} %")
 
 
 if __name__ == "__main__":

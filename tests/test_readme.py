@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from irmtv import OBJECTIVES
 
@@ -54,13 +56,25 @@ def test_a_page_prints_what_it_says(page, capsys):
     assert capsys.readouterr().out == blocks[1][1]
 
 
-def test_the_page_of_estimators_prints_what_it_says(capsys):
+def test_the_page_of_estimators_runs_in_order_and_prints_what_it_says(capsys, monkeypatch, tmp_path):
     """Accuracies on 1250 rows: rounding on another machine moves a few rows, not points."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("skrub")
+    monkeypatch.chdir(tmp_path)  # where they may write
     blocks = re.findall(r"```(python|text)\n(.*?)```", (DOCS / "estimators.md").read_text(), flags=re.DOTALL)
-    exec(compile(blocks[0][1], "estimators.md", "exec"), {})
-    printed, shown = capsys.readouterr().out, blocks[1][1]
-    assert printed.split()[:2] == shown.split()[:2]
-    assert numbers(printed) == pytest.approx(numbers(shown), abs=0.8)
+    assert [kind for kind, _ in blocks] == ["python", "text", "python", "python", "python", "python"]
+    namespace: dict[str, Any] = {}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for place, (kind, code) in enumerate(blocks):
+            if kind == "python":
+                exec(compile(code, f"estimators.md, block {place}", "exec"), namespace)
+            else:
+                printed = capsys.readouterr().out
+                assert printed.split()[:2] == code.split()[:2]
+                assert numbers(printed) == pytest.approx(numbers(code), abs=0.8)
+    assert namespace["inference"].strength(namespace["held_out"], namespace["y_held_out"]).ratio > 10
+    assert {path.name for path in tmp_path.iterdir()} == {"model.irmtv", "pipeline.irmtv", "own.irmtv", "model.onnx"}
 
 
 def test_the_page_of_methods_names_them_all():

@@ -370,8 +370,8 @@ def with_names(rows: Rows, sizes, **more):
         ((50, 50), {"n_folds": 1}, ("cv must be a number of folds, 2 or more. Got 1.",)),
         ((50, 50), {"n_folds": 2.5}, ("cv must be a number of folds",)),
         ((50, 50), {"n_folds": 101}, ("cv must be at most the number of rows. Got cv=101 and n_samples=100",)),
-        ((96, 4), {"n_folds": 5, "rule": "iid"}, ("smallest environment", "'b' (4 rows)", "min_rows")),
-        ((85, 15), {}, ("at least 20 rows", "'b' (15)", "min_rows=20")),
+        ((96, 4), {"n_folds": 5, "rule": "iid"}, ("smallest environment", "'b' (4 rows)", "Use cv=4.")),
+        ((85, 15), {}, ("at least 20 rows", "'b' (15)", "Pooling would not leave two")),
         ((50, 50), {"rule": "leave-one-env-out"}, ("needs three or more", "has 2; use 'invariance'")),
         ((30, 40, 30), {"rule": "leave-one-env-out", "measure": (1.0, 1.0, 2.0)}, ("measure must be a word",)),
     ],
@@ -419,7 +419,7 @@ def test_rows_to_test_are_counted_by_what_their_weights_are_worth(monkeypatch):
     weight = torch.ones(100, dtype=torch.float64)
     weight[50:] = torch.where(torch.arange(50) < 5, 100.0, 0.1).double()  # five rows, and a few that hardly count
     task = replace(task, train=with_names(task.train, (50, 50), weight=weight))
-    with refuse("at least 20 rows", "'b' (5.09)", "(sum w)^2 / sum w^2", "min_rows=20"):
+    with refuse("at least 20 rows", "'b' (5.09)", "(sum w)^2 / sum w^2", "Pooling would not leave two"):
         search(task, "irm-tv-l1", path(), n_folds=2, **HOW)
     small = replace(task, train=replace(task.train, weight=weight.clone().fill_(0.1)))  # all the same: fifty rows each
     with pytest.raises(TypeError):  # there is nothing to train with here

@@ -382,7 +382,7 @@ def test_paths_of_sums_and_words_are_drawn_too():
         ({"cv": 251}, ("smallest environment", "Got cv=251")),
         ({"n_seeds": 0}, ("n_seeds must be a positive integer",)),
         ({"objective": "eiil", "refit": False}, ("refit must be True for objective 'eiil'",)),
-        ({"grid": {"hidden": [(), (4,)]}}, ("that do not change a shape", "Got 'hidden'", "GridSearchCV")),
+        ({"grid": {"hidden": [(), (4,)]}}, ("runs of one batch", "Got 'hidden'", "GridSearchCV")),
         ({"grid": {"penalty_weight": [1]}}, ("Got 'penalty_weight'", "penalty_weights=[...]")),
         ({"grid": {"seed": [1]}}, ("Got 'seed'", "n_seeds")),
         ({"grid": {"learning_rat": [1]}}, ("Did you mean 'learning_rate'?",)),

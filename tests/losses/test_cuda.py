@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from irmtv.losses import IRMTVLoss
+from irmtv.losses import IRMTVLoss, MinimaxTVLoss
 from losses.by_hand import problem
 from losses.test_precision_and_compile import KINDS, batch
 
@@ -91,3 +91,13 @@ def test_a_gradient_scaler_trains_in_half_precision():
         scaler.update()
         losses.append(float(total.detach()))
     assert min(losses[-5:]) < losses[0] and all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_the_scale_of_aux_moves_along_in_float64():
+    seconds = 1.7e9 + torch.linspace(0, 60, 100, dtype=torch.float64)
+    criterion = MinimaxTVLoss(n_aux=1).standardise(seconds)
+    wanted = criterion.membership(seconds)
+    for moved in (criterion.to("cuda", torch.float16), criterion.float()):
+        assert moved.aux_mean.is_cuda and moved.aux_mean.dtype == moved.aux_deviation.dtype == torch.float64
+        q = moved.membership(seconds.cuda()).cpu().float()
+        torch.testing.assert_close(q, wanted, rtol=1e-2, atol=1e-2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +24,12 @@ Q = torch.full((40, 2), 0.5)
         ({}, {"environment": CODES[:5]}, r"environment must be one integer per row, 40 of them. Got shape \(5,\)"),
         ({}, {"environment": CODES.float()}, r"Got shape \(40,\) of torch.float32.*membership="),
         ({}, {"environment": CODES.tolist()}, r"environment must be a torch.Tensor. Got list"),
+        (
+            {},
+            {"environment": ["a", "b"] * 20},
+            r"environment must be a torch.Tensor of numbers. Got list of text.*numpy.unique\(labels, return_",
+        ),
+        ({}, {"environment": np.array(["a", "b"] * 20)}, r"Got ndarray of text.*pandas.factorize\(labels\)"),
         ({"n_environments": 2}, {"environment": CODES}, r"must be codes 0..1, as n_environments is 2. Got 2"),
         ({"n_environments": 3}, {"environment": CODES - 1}, r"must be codes 0..2.*Got -1"),
         ({"measure": (0.5, 0.5)}, {"environment": CODES}, r"must be codes 0..1"),
@@ -91,6 +100,9 @@ def test_logits_and_labels(kind, loss, logits, y, message):
         (lambda: IRMTVLoss(measure="uniform", reduction="authors"), r"measure must be 'empirical' with reduction="),
         (lambda: IRMTVLoss(penalty_weight="adaptive"), r"penalty_weight must be a finite number.*Got 'adaptive'"),
         (lambda: IRMTVLoss(penalty_weight=float("inf")), r"penalty_weight must be"),
+        (lambda: IRMTVLoss(penalty_weight=True), r"penalty_weight must be a finite number.*Got True"),
+        (lambda: IRMTVLoss(penalty_weight="1"), r"penalty_weight must be a finite number.*Got '1'"),
+        (lambda: VRExLoss(penalty_weight=np.bool_(True)), r"penalty_weight must be a finite number.*Got True"),
         (lambda: IRMTVLoss(n_environments=0), r"n_environments must be a positive integer. Got 0"),
         (lambda: GroupDROLoss(), r"n_environments must be given: every environment has a weight"),
         (lambda: GroupDROLoss(n_environments=2, step_size=-1), r"step_size must be a finite number of at least 0"),
@@ -128,6 +140,19 @@ def test_known_environments_are_for_another_loss(name, given):
     message = rf"{name} must be left out: MinimaxTVLoss infers environments from aux.*IRMTVLoss\(.*{name}="
     with pytest.raises(ValueError, match=message):
         MinimaxTVLoss(n_aux=1)(F, Y, **{name: given})
+
+
+@pytest.mark.parametrize("loss", [IRMTVLoss(), VRExLoss(), GroupDROLoss(n_environments=3)])
+def test_auxiliary_variables_are_for_another_loss(loss):
+    message = rf"{type(loss).__name__} has no argument aux.*Got a Tensor.*MinimaxTVLoss\(...\)\(logits, y, aux="
+    with pytest.raises(TypeError, match=message):
+        loss(F, Y, aux=CODES)
+    assert "aux" not in inspect.signature(loss.forward).parameters
+
+
+@pytest.mark.parametrize("weight", [np.float32(2), torch.tensor(2.0), 2])
+def test_numbers_of_any_library_are_weights(weight):
+    assert IRMTVLoss(penalty_weight=weight).penalty_weight == 2.0
 
 
 def test_an_own_network_must_fit():

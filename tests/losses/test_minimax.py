@@ -138,8 +138,7 @@ def test_standardised_aux_and_membership():
     seconds = 1.7e9 + 60.0 * torch.arange(N, dtype=torch.float64)  # a row a minute
     criterion = MinimaxTVLoss(n_aux=1, n_environments=3).standardise(seconds)
     q = criterion.membership(seconds)
-    kept = seconds.mean().float().double()  # a minute off, which shifts all rows alike
-    z = (seconds - kept) / seconds.std(correction=0)
+    z = (seconds - seconds.mean()) / seconds.std(correction=0)
     wanted = criterion.network(z.float().unsqueeze(1)).softmax(1)
     torch.testing.assert_close(q, wanted.detach())
     assert q.shape == (N, 3) and not q.requires_grad
@@ -148,6 +147,63 @@ def test_standardised_aux_and_membership():
     again = MinimaxTVLoss(n_aux=1, n_environments=3, seed=5)
     again.load_state_dict(criterion.state_dict())
     torch.testing.assert_close(again.membership(seconds), q)
+
+
+class Seen(nn.Module):
+    """An environment network that keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 2)
+
+    def forward(self, z: Tensor) -> Tensor:
+        self.z = z.detach()
+        return self.layer(z)
+
+
+CHANGES = {
+    "none": lambda c: c,
+    "half": lambda c: c.half(),
+    "bfloat16 and back": lambda c: c.bfloat16().float(),
+    "to": lambda c: c.to(torch.float16).to("cpu").double(),
+    "inside another module": lambda c: nn.ModuleList([c]).half()[0],
+    "a copy": lambda c: copy.deepcopy(c.half()),
+}
+
+
+@pytest.mark.parametrize("before", [False, True])  # standardise
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_time_in_seconds_keeps_its_digits(change, before):
+    """A minute long, seconds since 1970: float32 has steps of 128 s there, and half precision ends at 65504."""
+    seconds = 1.7e9 + torch.linspace(0, 60, 1000, dtype=torch.float64)
+    criterion = MinimaxTVLoss(n_aux=1, network=Seen())
+    criterion = criterion.standardise(seconds) if before else criterion
+    criterion = CHANGES[change](criterion)
+    criterion = criterion if before else criterion.standardise(seconds)
+    q = criterion.membership(seconds)
+    assert q.isfinite().all() and q.dtype == criterion.network.layer.weight.dtype == criterion.network.z.dtype
+    wanted = (seconds - seconds.mean()) / seconds.std(correction=0)
+    torch.testing.assert_close(criterion.network.z[:, 0], wanted.to(q.dtype))
+    assert criterion.aux_mean.dtype == criterion.aux_deviation.dtype == torch.float64
+    assert float(criterion.aux_mean) == pytest.approx(1.7e9 + 30, abs=1e-5)
+    total = criterion(torch.ones(1000, dtype=q.dtype, requires_grad=True), (seconds > seconds.mean()).float(), seconds)
+    total.backward()
+    assert total.isfinite() and criterion.network.layer.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_with_the_numbers_in_float32_is_still_read(assign):
+    years = torch.linspace(2000, 2020, N, dtype=torch.float64)
+    criterion = MinimaxTVLoss(n_aux=1).standardise(years)
+    old = {k: v.float() if k.startswith("aux_") else v for k, v in criterion.state_dict().items()}
+    again = MinimaxTVLoss(n_aux=1, seed=3)
+    again.load_state_dict(old, assign=assign)
+    torch.testing.assert_close(again.membership(years), criterion.membership(years), rtol=1e-4, atol=1e-4)
+
+
+def test_the_numbers_move_with_the_module():
+    criterion = MinimaxTVLoss(n_aux=2).half().to("meta")
+    assert criterion.aux_mean.is_meta and criterion.aux_deviation.is_meta and criterion.network[0].weight.is_meta
 
 
 def test_an_own_network_and_the_start():

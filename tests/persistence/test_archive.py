@@ -233,3 +233,27 @@ def test_the_temporary_file_lies_beside_its_target(tmp_path, monkeypatch):
     write_bytes(tmp_path / "m", b"x")
     assert seen[0][0].parent == seen[0][1].parent and seen[0][0] != seen[0][1]
     assert (tmp_path / "m").read_bytes() == b"x"
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "models").mkdir()
+    target, link = tmp_path / "models" / "first.irmtv", tmp_path / "latest.irmtv"
+    target.write_bytes(b"old")
+    link.symlink_to("models/first.irmtv")
+    assert write_bytes(link, b"new") == link
+    assert link.is_symlink() and target.read_bytes() == b"new"
+    target.unlink()  # a link that leads nowhere yet
+    write_bytes(link, b"newer")
+    assert link.is_symlink() and target.read_bytes() == b"newer"
+    assert [p.name for p in (tmp_path / "models").iterdir()] == ["first.irmtv"]
+
+
+def test_names_as_long_as_the_file_system_takes(tmp_path):
+    longest = os.pathconf(tmp_path, "PC_NAME_MAX")
+    path = tmp_path / ("m" * (longest - 6) + ".irmtv")
+    assert write_bytes(path, b"x").read_bytes() == b"x"
+    message = rf"takes.*Got one of {longest + 1} bytes, 'm+'\.\.\.; use a shorter one"
+    with pytest.raises(ModelFileError, match=message) as caught:
+        write_bytes(tmp_path / ("m" * (longest - 5) + ".irmtv"), b"x")
+    assert ".tmp" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == [path]

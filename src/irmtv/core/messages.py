@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Any
@@ -54,6 +55,18 @@ def shown(values: Iterable[Any], limit: int = 5, form: Callable[[Any], str] = pl
     texts = [form(v) for v in values]
     more = [f"… {len(texts) - limit} more"] if len(texts) > limit else []
     return ", ".join(texts[:limit] + more)
+
+
+# a warning is about the line of whoever called these, not about one of theirs
+NOT_THE_USER = ("irmtv", "sklearn", "skrub", "torch", "lightning", "joblib", "contextlib")
+
+
+def users_stacklevel() -> int:
+    """For `warnings.warn`: how far up the user's own line is, whichever way the call took through the libraries."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in NOT_THE_USER:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def check_positive(value: object, parameter: str) -> None:

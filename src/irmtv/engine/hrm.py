@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import ClosedForm, Loss, Squared
-from irmtv.core.messages import shown
+from irmtv.core.messages import shown, users_stacklevel
 from irmtv.engine.capture import CapturedStep
 from irmtv.engine.fitted import State
 from irmtv.engine.nets import MLP, Parameters
@@ -436,7 +436,7 @@ class HrmProgram(Program):
             warnings.warn(
                 f"hrm closed the gates of all features (runs {shown(which)}); the feature with the largest density was "
                 "kept. Lower penalty_weight, or raise gate_weight.",
-                stacklevel=5,  # whoever called `train`
+                stacklevel=users_stacklevel(),
             )
         self._restart()
         self._go(tell, start, self.steps, partial(self._plain_step, everything))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from irmtv.core.messages import did_you_mean, plain, shown
+from irmtv.core.messages import did_you_mean, plain, shown, users_stacklevel
 from irmtv.core.types import Runs, Task
 from irmtv.objectives.base import Objective
 from irmtv.objectives.parameters import is_non_negative
@@ -191,7 +191,7 @@ def warn_of_frozen_rho(settings: Sequence[Mapping[str, Any]]) -> None:
         warnings.warn(
             f"warmup=0 with schedule='annealed' leaves the inferred environments at their random start (runs "
             f"{shown(stuck)}). Use warmup > 0, or schedule='alternating'.",
-            stacklevel=3,
+            stacklevel=users_stacklevel(),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from irmtv.core.messages import shown
+from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Runs, Task
 from irmtv.engine.allocator import keep_freed_memory
 from irmtv.engine.fitted import FittedRuns
@@ -215,7 +215,7 @@ def train(
             f"{len(fitted.diverged)} of {len(runs)} runs diverged and were frozen at their last finite state "
             f"(run: step {which}). Lower learning_rate or penalty_weight, or standardise x and y; the other runs are "
             "not affected.",
-            stacklevel=2,
+            stacklevel=users_stacklevel(),
         )
     return fitted
 

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from irmtv.core.messages import users_stacklevel
 from irmtv.core.types import Rows, Task
 from irmtv.engine import FittedRuns
 from irmtv.engine.snapshots import History
@@ -137,7 +138,7 @@ def warn_of_a_constant(fitted: FittedRuns, run: int, history: pd.DataFrame, pred
     warnings.warn(
         f"the model predicts nearly a constant: {what} or {path}, which looks at a path of weights.",
         UserWarning,
-        stacklevel=4,
+        stacklevel=users_stacklevel(),
     )
 
 

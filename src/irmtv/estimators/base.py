@@ -51,7 +51,9 @@ from irmtv.estimators.parameters import (
 )
 from irmtv.estimators.plots import plot_environments, plot_features, plot_history
 from irmtv.estimators.predictor import Predictor, carried_over, keep
+from irmtv.estimators.row_order import warn_of_another_order
 from irmtv.estimators.scaling import Scaler
+from irmtv.estimators.series import series_shape
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
 from irmtv.objectives.base import Objective
 from irmtv.progress import ProgressBar
@@ -128,6 +130,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             environment is not None or self.environment is not None,
             aux is not None or self.aux is not None,
         )
+        warn_of_another_order(X, y=y, environment=environment, aux=aux, sample_weight=sample_weight)
         columns = split(X, self.environment, self.aux, {"environment": environment, "aux": aux}, fitting=True)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None. Use fit(X, y).")
@@ -277,9 +280,10 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         except RuntimeError as error:
             if self.module is None:
                 raise
+            trained = f", (channels, length) = {series_shape(self)}" if features.ndim == 3 else ""
             raise ValueError(
-                f"X must be rows like those of training: the module cannot read X of shape {features.shape}. Got "
-                f"{error}. Bring the rows to the length of training."
+                f"X must be rows like those of training{trained}: the module cannot read X of shape {features.shape}. "
+                f"Got {error}. Bring the rows to the length of training."
             ) from error
 
     def _aux_of(self, columns: Columns, n_rows: int, reader: str) -> torch.Tensor:
@@ -333,6 +337,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             Its `by_environment`, `worst`, `spread`, `overall` are arrays with one entry per model, here one.
         """
         check_is_fitted(self, "predictor_")
+        warn_of_another_order(X, y=y, environment=environment, aux=aux)
         if is_column_name(environment):
             named = [*as_names(self.environment, "environment"), *as_names(self.aux, "aux")]
             X, environment = labels_by_name(X, environment, [*named, *getattr(self, "feature_names_in_", ())])
@@ -356,6 +361,9 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def membership(self, X: Any = None, *, aux: Any = None) -> Floats:
         """Probability of each inferred environment, for objectives that infer them from aux: (N, E).
+
+        Of a mean of several models (`n_seeds`, `refit=False`) these are the environments of the first: each model
+        infers its own, in an order of its own.
 
         Parameters
         ----------

@@ -93,8 +93,9 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
     n_features_in_, feature_names_in_ : the features, without environment and aux columns.
     coef_, intercept_ : of a linear model, in the user's units: (1, D) or (C, D), and (1,) or (C,).
     environments_, environment_weights_ : the training environments, and what each counts (its share of the rows,
-        unless the measure is another).
-    history_ : DataFrame, one row per snapshot and environment: risk, slope, accuracy, and on which rows.
+        unless the measure is another); of a mean of several models with inferred environments, those of the first.
+    history_ : DataFrame, one row per snapshot and environment: risk, slope, accuracy, and on which rows; of the first
+        model where several are averaged.
     selected_ : which step was kept, and by which rule.
     n_iter_ : the step of the model that is kept.
     objective_ : the name of the objective that was trained.
@@ -180,7 +181,8 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         Parameters
         ----------
         X : DataFrame (pandas, polars), array or sparse matrix, (N, D)
-            Numbers. Columns that the constructor names as environment and aux are taken out.
+            Numbers. Columns that the constructor names as environment and aux are taken out. A sparse matrix is made
+            dense, here with a warning, in predictions without.
         y : (N,)
             Labels of two or more classes.
         environment : (N,) labels, default None
@@ -201,7 +203,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
     def _encode(self, y: Any, reset: bool) -> tuple[torch.Tensor, Loss, int, Scaler | None]:
         y = _labels(_check_y(whole_target(y), estimator=self))  # (N,), nothing missing
         if reset:
-            check_classification_targets(y)
+            self._check_classes(y)
             self.classes_ = np.unique(y)
             if len(self.classes_) < 2:
                 raise ValueError(
@@ -218,6 +220,16 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
             return torch.as_tensor(codes.astype(np.float64)), as_loss("binary", 1), 1, None
         n = len(self.classes_)
         return torch.as_tensor(codes.astype(np.int64)), as_loss("multiclass", n), n, None
+
+    def _check_classes(self, y: Any) -> None:
+        """scikit-learn's check, and where numbers belong instead."""
+        try:
+            check_classification_targets(y)
+        except ValueError as error:
+            if "continuous" not in str(error):
+                raise
+            regressor = type(self).__name__.replace("Classifier", "Regressor")
+            raise ValueError(f"{error} Use {regressor}, or make classes of them: pandas.qcut(y, 4).") from error
 
     def _count(self, sample_weight: Any, y: Any) -> Any:
         if self.class_weight is None:

@@ -22,6 +22,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean, plain, plain_repr, shown, users_stacklevel
+from irmtv.estimators.series import check_channels
 from irmtv.validate.numeric import NUMBER_KINDS
 from irmtv.validate.rows import Part, read_aux
 
@@ -210,7 +211,7 @@ def as_features(estimator: Any, x: Any, reset: bool, series: bool = False) -> Fl
             _warn_of_density(*sparse.shape)
         x = sparse.toarray()
     if series and not reset:
-        _check_channels(estimator, x)
+        check_channels(estimator, x)
     _refuse_text(x)
     try:
         checked = validate_data(estimator, x, reset=reset, dtype=np.float64, allow_nd=series, ensure_all_finite=False)
@@ -232,33 +233,12 @@ def as_features(estimator: Any, x: Any, reset: bool, series: bool = False) -> Fl
 
 def _warn_of_density(n_rows: int, n_columns: int) -> None:
     warnings.warn(
-        f"X is sparse and was made dense ({n_rows} x {n_columns}, {n_rows * n_columns * 8 / 2**20:.0f} MiB), in fit and "
-        "in every prediction: the model reads every column of every row. Reduce the columns (e.g. "
+        f"X is sparse and was made dense ({n_rows} x {n_columns}, {n_rows * n_columns * 8 / 2**20:.0f} MiB), in fit "
+        "and in every prediction: the model reads every column of every row. Reduce the columns (e.g. "
         "sklearn.decomposition.TruncatedSVD) if memory is short.",
         UserWarning,
         stacklevel=users_stacklevel(),
     )
-
-
-def _check_channels(estimator: Any, x: Any) -> None:
-    """scikit-learn would call the channels of series features."""
-    shape = np.shape(x)
-    trained = estimator.predictor_.x.mean.shape  # (D,), or (channels, 1) of series
-    if len(shape) != 3 or len(trained) != 2 or shape[1] == trained[0]:
-        return
-    to_do = "Select the channels of training."
-    if shape[2] == trained[0]:
-        to_do = "If the last two axes are swapped, use X.transpose(0, 2, 1)."
-    raise ValueError(
-        f"X must be (rows, channels, length) with (channels, length) = {series_shape(estimator)} as in training. Got "
-        f"{shape[1:]}. {to_do}"
-    )
-
-
-def series_shape(estimator: Any) -> str:
-    """(channels, length) of the training rows; of a model from a file the length is not known."""
-    channels, length = estimator.predictor_.x.mean.shape[0], getattr(estimator, "_length_in", None)
-    return f"({channels}, {'any that the module reads' if length is None else length})"
 
 
 def _in_other_words(message: str, x: Any) -> str | None:
@@ -426,7 +406,9 @@ def check_environments(codes: Ints, labels: Sequence[Hashable], min_rows: int, n
     told = len(labels) > max(MANY, len(codes) / 2) and all(isinstance(v, (float, datetime)) for v in labels)
     if advice is not None and not told:
         warnings.warn(
-            f"environment has {len(labels)} different labels in {len(codes)} rows. {advice}", UserWarning, stacklevel=users_stacklevel()
+            f"environment has {len(labels)} different labels in {len(codes)} rows. {advice}",
+            UserWarning,
+            stacklevel=users_stacklevel(),
         )
 
 

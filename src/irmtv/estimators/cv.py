@@ -20,7 +20,7 @@ from irmtv.core.types import Rows, Runs
 from irmtv.engine.settings import PER_RUN
 from irmtv.estimators.base import InvariantEstimator, Prepared
 from irmtv.estimators.classifier import InvariantClassifier
-from irmtv.estimators.parameters import as_seed
+from irmtv.estimators.parameters import as_seed, not_in_grid
 from irmtv.estimators.plots import plot_path
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.objectives.base import Objective
@@ -72,7 +72,8 @@ class _Path(InvariantEstimator):
         Parameters
         ----------
         X : DataFrame (pandas, polars), array or sparse matrix, (N, D)
-            Numbers. Columns that the constructor names as environment and aux are taken out.
+            Numbers. Columns that the constructor names as environment and aux are taken out. A sparse matrix is made
+            dense, here with a warning, in predictions without.
         y : (N,), of a regressor also (N, T)
             What is to be predicted: labels of two or more classes, or numbers.
         environment : (N,) labels, default None
@@ -180,11 +181,7 @@ class _Path(InvariantEstimator):
         axes: dict[str, list[Any]] = {}
         for name, values in dict(self.grid or {}).items():
             if name not in allowed:
-                raise ValueError(
-                    f"grid must name hyper-parameters that do not change a shape, of {allowed}. Got {name!r}."
-                    f"{did_you_mean(name, allowed)} The penalty weights are penalty_weights=[...], the seeds that "
-                    "are averaged over n_seeds=...; for others use sklearn.model_selection.GridSearchCV."
-                )
+                raise ValueError(not_in_grid(name, allowed, known, self))
             if name in (self.objective_params or {}):
                 raise ValueError(f"grid and objective_params both have {name!r}. Leave it out of one of them.")
             axes[name] = _as_list(values, f"grid[{name!r}]")
@@ -322,8 +319,8 @@ class InvariantClassifierCV(_Path, InvariantClassifier):
     rule_options : dict or None, default None
         Options of the rule "invariance"; see :func:`irmtv.selection.invariance`.
     grid : dict or None, default None
-        More hyper-parameters to choose, name -> values, of those that do not change a shape, such as learning_rate,
-        l2, warmup.
+        More hyper-parameters to choose, name -> values, of those that may differ between the runs of one batch, such as
+        learning_rate, l2, warmup. For others use scikit-learn's GridSearchCV.
     cv : int, default 5
         Folds; each has its share of every environment and, as far as there are rows, of every class.
     n_seeds : int, default 1

@@ -17,13 +17,14 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.losses import Loss
-from irmtv.core.messages import check_length, did_you_mean, shown
+from irmtv.core.messages import check_length, did_you_mean, shown, users_stacklevel
 from irmtv.estimators.aux_rows import in_order, names_of, rows_in
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.clusters import Clusters, lexicographic
 from irmtv.estimators.columns import as_aux, as_features, as_labels, split
 from irmtv.estimators.parameters import as_seed
 from irmtv.estimators.regressor import InvariantRegressor
+from irmtv.estimators.row_order import warn_of_another_order
 from irmtv.estimators.scaling import Scaler
 from irmtv.estimators.strength import Strength, split_strength
 from irmtv.inference import INFERRING, only_inferring
@@ -184,6 +185,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
             What environments may be inferred from, where no columns of X say so. "eiil" ignores it.
         """
         self._check_parameters()
+        warn_of_another_order(X, y=y, aux=aux)
         columns = split(X, None, self.aux, {"environment": None, "aux": aux}, fitting=True)
         divided_by = self._divides_by(columns.aux is not None)
         if y is None and (self.method != "clusters" or divided_by == "residuals"):
@@ -302,6 +304,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         """Checked against what the rows of `fit` were."""
         features = None
         if X is not None:
+            warn_of_another_order(X, y=y, aux=aux)
             columns = split(X, None, self._aux_columns, {"environment": None, "aux": aux}, fitting=False)
             features, aux = as_features(self, columns.features, reset=False), columns.aux
         if features is None and self.divided_by_ != "aux":
@@ -465,7 +468,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
                 f"{shown(empty)} of {self.n_environments} environments {'is' if len(empty) == 1 else 'are'} the most "
                 f"probable of no row. {why[self.method]}.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=users_stacklevel(),
             )
 
     def __sklearn_tags__(self) -> Any:

@@ -45,7 +45,7 @@ def save(model: Any, path: str | PathLike[str]) -> Path:
         The steps of a Pipeline before the last must be preprocessing of scikit-learn or skrub. Of a module of your own
         the numbers are written, and `load` asks for its function again.
     path : str or Path
-        By custom it ends in .irmtv. An existing file is replaced once the new one is complete.
+        By custom it ends in .irmtv. An existing file is replaced once the new one is complete; a link stays one.
 
     Returns
     -------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Any
 
 import torch
 from sklearn.utils import check_random_state
 
-from irmtv.core.messages import check_positive, did_you_mean, plain, plain_repr
+from irmtv.core.messages import check_positive, did_you_mean, plain, plain_repr, users_stacklevel
 from irmtv.core.types import Rows
 from irmtv.engine.settings import ENGINE_CHECKS, pick_device
 from irmtv.objectives import OBJECTIVES
@@ -76,7 +76,7 @@ def _warn_of_endless_warmup(estimator: Any, asked: Mapping[str, Any]) -> None:
             f"warmup={warmup!r} is all of max_steps={steps}: the penalty never acts, and what is trained is plain risk "
             "minimisation. Use a smaller warmup, more steps, or objective='erm'.",
             UserWarning,
-            stacklevel=6,
+            stacklevel=users_stacklevel(),
         )
 
 
@@ -153,6 +153,23 @@ def own_hyperparameters(estimator: Any, objective: Objective) -> dict[str, Any]:
                 f"{did_you_mean(name, known)}"
             )
     return {name: plain(value) for name, value in given.items()}
+
+
+def not_in_grid(name: Any, allowed: Collection[str], of_objective: Collection[str], estimator: Any) -> str:
+    """Why `grid` of a CV estimator cannot have this name, and what to do."""
+    wanted = f"grid must name hyper-parameters that may differ between the runs of one batch, of {list(allowed)}."
+    own = set(estimator.get_params(deep=False))
+    if name in ("penalty_weight", "penalty_weights"):
+        return f"{wanted} Got {name!r}. The penalty weights are penalty_weights=[...]."
+    if name in ("seed", "random_state", "data"):
+        return f"{wanted} Got {name!r}. The seeds that are averaged over are n_seeds=..."
+    if name in own or name in of_objective:
+        values = f"{{{name!r}: [...]}}" if name in own else f"{{'objective_params': [{{{name!r}: ...}}, ...]}}"
+        return (
+            f"{wanted} Got {name!r}, which is the same for all of them. To choose it use "
+            f"sklearn.model_selection.GridSearchCV(estimator, {values})."
+        )
+    return f"{wanted} Got {name!r}.{did_you_mean(name, [*allowed, *own, *of_objective])}"
 
 
 def as_hidden(value: Any, objective: Objective) -> tuple[Any, ...]:

@@ -86,8 +86,9 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
     n_features_in_, feature_names_in_ : the features, without environment and aux columns.
     coef_, intercept_ : of a linear model, in the user's units: (D,) and a number, or (T, D) and (T,).
     environments_, environment_weights_ : the training environments, and what each counts (its share of the rows,
-        unless the measure is another).
-    history_ : DataFrame, one row per snapshot and environment: risk and slope of standardised y, and on which rows.
+        unless the measure is another); of a mean of several models with inferred environments, those of the first.
+    history_ : DataFrame, one row per snapshot and environment: risk and slope of standardised y, and on which rows; of
+        the first model where several are averaged.
     selected_ : which step was kept, and by which rule.
     n_iter_ : the step of the model that is kept.
     objective_ : the name of the objective that was trained.
@@ -161,7 +162,8 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
         Parameters
         ----------
         X : DataFrame (pandas, polars), array or sparse matrix, (N, D)
-            Numbers. Columns that the constructor names as environment and aux are taken out.
+            Numbers. Columns that the constructor names as environment and aux are taken out. A sparse matrix is made
+            dense, here with a warning, in predictions without.
         y : (N,) or (N, T)
             Numbers; several columns are several targets.
         environment : (N,) labels, default None

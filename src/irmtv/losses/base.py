@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor, nn
 
-from irmtv.core.messages import check_positive, did_you_mean
+from irmtv.core.messages import check_positive, did_you_mean, plain
 from irmtv.core.types import Measure, Statistics
 from irmtv.losses.batch import LossFunction, Pooled, Rows, given_environments, read_rows, require_tensor
 from irmtv.losses.ranks import n_ranks
 
+P = ParamSpec("P")
 NAMED_LOSSES = ("binary", "multiclass", "squared")
 
 
@@ -27,9 +30,10 @@ def known(value: Any, choices: tuple[str, ...], parameter: str) -> Any:
 
 
 def at_least_zero(value: Any, parameter: str) -> float:
-    """`value` as a finite number of at least 0."""
+    """`value` as a finite number of at least 0; True and "1" are no numbers, but mistakes."""
+    value = plain(value)
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number < math.inf:
@@ -66,6 +70,22 @@ def warmup_weight(step: int, penalty_weight: float, warmup: int, ramp: int = 0) 
     if step < warmup:
         return 0.0
     return float(penalty_weight) * min(1.0, (step - warmup + 1) / max(ramp, 1))
+
+
+def tells_of_aux(forward: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Say what to do to whoever gives aux to a loss of known environments; its signature stays as it is."""
+
+    @wraps(forward)
+    def checked(*args: P.args, **given: P.kwargs) -> Tensor:
+        if "aux" in given:
+            raise TypeError(
+                f"{type(args[0]).__name__} has no argument aux: it takes known environments, environment=codes. Got a "
+                f"{type(given['aux']).__name__}. To infer environments from aux use MinimaxTVLoss(...)(logits, y, "
+                "aux=...)."
+            )
+        return forward(*args, **given)
+
+    return checked
 
 
 class EnvironmentLoss(nn.Module):

@@ -6,7 +6,7 @@ wait, and has no place in a compiled graph: it is switched by `check`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -30,8 +30,22 @@ def widened(t: Tensor) -> Tensor:
 
 
 def require_tensor(value: Any, name: str) -> None:
-    if not isinstance(value, Tensor):
-        raise ValueError(f"{name} must be a torch.Tensor. Got {type(value).__name__}. Use torch.as_tensor({name}).")
+    if isinstance(value, Tensor):
+        return
+    if _holds_text(value):
+        raise ValueError(
+            f"{name} must be a torch.Tensor of numbers. Got {type(value).__name__} of text. Number the labels once, "
+            "over all training rows (a batch may lack some): names, codes = numpy.unique(labels, return_inverse=True), "
+            "or codes, names = pandas.factorize(labels); then pass torch.as_tensor(codes) of the rows of the batch."
+        )
+    raise ValueError(f"{name} must be a torch.Tensor. Got {type(value).__name__}. Use torch.as_tensor({name}).")
+
+
+def _holds_text(value: Any) -> bool:
+    """A list, an array or a column of strings; a table's strings would be the names of its columns."""
+    if isinstance(value, Mapping) or hasattr(value, "columns") or getattr(value, "ndim", 1) != 1:
+        return False
+    return isinstance(value, Iterable) and isinstance(next(iter(value), None), str)
 
 
 @dataclass(frozen=True)

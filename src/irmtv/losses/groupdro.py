@@ -12,7 +12,7 @@ from torch import Tensor
 from irmtv.core.messages import check_positive
 from irmtv.core.risk import summarise
 from irmtv.core.types import Statistics
-from irmtv.losses.base import EnvironmentLoss, at_least_zero, full_precision
+from irmtv.losses.base import EnvironmentLoss, at_least_zero, full_precision, tells_of_aux
 from irmtv.losses.batch import LossFunction
 from irmtv.objectives.learned_measure import exponentiated_ascent
 
@@ -86,6 +86,7 @@ class GroupDROLoss(EnvironmentLoss):
     def step_size(self, value: float) -> None:
         self._step_size = at_least_zero(value, "step_size")
 
+    @tells_of_aux
     def forward(
         self, logits: Tensor, y: Tensor, environment: Tensor | None = None, *, membership: Tensor | None = None
     ) -> Tensor:

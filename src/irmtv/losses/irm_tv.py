@@ -8,7 +8,7 @@ from torch import Tensor
 
 from irmtv.core.risk import summarise
 from irmtv.core.types import Measure, Reduction
-from irmtv.losses.base import PenalisedLoss, check_measure, full_precision, known, under_measure
+from irmtv.losses.base import PenalisedLoss, check_measure, full_precision, known, tells_of_aux, under_measure
 from irmtv.losses.batch import LossFunction, read_last_layer
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
@@ -105,6 +105,7 @@ class IRMTVLoss(PenalisedLoss):
                 f"rows. Got {measure!r}. Use reduction='expectation'."
             )
 
+    @tells_of_aux
     def forward(
         self,
         logits: Tensor,

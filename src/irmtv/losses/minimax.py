@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -77,7 +78,7 @@ class MinimaxTVLoss(PenalisedLoss):
     torch.Size([64, 2])
     """
 
-    aux_mean: Tensor  # (A,) or ()
+    aux_mean: Tensor  # (A,) or (), float64 whatever the precision of the network
     aux_deviation: Tensor
 
     def __init__(
@@ -115,20 +116,37 @@ class MinimaxTVLoss(PenalisedLoss):
             assert n_aux is not None
             network = _environment_network(AuxNetwork(n_aux, n_environments, hidden), seed)
         self.network = network
-        self.register_buffer("aux_mean", torch.zeros(n_aux or ()))
-        self.register_buffer("aux_deviation", torch.ones(n_aux or ()))
+        self.register_buffer("aux_mean", torch.zeros(n_aux or (), dtype=torch.float64))
+        self.register_buffer("aux_deviation", torch.ones(n_aux or (), dtype=torch.float64))
 
     def standardise(self, aux: Tensor) -> Self:
         """Take the mean and deviation of every column of the training rows' aux, (N, A) or (N,), off from now on.
 
         rho starts with weights made for numbers of size 1. Call it once before training; the numbers are saved with
-        the state. Without it aux is read as it is.
+        the state, in float64: ``.half()`` and the like leave them as they are, since a time in seconds has no digits to
+        spare. Pass such a time as float64, too. Without this call aux is read as it is.
         """
         if self.n_aux is None:
             raise ValueError("n_aux must be given to the loss to standardise aux. Got None. Pass n_aux=aux.shape[1].")
         scaler = AuxScaler.of(self._columns(aux, None))
-        self.aux_mean = scaler.mean.to(self.aux_mean)
-        self.aux_deviation = scaler.deviation.to(self.aux_deviation)
+        self.aux_mean = scaler.mean.to(self.aux_mean.device)
+        self.aux_deviation = scaler.deviation.to(self.aux_deviation.device)
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As any module moves and changes its precision, but for the mean and deviation of aux, which only move."""
+        kept = (self.aux_mean, self.aux_deviation)
+
+        def moved(t: Tensor) -> Tensor:
+            if not any(t is k for k in kept):
+                return fn(t)
+            try:
+                there = fn(t)
+            except TypeError:  # a device without float64
+                return fn(t.float())
+            return there if there.dtype == t.dtype else t.to(there.device)
+
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return self
 
     def freeze_environments(self) -> None:
@@ -224,9 +242,11 @@ class MinimaxTVLoss(PenalisedLoss):
     def _infer(self, aux: Tensor | None, rows: Rows | None, ranks: int) -> Soft | SoftPair:
         """rho(aux), with the run axes."""
         columns = self._columns(aux, rows)
-        first = next(self.network.parameters(), self.aux_mean)
-        # subtracted in aux's own precision: a time in seconds has no digits to spare in float32
-        z = ((columns - self.aux_mean.to(columns)) / self.aux_deviation.to(columns)).to(first.dtype)
+        first = next(self.network.parameters(), None)
+        dtype = torch.get_default_dtype() if first is None else first.dtype
+        # the mean is float64, and so is the difference: a time in seconds has no digits to spare in float32
+        mean, deviation = self.aux_mean.to(columns.device), self.aux_deviation.to(columns.device)
+        z = ((columns - mean) / deviation).to(dtype)
         parameters = with_averaged_gradient(self.network.named_parameters(), ranks)
         logits = torch.func.functional_call(self.network, parameters, (z,))  # (N, E), or (N, 1) for two
         if logits.ndim != 2 or (
@@ -236,7 +256,7 @@ class MinimaxTVLoss(PenalisedLoss):
                 f"network must give logits of shape ({len(z)}, {self.n_environments}). Got {tuple(logits.shape)}. Give "
                 "its last layer n_environments outputs."
             )
-        logits = logits.to(first.dtype if rows is None else rows.f.dtype)
+        logits = logits.to(dtype if rows is None else rows.f.dtype)
         if logits.shape[1] == 1:
             return SoftPair(torch.sigmoid(logits.T[None]))
         return Soft(torch.softmax(logits.T[None, None], 2))

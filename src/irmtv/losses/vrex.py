@@ -6,7 +6,7 @@ from torch import Tensor
 
 from irmtv.core.risk import summarise
 from irmtv.core.types import Measure
-from irmtv.losses.base import PenalisedLoss, check_measure, full_precision, under_measure
+from irmtv.losses.base import PenalisedLoss, check_measure, full_precision, tells_of_aux, under_measure
 from irmtv.losses.batch import LossFunction
 from irmtv.objectives.vrex import VREX
 
@@ -53,6 +53,7 @@ class VRExLoss(PenalisedLoss):
         super().__init__(loss, penalty_weight, normalise, n_environments, reduce_across_ranks, check_values)
         self.measure: Measure = measure
 
+    @tells_of_aux
     def forward(
         self, logits: Tensor, y: Tensor, environment: Tensor | None = None, *, membership: Tensor | None = None
     ) -> Tensor:

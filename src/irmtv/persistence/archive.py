@@ -8,6 +8,7 @@ anywhere, also in what zip itself ignores, is noticed. The entries are read in m
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -161,15 +162,31 @@ _MAGIC = {
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """Write a file as a whole: it is the old one or the new one, whatever happens meanwhile."""
+    """Write a file as a whole: it is the old one or the new one, whatever happens meanwhile.
+
+    A link stays a link: the file that it leads to is written.
+    """
+    try:
+        _write_whole(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise ModelFileError(
+            f"path must be a file name that the file system takes (most take 255 bytes, 4096 with the folders). Got "
+            f"one of {len(os.fsencode(path.name))} bytes, {path.name[:20]!r}...; use a shorter one."
+        ) from error
+    return path
+
+
+def _write_whole(path: Path, data: bytes) -> None:
     if path.is_dir():
         raise ModelFileError(f"path must be a file to write. {str(path)!r} is a folder; add a file name.")
     if not path.parent.is_dir():
         raise ModelFileNotFoundError(
             f"path must be in a folder that exists. There is no folder {str(path.parent)!r}; make it first."
         )
-    # same file system, so that replacing is one step; no two writers share it
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    # same file system, so that replacing is one step; no two writers share it; as short a name as any
+    beside = path.with_name(f".irmtv.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with beside.open("wb") as file:
             file.write(data)
@@ -178,4 +195,3 @@ def write_bytes(path: Path, data: bytes) -> Path:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
-    return path

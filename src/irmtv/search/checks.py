@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from irmtv.core.messages import did_you_mean, shown
+from irmtv.core.messages import did_you_mean, shown, users_stacklevel
 from irmtv.core.types import Rows, Task
 from irmtv.crossfit import left_out_tasks
 from irmtv.objectives.base import Objective
@@ -81,10 +82,25 @@ def _check_folds(rows: Rows, n_folds: int, counts: Sequence[int]) -> None:
         )
     small = [f"{name!r} ({n} rows)" for name, n in zip(rows.names, counts, strict=False) if n < n_folds]
     if small:
+        sizes = torch.tensor(counts, dtype=torch.float64)
+        pooling = _pooling_leaves_two(sizes, sizes, sizes, n_folds)
+        ways = [f"cv={min(counts)}"] if min(counts) >= 2 else []
+        ways += [f"min_rows={n_folds}, which pools small environments"] if pooling else []
         raise ValueError(
             f"cv must be at most the rows of the smallest environment, so that every fold has some of each. Got "
-            f"cv={n_folds}, and {shown(small, form=str)}. Use fewer folds, or pool small environments: min_rows=..."
+            f"cv={n_folds}, and {shown(small, form=str)}. Use {', or '.join(ways) or 'a coarser label'}."
         )
+
+
+def _pooling_leaves_two(n_rows: Tensor, total: Tensor, squares: Tensor, least: int) -> bool:
+    """Whether two environments worth `least` rows are there once those with fewer rows are pooled into one.
+
+    `total` and `squares` are sums of the rows' weights and of their squares, (E,).
+    """
+    few = n_rows < least
+    worth = torch.cat([total, total[few].sum(0, keepdim=True)]).square()
+    worth = worth / torch.cat([squares, squares[few].sum(0, keepdim=True)])  # NaN without any
+    return int((worth >= least)[torch.cat([~few, few.new_ones(1)])].sum()) >= 2
 
 
 def _check_inferred(objective: Objective, combinations: Sequence[Mapping[str, Any]], rule: str) -> None:
@@ -113,16 +129,20 @@ def _check_rows_to_test(rows: Rows) -> None:
     small = [f"{name!r} ({n:.4g})" for name, n in zip(rows.names, counted.tolist(), strict=True) if n < MIN_ROWS]
     how = "" if rows.weight is None else " Rows with weights w are worth (sum w)^2 / sum w^2 rows of equal weight."
     if len(rows.names) - len(small) < 2:
+        pooling = f"Pool small environments (min_rows={MIN_ROWS}), or use rule='iid'."
+        n_rows = torch.bincount(rows.environment, minlength=len(rows.names))
+        if not _pooling_leaves_two(n_rows, total, squares, MIN_ROWS):
+            pooling = "Pooling would not leave two such either: use rule='iid', or more rows."
         raise ValueError(
             f"rule 'invariance' tests environments with at least {MIN_ROWS} rows and needs 2 such. Got too few rows in "
-            f"{shown(small, form=str)}.{how} Pool small environments (min_rows={MIN_ROWS}), or use rule='iid'."
+            f"{shown(small, form=str)}.{how} {pooling}"
         )
     if small:
         warnings.warn(
             f"rule 'invariance' does not test environments with fewer than {MIN_ROWS} rows: {shown(small, form=str)}. "
             f"They are trained on all the same; min_rows={MIN_ROWS} pools them.{how}",
             UserWarning,
-            stacklevel=4,
+            stacklevel=users_stacklevel(),
         )
 
 
@@ -143,5 +163,5 @@ def check_trained(records: Records, families: Sequence[Family], rule: str) -> No
         f"training diverged with {len(lost)} of {total} combinations of hyper-parameters, which cannot be chosen: "
         f"{which}. {hint}",
         UserWarning,
-        stacklevel=4,
+        stacklevel=users_stacklevel(),
     )

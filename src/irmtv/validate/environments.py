@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from irmtv.core.messages import check_length, check_positive, did_you_mean, shown
+from irmtv.core.messages import check_length, check_positive, did_you_mean, shown, users_stacklevel
 from irmtv.validate.numeric import as_array
 
 
@@ -118,16 +118,13 @@ def _groups(sizes: Sequence[int], min_rows: int) -> list[list[int]]:
 def pool(
     codes: Any, labels: list[Any], min_rows: int, parameter: str
 ) -> tuple[Tensor, tuple[Hashable, ...], dict[Hashable, int]]:
-    """Codes after pooling, their names, and the code of every label.
-
-    Public functions call it directly, so that its warnings point at the user's line.
-    """
+    """Codes after pooling, their names, and the code of every label; a warning of what was pooled."""
     if len(labels) > max(50, len(codes) / 2) and all(isinstance(v, (float, datetime)) for v in labels):
         continuous = (
             f"{parameter} has {len(labels)} distinct values in {len(codes)} rows, which looks continuous. "
             "Pass it as aux= to infer environments from it, or cut it into bins (e.g. pandas.qcut)."
         )
-        warnings.warn(continuous, UserWarning, stacklevel=3)
+        warnings.warn(continuous, UserWarning, stacklevel=users_stacklevel())
     sizes = np.bincount(codes).tolist()
     groups = _groups(sizes, min_rows)
     names = [labels[g[0]] if len(g) == 1 else f"pooled({shown((labels[i] for i in g), form=str)})" for g in groups]
@@ -140,7 +137,7 @@ def pool(
             f"{joined} into {names[-1]!r}: a mean slope over so few rows is noise. Environments left: "
             f"{len(groups)}. Use min_rows=1 to keep them apart."
         )
-        warnings.warn(few, UserWarning, stacklevel=3)
+        warnings.warn(few, UserWarning, stacklevel=users_stacklevel())
     lookup = np.empty(len(labels), dtype=np.int64)
     for code, group in enumerate(groups):
         lookup[group] = code

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Binary, Loss, Multiclass, Squared, as_loss
-from irmtv.core.messages import check_length, check_positive, did_you_mean, shown
+from irmtv.core.messages import check_length, check_positive, did_you_mean, shown, users_stacklevel
 from irmtv.validate.numeric import NUMBER_KINDS, as_array, as_numbers, as_tensor, check_finite
 
 # floats with so few values, and so many rows of each, may be classes that became floats on the way
@@ -101,7 +101,7 @@ def _guess(y: Any) -> str:
             f"y has only the whole numbers {shown(sorted(labels))}, as floats, and is taken for numbers "
             "(loss='squared'). For classes use loss='multiclass' or y.astype(int); loss='squared' says that numbers "
             "are meant.",
-            stacklevel=5,  # whoever called `make_task`
+            stacklevel=users_stacklevel(),
         )
     return "squared"
 
