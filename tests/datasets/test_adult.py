@@ -393,3 +393,9 @@ def test_tables_print_their_sizes(tiny):
     n = len(tables.y_train)
     assert repr(tables) == f"Tables('adult', {n} training rows, {150 - n} test rows, 12 columns)"
     assert repr(replace(tables, name="mine")).startswith("Tables('mine'")
+
+
+def test_a_damaged_archive_is_told_as_any_damaged_file(tmp_path):
+    (tmp_path / "adult.data.zip").write_bytes(b"PK no archive")
+    with pytest.raises(ValueError, match=r"adult.data.zip must be a file of UCI Adult.*Take the file from UCI again"):
+        read_adult(tmp_path / "adult.data.zip")

@@ -7,7 +7,6 @@ that race and sex cannot be told apart there; four out of five test rows are men
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
@@ -21,7 +20,7 @@ from irmtv.core.losses import Binary
 from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
 from irmtv.datasets.checks import count, one_of, streams
-from irmtv.datasets.fetch import DataFile, find_files
+from irmtv.datasets.fetch import BROKEN, DataFile, find_files
 from irmtv.datasets.tables import Home, Seed, Tables
 
 FitOn = Literal["all", "train"]
@@ -160,16 +159,7 @@ def load_adult(
         "looks_at_test": "Nothing: these are the values of the files.",
         "differs_from_paper": "The columns are raw. Which rows the paper trained on is not published.",
     }
-    return Tables(
-        X_train=x.iloc[train],
-        y_train=y.iloc[train],
-        environment_train=environment.iloc[train],
-        X_test=x.iloc[test],
-        y_test=y.iloc[test],
-        environment_test=environment.iloc[test],
-        name="adult",
-        card=card,
-    )
+    return Tables.of(x, y, environment, train, test, name="adult", card=card)
 
 
 def adult_task(
@@ -219,7 +209,7 @@ def read_adult(path: str | os.PathLike[str], n_rows: int | None = None) -> pd.Da
     cure = "Take the file from UCI again."
     try:
         table = pd.read_csv(path, header=None, comment="|", skipinitialspace=True, dtype=str, na_filter=False)
-    except (OSError, EOFError, zlib.error, ValueError) as error:  # pandas' own errors are ValueErrors
+    except BROKEN as error:
         raise ValueError(f"{wrong}. Got {type(error).__name__}: {error}. {cure}") from error
     if table.shape[1] != len(COLUMNS):
         raise ValueError(f"{wrong}. Got {table.shape[1]} on the first. {cure}")

@@ -7,10 +7,8 @@ in a place that can be relied on. ``irmtv data celeba-features`` makes one from 
 from __future__ import annotations
 
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -20,7 +18,7 @@ from irmtv.core.messages import shown
 from irmtv.core.types import Task
 from irmtv.datasets.celeba_attributes import CITATION, LICENCE, PROJECT
 from irmtv.datasets.celeba_rows import Environment, Integers, Share, Singles, celeba_rows_task, choices, draw_split
-from irmtv.datasets.fetch import DataFile, find_files
+from irmtv.datasets.fetch import BROKEN, DataFile, find_files
 from irmtv.datasets.tables import Home, Seed
 
 FILES = (DataFile("celeba", "celeba_features.csv"),)  # no reliable address is known
@@ -218,7 +216,7 @@ def read_celeba_features(path: str | os.PathLike[str]) -> Features:
                 labels.append(values[:, len(found["x_"]) :].copy())
     except _Wrong as error:
         raise ValueError(f"{error} {CURE}") from None
-    except (OSError, EOFError, zlib.error, BadZipFile, ValueError) as error:  # pandas' own errors are ValueErrors
+    except BROKEN as error:
         word = _first_word(path, used) if "could not convert" in str(error) else ""
         raise ValueError(f"{wrong}{word}. Got {type(error).__name__}: {error}. {CURE}") from error
     rest = np.concatenate(labels)  # (N, 2 + A), and the group where it is there

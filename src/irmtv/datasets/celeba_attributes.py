@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import zlib
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 
 from irmtv.core.messages import shown
+from irmtv.datasets.fetch import BROKEN
 
 PROJECT = "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
 CITATION = "Liu, Luo, Wang and Tang, Deep Learning Face Attributes in the Wild, ICCV 2015"
@@ -57,7 +56,7 @@ def read_celeba_attributes(path: str | os.PathLike[str], n_rows: int | None = No
             table = pd.read_csv(path, index_col=0)
         else:  # a name less than values on each line: pandas takes the first value, the image, as the index
             table = pd.read_csv(path, sep=r"\s+", skiprows=1)
-    except (OSError, EOFError, zlib.error, BadZipFile, ValueError) as error:  # pandas' own errors are ValueErrors
+    except BROKEN as error:
         raise ValueError(f"{wrong}. Got {type(error).__name__}: {error}. {cure}") from error
     needed = (TARGET, SPURIOUS, *AUX)
     lacking = [column for column in needed if column not in table]

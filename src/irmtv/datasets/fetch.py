@@ -12,12 +12,16 @@ A named folder is only read: nothing is fetched behind the back of a user who sa
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 VARIABLE = "IRMTV_DATA"
 SUFFIXES = ("", ".gz", ".zip")  # pandas reads a file in each of these
+# what reading a damaged file raises; pandas' own errors are ValueErrors
+BROKEN = (OSError, EOFError, zlib.error, BadZipFile, ValueError)
 
 
 @dataclass(frozen=True)

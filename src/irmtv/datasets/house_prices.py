@@ -7,11 +7,9 @@ what makes a house dear among its contemporaries.
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -22,7 +20,7 @@ from irmtv.core.losses import Squared
 from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
 from irmtv.datasets.checks import one_of, streams
-from irmtv.datasets.fetch import DataFile, find_files
+from irmtv.datasets.fetch import BROKEN, DataFile, find_files
 from irmtv.datasets.sources import SOURCES
 from irmtv.datasets.tables import Home, Seed, Tables
 
@@ -147,16 +145,7 @@ def load_house_prices(
         "looks_at_test": "Nothing: these are the values of the file.",
         "differs_from_paper": f"Features and price are raw, and the built year is among the columns. {_FOOTNOTE}",
     }
-    return Tables(
-        X_train=x.iloc[train],
-        y_train=y.iloc[train],
-        environment_train=environment.iloc[train],
-        X_test=x.iloc[test],
-        y_test=y.iloc[test],
-        environment_test=environment.iloc[test],
-        name="house-prices",
-        card=card,
-    )
+    return Tables.of(x, y, environment, train, test, name="house-prices", card=card)
 
 
 def house_prices_task(
@@ -212,7 +201,7 @@ def read_house_prices(path: str | os.PathLike[str], n_rows: int | None = None) -
     needed = (*FEATURES, YEAR, PRICE)
     try:
         table = pd.read_csv(path)
-    except (OSError, EOFError, zlib.error, BadZipFile, ValueError) as error:  # pandas' own errors are ValueErrors
+    except BROKEN as error:
         raise ValueError(f"{wrong}. Got {type(error).__name__}: {error}. {cure}") from error
     lacking = [column for column in needed if column not in table]
     if lacking:

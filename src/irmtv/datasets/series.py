@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from irmtv.datasets.fetch import BROKEN
 from irmtv.datasets.safe_pickle import opened
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Array = np.ndarray[Any, Any]
-BROKEN = (OSError, EOFError, zlib.error, BadZipFile, ValueError, KeyError, NotImplementedError, MemoryError)
+BROKEN_ARRAYS = (*BROKEN, KeyError, NotImplementedError, MemoryError)
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -32,7 +31,7 @@ def read_npz(path: Path) -> dict[str, Array]:
         return {name: found[name] for name in found}
     except FileNotFoundError:
         raise
-    except BROKEN as error:
+    except BROKEN_ARRAYS as error:
         raise ValueError(
             f"it is not a whole .npz file of numbers and texts ({type(error).__name__}: {error})"
         ) from error

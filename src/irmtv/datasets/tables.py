@@ -27,6 +27,12 @@ class Tables:
     name: str = "data"
     card: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, x: pd.DataFrame, y: pd.Series, environment: pd.Series, train: Any, test: Any, **more: Any) -> Tables:
+        """The rows at the positions `train` and `test`, of all three; `more` are the name and the card."""
+        parts = [frame.iloc[rows] for rows in (train, test) for frame in (x, y, environment)]
+        return cls(*parts, **more)
+
     def __repr__(self) -> str:
         return (
             f"Tables({self.name!r}, {len(self.X_train)} training rows, {len(self.X_test)} test rows, "
