@@ -42,7 +42,8 @@ def test_list_says_what_where_and_under_which_licence(command, home):
     assert (ended.code, ended.err) == (0, "")
     for source in sources.SOURCES.values():
         line = lines_of(ended.out, source.name)
-        assert source.licence in line and source.title in ended.out
+        after = ended.out[ended.out.index(line) :].splitlines()[1:3]
+        assert [text.strip() for text in after] == [source.title, f"licence: {source.licence}"]
         assert source.rows is None or f"{source.rows:,} rows" in line
     assert lines_of(ended.out, "house-prices").endswith(str(home / "house_prices"))
     assert lines_of(ended.out, "adult").endswith("not here")

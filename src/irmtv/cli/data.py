@@ -40,8 +40,9 @@ def list_data(data_home: DataHome = None, as_json: AsJson = False) -> None:
     for f in found:
         s = f.source
         rows = "rows vary" if s.rows is None else f"{s.rows:,} rows"
-        _print(f"{s.name:18s} {rows:14s} {s.licence:14s} {f.where}")
+        _print(f"{s.name:18s} {rows:14s} {f.where}")
         _print(f"{'':18s} {s.title}")
+        _print(f"{'':18s} licence: {s.licence}")
     _print("\nirmtv data path NAME: where its files belong; irmtv data check: whether the files are whole")
 
 
@@ -126,7 +127,7 @@ def celeba_features(
                 progress=lambda done, total: bar.at(done / max(total, 1), f"{done:,} of {total:,} images"),
             )
     except KeyboardInterrupt:
-        _note("irmtv: stopped.")
+        _note("irmtv: stopped; the same command goes on from there.")
         raise typer.Exit(130) from None
     _note(f"{rows:,} rows")
     _note(f"written: {out}")
