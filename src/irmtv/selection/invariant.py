@@ -32,7 +32,8 @@ TESTS = ("both", "risks", "slopes", "zero-slopes")
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
 MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
 DEFAULTS: Mapping[str, Any] = {
-    "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25, "max_price": 1.5,
+    "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
+    "max_price": float("inf"),
 }  # fmt: skip
 
 
@@ -102,8 +103,8 @@ def invariance(records: Records, **options: Any) -> Verdict:
         nothing has equal risks everywhere. Default 0.25.
     max_price : how much further out than the training environments lie apart the next one may have to be for a
         candidate to pay (`figures["pays_at"]`): its worst risk must be at most ERM's worst + max_price * how far ERM's
-        risks lie apart. Default 1.5; spurious features are found below that, environments that differ in noise may
-        ask for more.
+        risks lie apart. Default: no limit; what is dear here may pay where the next environment is far away. 1 for
+        environments to come that are like those of training.
     """
     check_options(**options)
     if records.risk.shape[-1] < 2:
@@ -368,9 +369,11 @@ def check_options(**options: Any) -> None:
     for name in ("level", "own_level", "min_gain"):
         if not (_is_number(given[name]) and 0 <= given[name] <= 1):
             raise ValueError(f"{name} must be a number from 0 to 1. Got {given[name]!r}.")
-    for name in ("reach", "slack", "max_price"):
+    for name in ("reach", "slack"):
         if not (_is_number(given[name]) and 0 <= given[name] < float("inf")):
             raise ValueError(f"{name} must be a finite number of at least 0. Got {given[name]!r}.")
+    if not (_is_number(given["max_price"]) and given["max_price"] >= 0):
+        raise ValueError(f"max_price must be a number of at least 0, or infinity. Got {given['max_price']!r}.")
 
 
 def _is_number(value: Any) -> bool:
