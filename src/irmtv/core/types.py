@@ -51,6 +51,19 @@ class Rows:
         )
 
 
+def that_count(rows: Rows, every_environment: bool = False) -> Rows:
+    """Without rows of weight 0, and without environments that have no others, unless all must keep their places."""
+    if rows.weight is None or bool((rows.weight > 0).all()):
+        return rows
+    kept = rows.take((rows.weight > 0).nonzero().squeeze(1))
+    if kept.environment is None or every_environment:
+        return kept
+    present = torch.bincount(kept.environment, minlength=len(rows.names)) > 0
+    codes = (present.cumsum(0) - 1)[kept.environment]
+    names = tuple(name for name, there in zip(rows.names, present.tolist(), strict=True) if there)
+    return replace(kept, environment=codes, names=names)
+
+
 def weights_of(rows: Sequence[Rows], across_sets: bool = False) -> Tensor | None:
     """The weights of one data set's rows each: (T, N) float64; None where no data set has rows that count differently.
 

@@ -17,6 +17,7 @@ from irmtv.datasets.safe_pickle import opened
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Array = np.ndarray[Any, Any]
+# of an archive of arrays: a missing member, a method of packing or a size that nobody wrote
 BROKEN_ARRAYS = (*BROKEN, KeyError, NotImplementedError, MemoryError)
 
 

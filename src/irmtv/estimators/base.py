@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.losses import Loss
 from irmtv.core.messages import check_length, check_positive, shown, users_stacklevel
-from irmtv.core.types import Rows, Runs, Task
+from irmtv.core.types import Rows, Runs, Task, that_count
 from irmtv.crossfit import fold_of_rows
 from irmtv.engine import FittedRuns, train
 from irmtv.engine.nets import MLP, Module
@@ -35,7 +35,6 @@ from irmtv.estimators.columns import (
     check_environments,
     is_column_name,
     labels_by_name,
-    of_some,
     refuse_lazy,
     split,
     warn_of_copies,
@@ -178,17 +177,14 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
     def _with_environment(self, rows: Rows, labels: Any, objective: Objective) -> Rows:
         """Rows that count, with their environments. A row of weight 0 is as if it were not there."""
         check_positive(self.min_rows, "min_rows")
-        n_rows, counted = len(rows), None
-        if rows.weight is not None:
-            counted = rows.weight.nonzero().squeeze(1)
-            rows = rows.take(counted)
         if labels is None:
-            return rows
-        codes, names = factorize(as_labels(labels), "environment", n_rows)
-        if counted is not None:
-            codes, names = of_some(codes, names, counted.numpy())
+            return that_count(rows)
+        codes, names = factorize(as_labels(labels), "environment", len(rows))
         if objective.infers is not None or objective.procedure is not None:  # it looks for its own
-            return rows
+            return that_count(rows)
+        rows = that_count(replace(rows, environment=torch.as_tensor(codes), names=tuple(names)))
+        assert rows.environment is not None
+        codes, names = rows.environment.numpy(), list(rows.names)
         check_environments(codes, names, int(self.min_rows), objective.needs == "environment")
         warn_of_copies(rows.x.numpy(), codes, len(names), getattr(self, "feature_names_in_", None))
         pooled, kept, _ = pool(codes, names, int(self.min_rows), "environment")

@@ -358,12 +358,6 @@ def as_labels(values: Any) -> Any:
     return values
 
 
-def of_some(codes: Ints, names: Sequence[Hashable], kept: Ints) -> tuple[Ints, list[Hashable]]:
-    """Codes of the kept rows into the names that these have."""
-    there, codes = np.unique(codes[kept], return_inverse=True)
-    return codes, [names[i] for i in there]
-
-
 def as_aux(values: Any, n_rows: int) -> Tensor | None:
     """Auxiliary variables (N, A) in float64, checked; None where there are none."""
     if values is None:

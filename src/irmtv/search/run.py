@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Rows, Runs, Task
+from irmtv.core.types import Runs, Task, that_count
 from irmtv.crossfit import fold_tasks, left_out_tasks
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.objectives import OBJECTIVES
@@ -89,7 +89,7 @@ def search(
     """
     chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
     has_places = any(isinstance(c.get("measure"), tuple) for c in (settings, *combinations))  # one per environment
-    task = replace(task, train=_with_weight(task.train, every_environment=has_places))
+    task = replace(task, train=that_count(task.train, every_environment=has_places))
     check_search(task, chosen, combinations, rule=rule, n_folds=n_folds, options=options, settings=settings)
     every = max(1, steps // SNAPSHOTS) if snapshot_every is None else snapshot_every
     folds = fold_tasks(task, n_folds, seed, by_class)
@@ -190,19 +190,6 @@ def _own(
         erm = train(folds, "erm", _every(folds, seeds, [{}]), select="iid", **how)
     gains = np.stack(gains_of_own_models(erm, **how))  # (F K, E, 3)
     return torch.as_tensor(gains.reshape(len(folds), len(seeds), *gains.shape[1:]).mean(1))
-
-
-def _with_weight(rows: Rows, every_environment: bool) -> Rows:
-    """Without rows that count nothing: they must not fill folds either. Nor environments that have no others."""
-    if rows.weight is None or bool((rows.weight > 0).all()):
-        return rows
-    kept = rows.take((rows.weight > 0).nonzero().squeeze(1))
-    if kept.environment is None or every_environment:
-        return kept
-    present = torch.bincount(kept.environment, minlength=len(rows.names)) > 0
-    codes = (present.cumsum(0) - 1)[kept.environment]
-    names = tuple(name for name, there in zip(rows.names, present.tolist(), strict=True) if there)
-    return replace(kept, environment=codes, names=names)
 
 
 class _Stages:
