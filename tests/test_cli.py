@@ -57,9 +57,9 @@ def test_list_one_shows_the_formula_and_every_hyper_parameter(name):
         assert h.meaning[:30] in result.stdout
 
 
-def test_a_misspelt_name_is_one_line_and_exit_code_2():
+def test_a_misspelt_name_is_one_line_and_exit_code_1():
     result = irmtv("list", "irm-tv-11")
-    assert result.returncode == 2
+    assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.startswith("irmtv: objective must be one of")
     assert "Did you mean 'irm-tv-l1'?" in result.stderr
@@ -191,7 +191,7 @@ def test_labels_and_names_with_brackets_are_shown_as_they_are(command, tmp_path)
     ],
     ids=["objective", "two problems", "not TOML", "no reference", "data", "device"],
 )
-def test_a_bad_spec_is_one_text_and_exit_code_2(command, spec, tmp_path, text, message):
+def test_a_bad_spec_is_one_text_and_exit_code_1(command, spec, tmp_path, text, message):
     if "cuda" in text:
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
@@ -206,7 +206,7 @@ def test_a_bad_spec_is_one_text_and_exit_code_2(command, spec, tmp_path, text, m
 def test_a_spec_that_is_not_there(command, tmp_path):
     (tmp_path / "simulation.toml").write_text("")
     ended = command("run", tmp_path / "simulatoin.toml", "--out", tmp_path / "x")
-    assert ended.code == 2
+    assert ended.code == 1
     assert "there is no such spec file" in ended.err and "simulation.toml" in ended.err
     assert not (tmp_path / "x").exists()
 
@@ -225,17 +225,17 @@ def test_a_spec_that_is_not_there(command, tmp_path):
 )
 def test_a_part_that_the_spec_does_not_have(command, spec, tmp_path, part, message):
     ended = command("run", spec, "--out", tmp_path / "x", *part)
-    assert ended.code == 2
+    assert ended.code == 1
     assert message in ended.err
     assert not (tmp_path / "x").exists()
 
 
 def test_the_folder_must_be_named(command, spec):
     ended = command("run", spec)
-    assert ended.code == 2
+    assert ended.code == 1
     assert "--out" in ended.err
     ended = command("reproduce", "simulation")
-    assert ended.code == 2
+    assert ended.code == 1
     assert ended.err == (
         "irmtv: --out is missing: give the folder for the experiment, irmtv reproduce simulation --out DIR.\n"
     )
@@ -246,11 +246,11 @@ def test_a_folder_that_is_no_experiment_is_left_alone(command, spec, tmp_path):
     folder.mkdir()
     (folder / "cat.jpg").write_bytes(b"cat")
     ended = command("run", spec, "--out", folder)
-    assert ended.code == 2
+    assert ended.code == 1
     assert "is not empty and holds no experiment" in ended.err and "cat.jpg" in ended.err
     assert [p.name for p in folder.iterdir()] == ["cat.jpg"]
     ended = command("run", spec, "--out", folder / "cat.jpg")
-    assert ended.code == 2
+    assert ended.code == 1
     assert "is a file" in ended.err
 
 
@@ -260,7 +260,7 @@ def test_a_store_of_a_newer_version_is_left_alone(command, spec, tmp_path):
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     before = (tmp_path / "x" / "experiment.sqlite").read_bytes()
     ended = command("run", spec, "--out", tmp_path / "x")
-    assert ended.code == 2
+    assert ended.code == 1
     assert "has format 99, written by a newer irmtv" in ended.err and "update irmtv" in ended.err
     assert (tmp_path / "x" / "experiment.sqlite").read_bytes() == before
 
@@ -286,7 +286,7 @@ def test_a_folder_that_another_process_writes_to(command, spec, tmp_path, monkey
     command("run", spec, "--out", tmp_path / "x", "--methods", "erm")
     with holding(tmp_path / "x") as process:
         ended = command("run", spec, "--out", tmp_path / "x")
-        assert ended.code == 2
+        assert ended.code == 1
         assert "is being written to by another process. " in ended.err and "--wait waits until it is free" in ended.err
 
         def sleep(seconds: float) -> None:
@@ -303,7 +303,7 @@ def test_a_full_disk(command, spec, tmp_path, monkeypatch):
     spec.write_text(small_text(ERM, TV, repetitions=6))
     with small_disk(monkeypatch):
         ended = command("run", spec, "--out", tmp_path / "x")
-    assert ended.code == 2
+    assert ended.code == 1
     assert "the disk is full" in ended.err and "the same command continues from there" in ended.err
     with Store.read(tmp_path / "x") as store:
         left = len(store)

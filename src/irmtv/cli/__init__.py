@@ -13,6 +13,7 @@ from rich.padding import Padding
 
 from irmtv._version import __version__
 from irmtv.cli import data
+from irmtv.cli.output import note
 
 if TYPE_CHECKING:
     from irmtv.experiments import Report, Spec
@@ -28,7 +29,6 @@ app = typer.Typer(
     help="Predictors that keep working when the environment changes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.add_typer(data.app, name="data")
 
@@ -195,20 +195,15 @@ def _train(
                 progress=bar,
                 stage=lambda label: bar.rename(escape(label)),
                 wait=wait,
-                on_wait=_say,
+                on_wait=note,
                 jobs=jobs,
             )
     except KeyboardInterrupt as stopped:
         before = "stopped before anything was trained; the same command continues."
-        _say(f"irmtv: {stopped if isinstance(stopped, ExperimentInterrupted) else before}")
+        note(f"irmtv: {stopped if isinstance(stopped, ExperimentInterrupted) else before}")
         raise typer.Exit(130) from None
-    _say(_told(report))
+    note(_told(report))
     return spec, report
-
-
-def _say(text: str) -> None:
-    """On standard error. A path or a label is shown as it is, and can be copied."""
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def _run(path: Path, out: Path, *asked: Any) -> None:
@@ -220,13 +215,13 @@ def _run(path: Path, out: Path, *asked: Any) -> None:
         _nothing(out)
     written = made.write(out)  # first: a pipe may be closed while the tables are printed
     to_terminal(made.summary, Console(highlight=False), made.tests)
-    _say("written: " + ", ".join(map(str, written)))
+    note("written: " + ", ".join(map(str, written)))
     if report.failed:
         raise typer.Exit(1)
 
 
 def _nothing(out: Path) -> NoReturn:
-    _say(f"irmtv: {out} has no result to make a table of.")
+    note(f"irmtv: {out} has no result to make a table of.")
     raise typer.Exit(1)
 
 
@@ -257,7 +252,7 @@ def _running_times(
                 columns, progress=bar.at, **{name: value for name, value in given.items() if value is not None}
             )
     except KeyboardInterrupt:
-        _say("irmtv: stopped; nothing was written. The same command starts again.")
+        note("irmtv: stopped; nothing was written. The same command starts again.")
         raise typer.Exit(130) from None
     _show_and_write(report_running_times(measured), out)
 
@@ -267,7 +262,7 @@ def _show_and_write(made: Identifiability | RunningTimesReport, out: Path) -> No
     for table in made.tables():
         if not table.wide:
             table.show(Console(highlight=False))
-    _say("written: " + ", ".join(map(str, written)))
+    note("written: " + ", ".join(map(str, written)))
 
 
 def _check_folder(out: Path) -> None:
@@ -311,10 +306,13 @@ def _told(report: Report) -> str:
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line on standard error and exit code 2, not a traceback."""
+    """Entry point. Exit codes: 0 done, 1 the data or the settings are wrong, 2 usage, 130 stopped by Ctrl-C.
+
+    A mistake is one line on standard error, not a traceback.
+    """
     try:
         app()
     except (ValueError, FileNotFoundError, ConnectionError, ImportError) as error:
         # the last three: files of data sets, and packages that are not installed by default
         print(f"irmtv: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(1)

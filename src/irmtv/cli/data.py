@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
     from irmtv.datasets.sources import Checked, Found, Source
@@ -20,7 +21,6 @@ DataHome = Annotated[
         "--data-home", help="Folder that holds the files; else that of IRMTV_DATA, else the cache of downloads."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @app.callback(no_args_is_help=True)
@@ -35,15 +35,15 @@ def list_data(data_home: DataHome = None, as_json: AsJson = False) -> None:
 
     found = [look(source, data_home) for source in SOURCES.values()]
     if as_json:
-        _print_json([_summary(f) for f in found])
+        print_json([_summary(f) for f in found])
         return
     for f in found:
         s = f.source
         rows = "rows vary" if s.rows is None else f"{s.rows:,} rows"
-        _print(f"{s.name:18s} {rows:14s} {f.where}")
-        _print(f"{'':18s} {s.title}")
-        _print(f"{'':18s} licence: {s.licence}")
-    _print("\nirmtv data path NAME: where its files belong; irmtv data check: whether the files are whole")
+        say(f"{s.name:18s} {rows:14s} {f.where}")
+        say(f"{'':18s} {s.title}")
+        say(f"{'':18s} licence: {s.licence}")
+    say("\nirmtv data path NAME: where its files belong; irmtv data check: whether the files are whole")
 
 
 @app.command("path")
@@ -59,15 +59,15 @@ def path_of_data(
     found = [look(source, data_home) for source in _chosen([name] if name is not None else [])]
     if as_json:
         where = {"folder": str(folder.path), "said_by": folder.said_by}
-        _print_json({**where, "data_sets": [_summary(f) for f in found]})
+        print_json({**where, "data_sets": [_summary(f) for f in found]})
         return
-    _print(f"{folder.path} ({folder.said_by})")
+    say(f"{folder.path} ({folder.said_by})")
     for f in found:
-        _print(f.source.name)
+        say(f.source.name)
         for file, path in zip(f.source.files, f.paths, strict=True):
-            _print(f"    {file.name}: {path if path is not None else 'not here'}")
+            say(f"    {file.name}: {path if path is not None else 'not here'}")
         if not f.here:
-            _print(f"    {f.advice}")
+            say(f"    {f.advice}")
 
 
 @app.command("check")
@@ -86,15 +86,15 @@ def check_data(
     done: list[Checked] = []
     for source in chosen:
         if names or any(path is not None for path in look(source, data_home).paths):
-            _note(f"reading {source.name} ...")
+            note(f"reading {source.name} ...")
             done.append(check(source, data_home))
     if as_json:
-        _print_json([_verdict(c) for c in done])
+        print_json([_verdict(c) for c in done])
     else:
         for c in done:
             _print_check(c)
     if not done:
-        _note(
+        note(
             f"irmtv: no data set is in {folder.path} ({folder.said_by}), so there was nothing to check. "
             "irmtv data path says which files belong there."
         )
@@ -127,10 +127,10 @@ def celeba_features(
                 progress=lambda done, total: bar.at(done / max(total, 1), f"{done:,} of {total:,} images"),
             )
     except KeyboardInterrupt:
-        _note("irmtv: stopped; the same command goes on from there.")
+        note("irmtv: stopped; the same command goes on from there.")
         raise typer.Exit(130) from None
-    _note(f"{rows:,} rows")
-    _note(f"written: {out}")
+    note(f"{rows:,} rows")
+    note(f"written: {out}")
 
 
 def _chosen(names: list[str]) -> list[Source]:
@@ -173,21 +173,8 @@ def _verdict(checked: Checked) -> dict[str, Any]:
 def _print_check(checked: Checked) -> None:
     name = checked.found.source.name
     if checked.problem is not None:
-        _print(f"{name}: WRONG. {checked.problem}")
+        say(f"{name}: WRONG. {checked.problem}")
     else:
-        _print(f"{name}: good, {checked.n_train:,} training rows and {checked.n_test:,} test rows")
+        say(f"{name}: good, {checked.n_train:,} training rows and {checked.n_test:,} test rows")
     for f in checked.files:
-        _print(f"    {f.path}: {f.note}")
-
-
-def _print(text: str) -> None:
-    """Results: to standard output, as they are, in whole lines, so that a path can be copied."""
-    Console(highlight=False).print(text, markup=False, soft_wrap=True)
-
-
-def _note(text: str) -> None:
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+        say(f"    {f.path}: {f.note}")

@@ -1,0 +1,124 @@
+"""What `fit` found out, as plain data: it is printed, stored beside the model and shown by the report.
+
+Everything is JSON (None where a number is not finite), so that a report can be made again from the model file alone,
+without the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
+
+
+class Estimate(TypedDict):
+    """A value with its 95 % interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class EnvironmentRow(TypedDict):
+    """One environment on held-out rows: plain risk minimisation, the model that was chosen, chosen minus plain."""
+
+    name: str
+    rows: int
+    erm: Estimate
+    chosen: Estimate
+    difference: Estimate
+
+
+class PathPoint(TypedDict):
+    """One penalty weight, at its best step: the lowest held-out risk, of what passes where anything does."""
+
+    penalty_weight: float
+    label: str  # the weight, or what else tells it from others ("adaptive", "1e+03, l2 0.003")
+    step: int
+    risk: float | None  # held-out risk over all rows
+    worst: float | None  # in the worst environment
+    variation: float | None  # mean absolute slope over the environments: the total variation that TV-l1 squares
+    p: float | None  # of the test of invariance; None where another rule chose
+    passes: bool | None
+    chosen: bool
+
+
+class Curves(TypedDict):
+    """Training of the final model: the risk of every environment over the steps."""
+
+    steps: list[int]
+    environments: list[str]
+    risk: list[list[float | None]]  # by environment, then step
+
+
+class Inferred(TypedDict):
+    """Environments that a network found in aux: membership at some of the training rows."""
+
+    aux: list[str]
+    is_date: list[bool]  # by aux column: values are then years as decimal numbers
+    points: list[list[float]]  # by row, at most 1,000: the values of aux
+    membership: list[list[float]]  # by row: probability of every environment
+    names: list[str]
+
+
+class Feature(TypedDict):
+    """What a feature weighs, as a share of the sum of all absolute weights, signed for linear models.
+
+    A linear model: coefficient x standard deviation. Others: how much held-out risk rises when it is shuffled.
+    """
+
+    name: str
+    erm: float | None
+    chosen: float | None
+    invariant: bool | None  # where it is known, of generated data
+
+
+class LossCurve(TypedDict):
+    """The loss as a function of the environment: held-out risks of three models of the same family."""
+
+    model: str  # "ERM", "TV-l1", "TV-l2"
+    penalty_weight: float | None
+    risk: list[float | None]  # in the order of `environments` of the summary
+
+
+class Data(TypedDict):
+    file: str
+    rows: int  # in the file
+    rows_used: int
+    target: str
+    environment: list[str]  # columns; empty where none is given
+    aux: list[str]
+    columns: list[str]  # read as features
+    features: int  # numbers made of them
+    missing: dict[str, float]  # by column with missing values: their share
+    notes: list[str]  # what was done to the table, in sentences
+
+
+class FitSummary(TypedDict):
+    """All of it."""
+
+    schema: int  # 1
+    command: str  # to run it again
+    created: str  # date and time, ISO
+    seconds: float
+    versions: dict[str, str]
+    data: Data
+    task: Literal["binary", "multiclass", "regression"]
+    classes: list[str]  # empty for regression
+    objective: str
+    model: str  # "linear", "mlp 32"
+    settings: dict[str, Any]
+    rule: str
+    outcome: Outcome | None  # None where another rule than "invariance" chose
+    headline: str  # one sentence: which of the three outcomes, with the interval
+    message: str  # what the rule says, in full
+    metric: str
+    greater_is_better: bool
+    environments: list[EnvironmentRow]
+    overall: EnvironmentRow
+    worst: EnvironmentRow
+    path: list[PathPoint]
+    curves: Curves | None
+    inferred: Inferred | None
+    features: list[Feature]
+    losses: list[LossCurve]
