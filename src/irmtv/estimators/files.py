@@ -23,7 +23,7 @@ from irmtv.estimators.environment_inference import EnvironmentInference
 from irmtv.estimators.estimator_content import estimator_content, read_estimator, told
 from irmtv.estimators.inference_content import inference_content, read_inference
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.persistence import ModelFile, ModelFileError, load_model, write_model
+from irmtv.persistence import ModelFile, ModelFileError, load_model, read_model, write_model
 
 PREDICTORS: Mapping[str, type[InvariantEstimator]] = {
     "invariant-classifier": InvariantClassifier,
@@ -36,7 +36,7 @@ _KINDS: Mapping[type, str] = {**{cls: kind for kind, cls in PREDICTORS.items()},
 _PIPELINE = "pipeline"
 
 
-def save(model: Any, path: str | PathLike[str]) -> Path:
+def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None = None) -> Path:
     """Write a fitted estimator of irmtv, or a Pipeline that ends in one, to a file.
 
     Parameters
@@ -46,6 +46,8 @@ def save(model: Any, path: str | PathLike[str]) -> Path:
         the numbers are written, and `load` asks for its function again.
     path : str or Path
         By custom it ends in .irmtv. An existing file is replaced once the new one is complete; a link stays one.
+    about : dict or None, default None
+        What else is known of the model, as JSON: `irmtv fit` puts its findings here. `read_about` reads it.
 
     Returns
     -------
@@ -65,6 +67,8 @@ def save(model: Any, path: str | PathLike[str]) -> Path:
     check_is_fitted(estimator)
     kind = _KINDS[type(estimator)]
     arrays, meta = inference_content(estimator) if kind == _INFERENCE else estimator_content(estimator)
+    if about is not None:
+        meta = {**meta, "about": dict(about)}
     if isinstance(model, Pipeline):
         parts = {name: step for name, step in steps if step not in (None, "passthrough")}
         meta = {**meta, "kind": kind, "steps": [name for name, _ in model.steps], "parts": sorted(parts)}
@@ -92,6 +96,12 @@ def load(path: str | PathLike[str], module: Callable[[], Any] | None = None) -> 
     """
     readers: dict[str, Callable[[ModelFile], Any]] = {kind: _reader(kind, module) for kind in _KINDS.values()}
     return load_model(path, {**readers, _PIPELINE: lambda file: _read_pipeline(file, module)})
+
+
+def read_about(path: str | PathLike[str]) -> dict[str, Any] | None:
+    """What `save` was told about a model; None where it was told nothing. The estimator is not built."""
+    about = read_model(path, [*_KINDS.values(), _PIPELINE]).meta.get("about")
+    return about if isinstance(about, dict) else None
 
 
 def _reader(kind: str, module: Any) -> Callable[[ModelFile], Any]:

@@ -326,6 +326,7 @@ def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records
         own=own,
         left_out=left_out,
         test=test,
+        inferred=all(bool(c.member.method.infers) for c in candidates),
     )
 
 

@@ -77,6 +77,7 @@ class Searched:
     families: tuple[Family, ...]  # the objective's, and plain risk minimisation where the objective has none itself
     candidates: tuple[Candidate, ...]  # in the order of the records
     records: Records
+    fold: torch.Tensor  # (N,) which fold holds a training row out, of the rows that count
 
     @property
     def chosen(self) -> Candidate:
@@ -96,6 +97,12 @@ class Searched:
     def step(self) -> int:
         """The chosen step."""
         return self.chosen.step
+
+    @property
+    def plain(self) -> int:
+        """The candidate of plain risk minimisation with the lowest held-out risk: what others are compared with."""
+        risk = self.records.pooled().overall.nan_to_num(torch.inf)
+        return int(risk.masked_fill(~self.records.reference, torch.inf).argmin())
 
     def fold_models(self) -> tuple[FittedRuns, list[int]]:
         """The chosen models of all folds and seeds, at the chosen step, and which runs they are; needs their states."""

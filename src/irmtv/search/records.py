@@ -74,6 +74,7 @@ def records_of(task: Task, families: Sequence[Family], candidates: Sequence[Cand
         reference=torch.tensor([c.step <= families[c.family].plain_until(c.combination) for c in candidates]),
         stated=torch.zeros(len(candidates), dtype=torch.bool),
         left_out=left_out,
+        inferred=infers_held_out(families[0].objective),
     )
 
 

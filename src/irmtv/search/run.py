@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.types import Runs, Task, that_count
-from irmtv.crossfit import fold_tasks, left_out_tasks
+from irmtv.crossfit import deal_folds, fold_tasks, left_out_tasks
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
@@ -129,7 +129,8 @@ def search(
     if rule == "invariance" and not infers_held_out(chosen):
         records = replace(records, own=_own(families, candidates, records, folds, each, every))
     given = dict(options or {}) if rule == "invariance" else {}
-    return Searched(choose(rule, records, **given), tuple(families), candidates, records)
+    fold = deal_folds(task, n_folds, seed, by_class)
+    return Searched(choose(rule, records, **given), tuple(families), candidates, records, fold)
 
 
 def _as_seeds(seed: int, seeds: Sequence[int] | None) -> list[int]:

@@ -133,6 +133,10 @@ def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
     """The rule with one test."""
     whole = _View.of(records.pooled(), records, o)
     erm = whole.erm
+    if erm is None and records.inferred:
+        alone = _lowest(whole.risk, whole.risk.isfinite() & records.reference)
+        if alone is not None:
+            return _nothing_to_compare(alone, whole, records, o)
     if erm is None:
         raise ValueError(
             "rule 'invariance' needs a candidate of plain risk minimisation that was measured in two or more "
@@ -163,6 +167,32 @@ def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
         "p_confirmed": _confirmed(records, o) if outcome == "invariant-found" else None,
     }
     return Verdict(choice, outcome, figures, _message(outcome, figures, o["test"], o["level"], o["max_price"]))
+
+
+def _nothing_to_compare(erm: int, whole: _View, records: Records, o: Mapping[str, Any]) -> Verdict:
+    """Environments that were looked for and not found: there is one, and in it plain risk minimisation is right."""
+    risk = float(whole.risk[erm])
+    unknown = dict.fromkeys(("p", "p_erm", "p_nearest", "pays_at", "p_own", "p_confirmed"))
+    figures: dict[str, Any] = {
+        "test": o["test"],
+        "candidates": 0,
+        "passing": 0,
+        "not_paying": 0,
+        "risk": risk,
+        "risk_erm": risk,
+        "risk_constant": records.constant,
+        "risk_extrapolated": risk,
+        "price": 0.0,
+        "gain_kept": 1.0,
+        "risks": _listed(whole.pooled.risk[erm]),
+        "risks_erm": _listed(whole.pooled.risk[erm]),
+        **unknown,
+    }
+    text = (
+        "plain risk minimisation is kept: of the environments that were inferred at most one has "
+        f"{MIN_ROWS} held-out rows or more, so there is nothing to compare."
+    )
+    return Verdict(erm, "erm-invariant", figures, text)
 
 
 @dataclass(frozen=True)

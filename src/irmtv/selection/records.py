@@ -46,6 +46,7 @@ class Records:
     left_out: Tensor | None = None  # (C, E) risk in an environment of the model that was trained without it
     test: Tensor | None = None  # (C,) score on test rows, higher is better: for `oracle` alone
     effective: Tensor | None = None  # (F, C, E) rows of equal weight that are as sure; None: `rows`, without weights
+    inferred: bool = False  # whether the candidates' training inferred the environments itself
 
     def __len__(self) -> int:
         return self.risk.shape[1]

@@ -1,0 +1,170 @@
+"""`irmtv fit`: from a file to an answer and a model."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Shown
+
+from irmtv.cli.names import check_out, column_names
+from irmtv.cli.output import AsJson, note, print_json, say
+
+if TYPE_CHECKING:
+    from irmtv.answer.summary import Estimate, FitSummary
+    from irmtv.answer.words import Formatter
+
+MOST_ENVIRONMENTS = 30  # lines of the table in a terminal; the report has all
+
+File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet; text also as .gz.")]
+Target = Annotated[str, typer.Option(help="The column to be predicted.")]
+Environment = Annotated[
+    list[str] | None,
+    typer.Option("--environment", "-e", help="Column (or columns, a,b) that says where a row is from."),
+]
+Aux = Annotated[
+    list[str] | None,
+    typer.Option(help="Columns (a,b) of numbers or dates that environments are inferred from, where none are given."),
+]
+TaskKind = Annotated[str | None, typer.Option("--task", help="binary, multiclass or regression; else by the target.")]
+Encoding = Annotated[str | None, typer.Option(help="Of a text file, such as latin-1; UTF-8 without.")]
+Seed = Annotated[int, typer.Option(help="Of the folds and the models.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("fit")(fit)
+
+
+def fit(
+    data: File,
+    target: Target,
+    environment: Environment = None,
+    aux: Aux = None,
+    objective: Annotated[str, typer.Option(help="auto, or a name of irmtv list.")] = "auto",
+    model: Annotated[str, typer.Option(help="linear, mlp (a network), or auto: which predicts better.")] = "auto",
+    task: TaskKind = None,
+    rule: Annotated[str, typer.Option(help="invariance, iid, worst-env or leave-one-env-out.")] = "invariance",
+    penalty_weights: Annotated[
+        str | None, typer.Option(help="The path, such as 10,100,1000; 0 is always in it.")
+    ] = None,
+    folds: Annotated[int, typer.Option(help="Every row is held out once, in so many folds.")] = 3,
+    steps: Annotated[int, typer.Option(help="Steps of training.")] = 1000,
+    metric: Annotated[str | None, typer.Option(help="accuracy or log_loss; rmse, mae or mse.")] = None,
+    seed: Seed = 0,
+    encoding: Encoding = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The model file that is written.")] = Path("model.irmtv"),
+    report: Annotated[
+        Path | None, typer.Option(help="The page that is written; without: report.html beside the model.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a model that keeps working elsewhere, where one can be found, and say whether it could.
+
+    Prints every environment's held-out scores of plain risk minimisation and of the chosen model, and which it was:
+    plain risk minimisation is invariant already; an invariant model was found, at this price; none was found.
+    """
+    page_path = report if report is not None else out.with_name("report.html")
+    check_out(out)
+    check_out(page_path, "--report")
+    weights = _numbers(penalty_weights)
+    from irmtv.answer import fit_table
+    from irmtv.estimators.files import save
+    from irmtv.progress import ProgressBar
+    from irmtv.tabular import read_table
+
+    try:
+        with ProgressBar("reading", console=Console(stderr=True, highlight=False)) as bar:
+            table = read_table(data, encoding=encoding)
+            columns = table.frame.columns
+            answer = fit_table(
+                table,
+                target,
+                column_names(environment, columns),
+                column_names(aux, columns),
+                objective=objective,
+                model=model,
+                task=task,
+                rule=rule,
+                penalty_weights=weights,
+                folds=folds,
+                steps=steps,
+                metric=metric,
+                random_state=seed,
+                command=shlex.join(["irmtv", *sys.argv[1:]]),
+                bar=bar,
+            )
+    except KeyboardInterrupt:
+        note("irmtv: stopped; nothing was written. The same command starts again.")
+        raise typer.Exit(130) from None
+    save(answer.pipeline, out, about=answer.summary)
+    _write_report(answer.summary, page_path)
+    if as_json:
+        print_json({**answer.summary, "model_file": str(out), "report_file": str(page_path)})
+    else:
+        show(answer.summary)
+    note(f"written: {out}, {page_path}")
+
+
+def _write_report(summary: FitSummary, path: Path) -> None:
+    from irmtv.report.model import model_content
+    from irmtv.report.page import page
+    from irmtv.report.tables import write_text
+
+    write_text(path, page(model_content(summary)))
+
+
+def show(summary: FitSummary) -> None:
+    """The table of environments, and the answer in a sentence."""
+    from irmtv.answer.words import number_format
+
+    form = number_format(summary["metric"])
+    better = "higher" if summary["greater_is_better"] else "lower"
+    shown = Shown(
+        title=f"{summary['metric']} on held-out rows ({better} is better), with 95 % intervals",
+        title_justify="left",
+        title_style="",
+    )
+    shown.add_column("environment")
+    for name in ("rows", "plain (ERM)", "chosen", "difference"):
+        shown.add_column(name, justify="right")
+    rows = summary["environments"]
+    few = rows if len(rows) <= MOST_ENVIRONMENTS else rows[:MOST_ENVIRONMENTS]
+    for row in few:
+        shown.add_row(*_cells(row, form))
+    if len(rows) > len(few):
+        shown.add_row(f"... and {len(rows) - len(few)} more: see the report", "", "", "", "")
+    shown.add_section()
+    for row in (summary["overall"], summary["worst"]):
+        shown.add_row(*_cells(row, form))
+    console = Console(highlight=False)
+    console.print(shown)
+    for text in summary["data"]["notes"]:
+        note(f"note: {text}")
+    say(summary["headline"])
+    say(f"({summary['message']})")
+
+
+def _cells(row: Any, form: Formatter) -> list[str]:
+    cells = [_cell(row[key], form, key == "difference") for key in ("erm", "chosen", "difference")]
+    return [escape(row["name"]), f"{row['rows']:,}", *cells]
+
+
+def _cell(estimate: Estimate, form: Formatter, sign: bool) -> str:
+    low, high = form(estimate["low"], sign), form(estimate["high"], sign)
+    return f"{form(estimate['value'], sign)} [{low}, {high}]".replace("[", "\\[")
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(
+            f"--penalty-weights must be numbers with commas between, such as 10,100,1000. Got {text!r}."
+        ) from None

@@ -1,0 +1,78 @@
+"""Two models on the same rows: values, intervals and differences against textbook computations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from irmtv.answer.held_out import SCORES, compare, score_for
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    n = 900
+    codes = np.sort(rng.integers(0, 3, n))
+    y = rng.integers(0, 2, n)
+    erm = rng.normal(size=n) + (2 * y - 1) * np.array([2.0, 1.0, 0.2])[codes]
+    chosen = erm + 0.5 * rng.normal(size=n)
+    return erm, chosen, y, codes
+
+
+def test_values_are_means_of_the_rows(rows):
+    erm, chosen, y, codes = rows
+    by, overall, worst = compare(erm, chosen, y, codes, ["a", "b", "c"], SCORES["accuracy"])
+    right = {"erm": (erm > 0) == y, "chosen": (chosen > 0) == y}
+    for e, row in enumerate(by):
+        assert row["rows"] == (codes == e).sum()
+        for name, r in right.items():
+            assert row[name]["value"] == pytest.approx(r[codes == e].mean())
+        assert row["difference"]["value"] == pytest.approx((right["chosen"] * 1.0 - right["erm"])[codes == e].mean())
+    assert overall["erm"]["value"] == pytest.approx(right["erm"].mean())
+    assert worst["erm"]["value"] == min(row["erm"]["value"] for row in by)
+    assert worst["chosen"]["value"] == min(row["chosen"]["value"] for row in by)
+
+
+def test_intervals_are_those_of_a_bootstrap_of_the_rows(rows):
+    erm, chosen, y, codes = rows
+    by, overall, worst = compare(erm, chosen, y, codes, ["a", "b", "c"], SCORES["accuracy"])
+    rng = np.random.default_rng(1)
+    right = np.stack([(erm > 0) == y, (chosen > 0) == y]) * 1.0
+    drawn = []
+    for _ in range(3000):  # the textbook: rows of every environment drawn with replacement, both models on the same
+        means, weights = [], []
+        for e in range(3):
+            there = np.flatnonzero(codes == e)
+            take = rng.choice(there, len(there))
+            means.append(right[:, take].mean(1))
+            weights.append(len(there))
+        m = np.array(means)  # (E, 2)
+        all_rows = np.average(m, axis=0, weights=weights)
+        drawn.append([*(m[:, 1] - m[:, 0]), all_rows[1] - all_rows[0], m[:, 1].min() - m[:, 0].min()])
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    found = [row["difference"] for row in (*by, overall, worst)]
+    np.testing.assert_allclose([d["low"] for d in found], low, atol=0.006)
+    np.testing.assert_allclose([d["high"] for d in found], high, atol=0.006)
+
+
+def test_the_root_of_squared_errors_is_taken_of_the_mean_and_less_is_better():
+    y, codes = np.array([0.0, 0.0, 0.0, 0.0]), np.array([0, 0, 1, 1])
+    erm, chosen = np.array([1.0, 3.0, 0.0, 2.0]), np.array([2.0, 2.0, 1.0, 1.0])
+    by, overall, worst = compare(erm, chosen, y, codes, ["a", "b"], SCORES["rmse"])
+    assert [row["erm"]["value"] for row in by] == pytest.approx([np.sqrt(5), np.sqrt(2)])
+    assert overall["erm"]["value"] == pytest.approx(np.sqrt(14 / 4))
+    assert worst["erm"]["value"] == pytest.approx(np.sqrt(5))
+    assert worst["chosen"]["value"] == pytest.approx(2.0)
+
+
+def test_an_environment_without_rows_is_left_out():
+    by, _, _ = compare(
+        np.ones(4), np.ones(4), np.array([1, 1, 0, 1]), np.array([0, 0, 2, 2]), list("abc"), SCORES["accuracy"]
+    )
+    assert [row["name"] for row in by] == ["a", "c"]
+
+
+def test_a_metric_of_another_task_is_refused_with_those_that_fit():
+    assert score_for("multiclass", None).name == "accuracy"
+    with pytest.raises(ValueError, match=r"metric must be one of .*'rmse'.* for regression"):
+        score_for("regression", "accuracy")

@@ -1,0 +1,167 @@
+"""`irmtv fit` as a user runs it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import irmtv
+from answer.tables import spurious_table
+from irmtv.estimators.files import read_about
+
+DATA = os.environ.get("IRMTV_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="IRMTV_DATA is not set: no real data")
+QUICK = ("--model", "linear", "--steps", 300)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "data.csv"
+    spurious_table().to_csv(path, index=False)
+    return path
+
+
+def test_fit_prints_every_environment_says_the_outcome_and_writes_model_and_report(command, table, tmp_path):
+    out = tmp_path / "model.irmtv"
+    ended = command("fit", table, "--target", "sold", "--environment", "site", *QUICK, "--out", out)
+    assert ended.code == 0, ended.err
+    for text in ("north", "south", "all rows", "worst environment", "plain (ERM)", "An invariant model was found"):
+        assert text in ended.out
+    assert f"written: {out}, {tmp_path / 'report.html'}" in ended.err
+    assert "<html" in (tmp_path / "report.html").read_text()
+    frame = spurious_table()
+    assert (irmtv.load(out).predict(frame) == frame["sold"]).mean() > 0.7
+    about = read_about(out)
+    assert about is not None
+    assert about["command"].startswith("irmtv fit ")
+
+
+def test_json_is_the_summary_and_nothing_else_on_standard_output(command, table, tmp_path):
+    out = tmp_path / "m.irmtv"
+    ended = command("fit", table, "--target", "sold", "-e", "site", *QUICK, "--out", out, "--json")
+    summary = json.loads(ended.out)
+    assert summary["outcome"] == "invariant-found"
+    assert summary["model_file"] == str(out)
+
+
+def test_columns_with_commas_and_repeated_options(command, table, tmp_path):
+    frame = pd.read_csv(table).rename(columns={"site": "site, city"})
+    frame["half"] = np.tile(["1", "2"], len(frame) // 2)
+    frame.to_csv(table, index=False)
+    how = ("--target", "sold", "--environment", "site, city", "--environment", "half", *QUICK)
+    ended = command("fit", table, *how, "--json", "--out", tmp_path / "m.irmtv")
+    names = {row["name"] for row in json.loads(ended.out)["environments"]}
+    assert names == {"north / 1", "north / 2", "south / 1", "south / 2"}
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "message"),
+    [
+        (["--target", "sould"], 1, "'sould'"),
+        (["--target", "sold", "--penalty-weights", "ten"], 1, "--penalty-weights must be numbers"),
+        (["--target", "sold", "--out", "nowhere/model.irmtv"], 1, "make 'nowhere' first"),
+        (["--target", "sold", "--objective", "irm-tv-l3"], 1, "irm-tv-l1"),
+        (["--target", "sold", "--task", "regression"], 1, "sold"),
+        ([], 2, "--target"),
+        (["--target", "sold", "--folds", "many"], 2, "--folds"),
+    ],
+)
+def test_mistakes_are_one_message_and_leave_nothing(command, table, tmp_path, monkeypatch, how, code, message):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    ended = command("fit", table, "--environment", "site", *QUICK, *how)
+    assert (ended.code, ended.out) == (code, "")
+    assert message in ended.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_without_environment_and_aux_both_are_explained(command, table):
+    ended = command("fit", table, "--target", "sold", *QUICK)
+    assert ended.code == 1
+    assert "environment" in ended.err and "aux" in ended.err
+
+
+def test_progress_with_time_left_in_a_terminal_and_ctrl_c_leaves_nothing(table, tmp_path):
+    """Through a pseudo-terminal: the bar moves, and Ctrl-C ends it with exit code 130."""
+    ours, theirs = pty.openpty()
+    arguments = [
+        "fit",
+        str(table),
+        "--target",
+        "sold",
+        "--environment",
+        "site",
+        "--steps",
+        "200000",
+        "--model",
+        "linear",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "irmtv.cli", *arguments, "--model", "linear", "--out", str(tmp_path / "m.irmtv")],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(theirs)
+    seen = ""
+    while "steps/s" not in seen or not re.search(r"left \d", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen)):
+        ready, _, _ = select.select([ours], [], [], 120)
+        assert ready, f"nothing more came after: {seen[-500:]}"
+        seen += os.read(ours, 65536).decode(errors="replace")
+    os.write(ours, b"\x03")  # what the keyboard sends
+    try:
+        while True:
+            seen += os.read(ours, 65536).decode(errors="replace")
+    except OSError:  # the other side is closed
+        pass
+    assert process.wait(60) == 130
+    assert "nothing was written" in seen
+    assert not (tmp_path / "m.irmtv").exists()
+
+
+def real(name: str, n: int, tmp_path: Path, suffix: str) -> Path:
+    """Some lines of a real file, as they stand in it."""
+    with gzip.open(Path(DATA or "") / name, "rt", encoding="utf-8") as file:
+        head, *lines = file.read().splitlines()
+    few = np.random.default_rng(0).permutation(len(lines))[:n]
+    path = tmp_path / f"table{suffix}"
+    text = "\n".join([head, *(lines[i] for i in few)]) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith(".gz") else text.encode())
+    return path
+
+
+@needs_data
+def test_adult_as_it_is_with_text_and_question_marks(command, tmp_path):
+    path = real("adult/adult.data.gz", 3000, tmp_path, ".csv.gz")
+    ended = command("fit", path, "--target", "Y", "-e", "race", *QUICK, "--out", tmp_path / "m.irmtv", "--json")
+    assert ended.code == 0, ended.err
+    summary = json.loads(ended.out)
+    assert summary["task"] == "binary"
+    assert summary["overall"]["erm"]["value"] > 0.82
+    assert set(summary["data"]["missing"]) == {"workclass", "occupation", "native-country"}  # question marks
+
+
+@needs_data
+def test_king_county_with_dates_and_environments_inferred_from_the_year_of_building(command, tmp_path):
+    path = real("house_prices/kc_house_data.csv.gz", 3000, tmp_path, ".csv")
+    how = ("--target", "price", "--aux", "yr_built", *QUICK, "--out", tmp_path / "m.irmtv", "--json")
+    ended = command("fit", path, *how)
+    assert ended.code == 0, ended.err
+    summary = json.loads(ended.out)
+    assert (summary["task"], summary["objective"]) == ("regression", "minimax-tv-l1")
+    assert 150_000 < summary["overall"]["erm"]["value"] < 260_000  # linear models have about 200,000 dollars
+    assert any(f["name"].startswith("date_") for f in summary["features"])  # 20141013T000000 was read as a date
