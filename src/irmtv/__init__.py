@@ -1,6 +1,6 @@
 """irmtv: predictors that keep working when the environment changes.
 
-For tables, as scikit-learn does it (these names are loaded, with scikit-learn, when they are first used):
+For tables, as scikit-learn does it (all names here are loaded when they are first used):
 
 >>> from irmtv import InvariantClassifier, InvariantRegressor
 
@@ -16,12 +16,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from irmtv._version import __version__
-from irmtv.core.types import Rows, Runs, Task
-from irmtv.engine import FittedRuns, train
-from irmtv.objectives import OBJECTIVES
-from irmtv.validate import make_task
 
 if TYPE_CHECKING:
+    from irmtv.core.types import Rows, Runs, Task
+    from irmtv.engine import FittedRuns, train
     from irmtv.estimators import (
         EnvironmentInference,
         InvariantClassifier,
@@ -31,9 +29,18 @@ if TYPE_CHECKING:
         load,
         save,
     )
+    from irmtv.objectives import OBJECTIVES
+    from irmtv.validate import make_task
 
-# loaded when they are first asked for: importing irmtv does not import scikit-learn
+# loaded when they are first asked for: `irmtv --help` and the shell's completion need neither torch nor scikit-learn
 _LATER = {
+    "OBJECTIVES": "irmtv.objectives",
+    "FittedRuns": "irmtv.engine",
+    "Rows": "irmtv.core.types",
+    "Runs": "irmtv.core.types",
+    "Task": "irmtv.core.types",
+    "make_task": "irmtv.validate",
+    "train": "irmtv.engine",
     "EnvironmentInference": "irmtv.estimators",
     "InvariantClassifier": "irmtv.estimators",
     "InvariantClassifierCV": "irmtv.estimators",
@@ -62,7 +69,13 @@ __all__ = [
 ]
 
 
+# parts that `import irmtv` alone gives access to, as irmtv.engine.train
+_PARTS = ("core", "engine", "metrics", "objectives", "selection", "validate")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"irmtv.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'irmtv' has no attribute {name!r}")
     found = getattr(import_module(_LATER[name]), name)

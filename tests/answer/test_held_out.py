@@ -76,3 +76,13 @@ def test_a_metric_of_another_task_is_refused_with_those_that_fit():
     assert score_for("multiclass", None).name == "accuracy"
     with pytest.raises(ValueError, match=r"metric must be one of .*'rmse'.* for regression"):
         score_for("regression", "accuracy")
+
+
+def test_the_same_model_twice_differs_by_exactly_nothing(rows):
+    erm, _, y, codes = rows
+    for score in (SCORES["accuracy"], SCORES["log_loss"]):
+        by, overall, worst = compare(erm, erm, y, codes, ["a", "b", "c"], score)
+        for row in (*by, overall, worst):
+            assert row["difference"]["value"] == 0
+            assert abs(row["difference"]["low"]) < 1e-12 and abs(row["difference"]["high"]) < 1e-12
+            assert row["erm"]["low"] < row["erm"]["high"]

@@ -17,8 +17,9 @@ import pytest
 
 from experiments.records import small_disk
 from experiments.small import ERM, THREE, TV, small_text
-from irmtv import OBJECTIVES, __version__, cli
+from irmtv import OBJECTIVES, __version__
 from irmtv import report as report_module
+from irmtv.cli import experiments as commands
 from irmtv.experiments import Store, papers, store_files
 from irmtv.experiments import run as run_module
 from irmtv.progress import ProgressBar
@@ -392,8 +393,8 @@ def test_reproduce_without_a_name_lists_the_tables(command, tables):
     assert [line.split(maxsplit=1) for line in ended.out.splitlines()] == [
         ["little", "A little [table]."],
         ["other"],
-        ["running-times", cli.RUNNING_TIMES_DESCRIPTION],
-        ["theory", cli.THEORY_DESCRIPTION],
+        ["running-times", commands.RUNNING_TIMES_DESCRIPTION],
+        ["theory", commands.THEORY_DESCRIPTION],
     ]
 
 
@@ -417,3 +418,34 @@ def test_reproduce_of_an_unknown_table(command, tables, tmp_path):
     known = "['little', 'other', 'running-times', 'theory']"
     assert ended.err == f"irmtv: NAME must be one of {known}. Got 'litle'. Did you mean 'little'?\n"
     assert not (tmp_path / "x").exists()
+
+
+def test_json_of_a_run_is_its_summary(command, spec, tmp_path):
+    ended = command("run", spec, "--out", tmp_path / "x", "--json")
+    assert ended.code == 0
+    told = json.loads(ended.out)
+    assert {row["method"] for row in told["summary"]} == {"erm", "irm-tv-l1"}
+    assert all(Path(path).is_file() for path in told["written"])
+
+
+def test_json_of_the_objectives(command):
+    told = json.loads(command("list", "--json").out)
+    assert [o["name"] for o in told] == list(OBJECTIVES)
+    (one,) = json.loads(command("list", "irm-tv-l1", "--json").out)
+    assert one["formula"] == OBJECTIVES["irm-tv-l1"].formula
+
+
+def test_completion_for_the_shell_is_there():
+    text = irmtv("--help").stdout
+    assert "--install-completion" in text and "--show-completion" in text
+
+
+def test_help_and_completion_load_neither_torch_nor_scikit_learn():
+    script = (
+        "import sys\nfrom irmtv.cli import app\nfrom typer.testing import CliRunner\n"
+        "for command in ([], ['fit'], ['predict'], ['diagnose'], ['report'], ['verify'], ['evaluate'], ['run']):\n"
+        "    assert CliRunner().invoke(app, [*command, '--help']).exit_code == 0\n"
+        "print(sorted({'torch', 'sklearn', 'pandas', 'matplotlib'} & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("[]\n", "")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from os import PathLike
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from irmtv.progress import ProgressBar
 from irmtv.search import Searched, search
 from irmtv.tabular import Columns, Table, read_table, split_columns, table_steps, task_of
 
-Model = Literal["auto", "linear", "mlp"]
+MODELS = ("auto", "linear", "mlp")
 HIDDEN = (32,)  # of the network that "auto" compares with a linear model
 MANY_ROWS, BATCH = 10_000, 2048  # a network is trained on batches of that size above so many rows
 
@@ -46,7 +46,7 @@ def fit_table(
     aux: Sequence[str] = (),
     *,
     objective: str = "auto",
-    model: Model = "auto",
+    model: str = "auto",
     task: str | None = None,
     rule: str = "invariance",
     penalty_weights: Sequence[float] | None = None,
@@ -110,9 +110,8 @@ def fit_table(
     >>> answer.pipeline.predict(frame.drop(columns=["site", "price"])).shape
     (400,)
     """
-    if model not in get_args(Model):
-        known = get_args(Model)
-        raise ValueError(f"model must be one of {list(known)}. Got {model!r}.{did_you_mean(model, known)}")
+    if model not in MODELS:
+        raise ValueError(f"model must be one of {list(MODELS)}. Got {model!r}.{did_you_mean(model, MODELS)}")
     clock = _Clock()
     table = _as_table(source, encoding)
     clock.lap("reading")
@@ -129,7 +128,7 @@ def fit_table(
     clock.lap("preparing")
 
     made = InvariantRegressorCV if kind == "regression" else InvariantClassifierCV
-    estimator = made(
+    estimator: Any = made(
         objective,
         hidden=() if model == "linear" else HIDDEN,
         rule=rule,

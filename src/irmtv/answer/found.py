@@ -53,9 +53,9 @@ class Found:
         """The environment of every training row: given, else the likelier of the inferred ones, else one for all."""
         rows = self.prepared.task.train
         if rows.environment is not None and len(rows.names) > 1:
-            return rows.environment.numpy()
+            return np.asarray(rows.environment.numpy(), dtype=np.int64)
         if self.membership is not None:
-            return self.membership.argmax(1)
+            return np.asarray(self.membership.argmax(1), dtype=np.int64)
         return np.zeros(len(rows), dtype=np.int64)
 
     @cached_property

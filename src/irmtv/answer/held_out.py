@@ -152,7 +152,8 @@ def _drawn(mean: Floats, a: Floats, b: Floats, c: Floats, seed: int) -> Floats:
     first = np.sqrt(a)
     with np.errstate(invalid="ignore", divide="ignore"):
         slope = np.where(first > 0, b / first, 0.0)
-    rest = np.sqrt(np.clip(c - slope**2, 0, None))
+    left = c - slope**2
+    rest = np.sqrt(np.where(left > 1e-9 * c, left, 0.0))  # what rounding leaves is nothing: the same model twice
     return np.stack([mean[0] + first * u, mean[1] + slope * u + rest * v])
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -16,10 +17,10 @@ from irmtv.cli.names import check_out, column_names
 from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
-    from irmtv.answer.summary import Estimate, FitSummary
+    from irmtv.answer.summary import EnvironmentRow, Estimate, FitSummary
     from irmtv.answer.words import Formatter
 
-MOST_ENVIRONMENTS = 30  # lines of the table in a terminal; the report has all
+MOST_ENVIRONMENTS = 15  # lines of the table in a terminal, the worst first; the report has all
 
 File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet; text also as .gz.")]
 Target = Annotated[str, typer.Option(help="The column to be predicted.")]
@@ -112,10 +113,9 @@ def fit(
 
 def _write_report(summary: FitSummary, path: Path) -> None:
     from irmtv.report.model import model_content
-    from irmtv.report.page import page
-    from irmtv.report.tables import write_text
+    from irmtv.report.page import write_page
 
-    write_text(path, page(model_content(summary)))
+    write_page(model_content(summary), path)
 
 
 def show(summary: FitSummary) -> None:
@@ -123,6 +123,8 @@ def show(summary: FitSummary) -> None:
     from irmtv.answer.words import number_format
 
     form = number_format(summary["metric"])
+    kept = summary["outcome"] in ("erm-invariant", "none-found")  # the same model twice
+    columns = {"erm": "plain (ERM)"} if kept else {"erm": "plain (ERM)", "chosen": "chosen", "difference": "difference"}
     better = "higher" if summary["greater_is_better"] else "lower"
     shown = Shown(
         title=f"{summary['metric']} on held-out rows ({better} is better), with 95 % intervals",
@@ -130,27 +132,31 @@ def show(summary: FitSummary) -> None:
         title_style="",
     )
     shown.add_column("environment")
-    for name in ("rows", "plain (ERM)", "chosen", "difference"):
+    for name in ("rows", *columns.values()):
         shown.add_column(name, justify="right")
     rows = summary["environments"]
-    few = rows if len(rows) <= MOST_ENVIRONMENTS else rows[:MOST_ENVIRONMENTS]
+    few = rows if len(rows) <= MOST_ENVIRONMENTS else _worst_first(summary)[:MOST_ENVIRONMENTS]
     for row in few:
-        shown.add_row(*_cells(row, form))
+        shown.add_row(*_cells(row, columns, form))
     if len(rows) > len(few):
-        shown.add_row(f"... and {len(rows) - len(few)} more: see the report", "", "", "", "")
+        shown.add_row(f"and {len(rows) - len(few)} better ones: see the report")
     shown.add_section()
     for row in (summary["overall"], summary["worst"]):
-        shown.add_row(*_cells(row, form))
-    console = Console(highlight=False)
-    console.print(shown)
+        shown.add_row(*_cells(row, columns, form))
+    Console(highlight=False).print(shown)
     for text in summary["data"]["notes"]:
         note(f"note: {text}")
     say(summary["headline"])
     say(f"({summary['message']})")
 
 
-def _cells(row: Any, form: Formatter) -> list[str]:
-    cells = [_cell(row[key], form, key == "difference") for key in ("erm", "chosen", "difference")]
+def _worst_first(summary: FitSummary) -> list[EnvironmentRow]:
+    sign = 1 if summary["greater_is_better"] else -1
+    return sorted(summary["environments"], key=lambda row: sign * (row["erm"]["value"] or 0.0))
+
+
+def _cells(row: EnvironmentRow, columns: Iterable[str], form: Formatter) -> list[str]:
+    cells = [_cell(cast(Any, row)[key], form, key == "difference") for key in columns]
     return [escape(row["name"]), f"{row['rows']:,}", *cells]
 
 

@@ -85,6 +85,9 @@ _SKRUB_TRANSFORMERS = _union(
     _in("skrub._utils", "LRUDict PassThrough"),
 )
 
+# irmtv: the steps of a table's Pipeline. State: names, numbers, and what skrub's has
+_OWN = _union(_in("irmtv.tabular.align", "TableColumns"), _in("irmtv.tabular.vectorize", "LevelEncoder TableNumbers"))
+
 # skrub: how it chose columns when it was fitted; state: names of columns and the functions below
 _SKRUB_SELECTORS = _in("skrub.selectors._base", "All And Cols Filter Inv NameFilter Or Sub XOr")
 
@@ -128,6 +131,7 @@ TRUSTED: dict[str, frozenset[str]] = {
         _SKLEARN_FEATURES,
         _SKLEARN_COMPOSITION,
         _SKRUB_TRANSFORMERS,
+        _OWN,
         _SKRUB_SELECTORS,
         _COLUMN_TYPES,
     ),

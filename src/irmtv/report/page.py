@@ -1,25 +1,40 @@
 """One self-contained HTML page: content as plain data in, text out. Nothing is computed or fetched here.
 
-The page opens offline, in light and dark, on a phone and on paper: its style stands inside, its figures are inline SVG,
-and there is no script. `Content` is JSON apart from the SVG strings, so what a page shows can be stored and compared.
+The page opens offline, in light and dark, on a phone and on paper: its style and its script stand inside, its figures
+are inline SVG, and a content security policy forbids it to load or run anything else. Without the script everything is
+there to read; the script sorts tables, saves figures and opens what is folded before it is printed. `Content` is JSON
+apart from the SVG strings, so what a page shows can be stored and compared.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import itertools
+import os
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
+
+from irmtv.report.figure_data import MOST_ROWS, FigureData, csv_uri, file_name, numeric_columns, shown_cells
+from irmtv.report.readable import readable
+from irmtv.report.tables import write_text
+from irmtv.report.theme import definitions, on_dark, themed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Kind = Literal["good", "partly", "bad", "unknown", "plain"]
+# pixels per point of a figure: where a screen has room for fewer, the figure scrolls in its box
+READABLE, LARGEST = 0.8, 1.8
 
 
 class Badge(TypedDict):
@@ -28,9 +43,9 @@ class Badge(TypedDict):
 
 
 class Block(TypedDict):
-    """One thing in a section. Which keys it needs depends on `kind`; see `text`, `table`, `figure`, `formula`."""
+    """One thing in a section. Which keys it needs depends on `kind`; see `text`, `table`, `figure`, ..."""
 
-    kind: Literal["text", "table", "figure", "formula"]
+    kind: Literal["text", "table", "figure", "formula", "code"]
     text: NotRequired[str]
     columns: NotRequired[Sequence[str]]
     numeric: NotRequired[Sequence[bool]]  # by column: set flush right
@@ -38,6 +53,8 @@ class Block(TypedDict):
     marks: NotRequired[Sequence[Kind]]  # by row: "plain" for none
     svg: NotRequired[str]
     alt: NotRequired[str]
+    name: NotRequired[str]  # of the files of a figure; else that of its section
+    data: NotRequired[FigureData]  # of a figure, for its CSV
 
 
 class Section(TypedDict):
@@ -53,8 +70,26 @@ class Chapter(TypedDict):
     sections: Sequence[Section]
 
 
+class Number(TypedDict):
+    """A number that says much, large."""
+
+    name: str
+    value: str
+    note: str
+
+
+class Headline(TypedDict):
+    """The answer, before everything else."""
+
+    badge: Badge
+    text: str
+    more: str  # "" for nothing
+    numbers: Sequence[Number]
+
+
 class Content(TypedDict):
     title: str
+    headline: NotRequired[Headline]
     lead: Sequence[str]  # paragraphs
     facts: Sequence[tuple[str, str]]  # name and value, at the top
     chapters: Sequence[Chapter]
@@ -63,6 +98,11 @@ class Content(TypedDict):
 
 def text(paragraph: str) -> Block:
     return {"kind": "text", "text": paragraph}
+
+
+def code(lines: str) -> Block:
+    """To be copied: a command, a settings file."""
+    return {"kind": "code", "text": lines}
 
 
 def table(
@@ -85,9 +125,32 @@ def table(
     return {"kind": "table", "columns": columns, "rows": rows, "numeric": numeric, "marks": marks}
 
 
-def figure(drawn: Figure, alt: str) -> Block:
-    """A matplotlib figure; `alt` says in words what it shows, for those who do not see it."""
-    return {"kind": "figure", "svg": figure_svg(drawn), "alt": alt}
+def figure(drawn: Figure, alt: str, *, name: str = "", data: FigureData | None = None, text: str = "") -> Block:
+    """A matplotlib figure.
+
+    Parameters
+    ----------
+    drawn : Figure
+        It is drawn as for white paper; the page gives it the reader's theme.
+    alt : str
+        What it shows, in words, for those who do not see it.
+    name : str, default ""
+        Of the files in which a reader may keep it; else that of its section.
+    data : FigureData or None, default None
+        The numbers in it: a table in the page, and a CSV to keep.
+    text : str, default ""
+        How it is to be read: stands under it.
+
+    Returns
+    -------
+    Block
+    """
+    block: Block = {"kind": "figure", "svg": figure_svg(drawn, letters=True), "alt": alt, "text": text}
+    if name:
+        block["name"] = name
+    if data is not None:
+        block["data"] = data
+    return block
 
 
 def formula(mathtext: str) -> Block:
@@ -99,16 +162,22 @@ def formula(mathtext: str) -> Block:
     return {"kind": "formula", "svg": figure_svg(drawn, tight=True), "alt": mathtext.replace("$", "")}
 
 
-def figure_svg(drawn: Figure, tight: bool = False) -> str:
+def figure_svg(drawn: Figure, tight: bool = False, letters: bool = False) -> str:
     """The figure as an SVG element that can stand in a page: no XML header, no date, the same at every call.
 
-    `tight`: cut to what is drawn, without a ground, to stand among text.
+    `tight`: cut to what is drawn, without a ground, to stand among text. `letters`: texts stay texts, in whatever font
+    the reader has, rather than outlines of letters: not for formulas, which need the fonts they are set in.
     """
     import matplotlib
 
     buffer = io.StringIO()
     without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context({"svg.hashsalt": "irmtv"}):
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "irmtv", "svg.fonttype": "none" if letters else "path"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", r"Glyph \d+ ", UserWarning)  # the reader's fonts may have what ours have not
+        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # labels leave little room
         drawn.savefig(
             buffer,
             format="svg",
@@ -122,22 +191,39 @@ def figure_svg(drawn: Figure, tight: bool = False) -> str:
     return found.group()
 
 
-def _with_own_names(svg: str, prefix: str) -> str:
-    """Its ids, and what refers to them, with a prefix: two drawings in one page must not share names."""
-    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
-    return re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
+class _Drawings:
+    """The drawings of one page: each gets names of its own, and the colours of all are collected."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(1)
+        self.colours: set[str] = set()
+
+    def __call__(self, svg: str, letters_inside: bool = False) -> Markup:
+        made, colours = themed(svg, f"d{next(self.numbers)}")
+        self.colours |= colours
+        width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', made)
+        if letters_inside and width is not None:
+            least, most = READABLE * float(width[1]), LARGEST * float(width[1])
+            made = made.replace("<svg ", f'<svg style="min-width: {least:.0f}px; max-width: {most:.0f}px" ', 1)
+        return Markup(made)
 
 
 @cache
-def _template() -> Template:
+def _resource(name: str) -> str:
+    return resources.files("irmtv.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader("irmtv.report"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: readable(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def page(content: Content) -> str:
@@ -146,9 +232,39 @@ def page(content: Content) -> str:
     twice = sorted({i for i in ids if ids.count(i) > 1})
     if twice:
         raise ValueError(f"every section's id must be its own, since links lead to it. Got more than one {twice[0]!r}.")
-    numbers = itertools.count(1)
+    drawing = _Drawings()
+    body = _template("body.html").render(content=content, drawing=drawing, **_helpers())
+    script = _resource("page.js")
+    return _template("page.html").render(
+        title=content["title"],
+        policy=_policy(script),
+        style=Markup(_resource("page.css")),
+        colours=Markup(definitions(drawing.colours)),
+        dark_colours=Markup(definitions(drawing.colours, on_dark)),
+        body=Markup(body),
+        script=Markup(script),
+    )
 
-    def drawing(svg: str) -> Markup:
-        return Markup(_with_own_names(svg, f"d{next(numbers)}"))
 
-    return _template().render(content=content, drawing=drawing)
+def write_page(content: Content, path: str | os.PathLike[str]) -> Path:
+    """Write a page as a whole: the file is the old one or the new one, whatever happens meanwhile."""
+    return write_text(Path(path), page(content))
+
+
+def _policy(script: str) -> str:
+    """Nothing is loaded, nothing is sent, and no script runs but the page's own."""
+    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{own}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _helpers() -> Mapping[str, Any]:
+    return {
+        "csv_uri": csv_uri,
+        "file_name": file_name,
+        "numeric_columns": numeric_columns,
+        "shown_cells": shown_cells,
+        "most_rows": MOST_ROWS,
+    }

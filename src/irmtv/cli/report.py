@@ -1,0 +1,84 @@
+"""`irmtv report`: the page of a model or of an experiment, made again from what is stored. Nothing is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from irmtv.cli.names import check_out
+from irmtv.cli.output import AsJson, print_json, say
+
+if TYPE_CHECKING:
+    from irmtv.report.page import Content
+
+NAME = "report.html"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("report")(report)
+
+
+def report(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="RUNS_OR_MODEL", help="A model file, or the folder of irmtv run or irmtv reproduce."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The page; without: report.html beside the model, or in the folder."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One page that opens offline: the answer first, figures and tables, settings to run it again.
+
+    It is made of what the model file or the experiment's folder holds. Nothing is trained.
+    """
+    path = out if out is not None else (source / NAME if source.is_dir() else source.with_name(NAME))
+    if not source.exists():
+        raise FileNotFoundError(
+            f"RUNS_OR_MODEL must be a model file or the folder of an experiment. There is no {str(source)!r}."
+        )
+    check_out(path)
+    from irmtv.report.page import write_page
+
+    content = _of_folder(source) if source.is_dir() else _of_model(source)
+    write_page(content, path)
+    if as_json:
+        headline = content.get("headline")
+        sections = [section["title"] for chapter in content["chapters"] for section in chapter["sections"]]
+        print_json(
+            {
+                "report": str(path),
+                "source": str(source),
+                "title": content["title"],
+                "headline": headline["text"] if headline else None,
+                "sections": sections,
+            }
+        )
+    else:
+        say(str(path))
+
+
+def _of_folder(folder: Path) -> Content:
+    from irmtv.experiments import StoreError
+    from irmtv.report.experiment_page import folder_content
+
+    try:
+        return folder_content(folder)
+    except StoreError as error:
+        models = sorted(p.name for p in folder.glob("*.irmtv"))
+        hint = f" It has the model {models[0]!r}: use irmtv report {folder / models[0]}." if models else ""
+        raise ValueError(f"{error}{hint}") from None
+
+
+def _of_model(path: Path) -> Content:
+    from irmtv.estimators.files import load, read_about
+    from irmtv.report.estimator_page import estimator_content
+    from irmtv.report.model import is_summary, model_content
+
+    about = read_about(path)
+    if about is not None and is_summary(about):
+        return model_content(about)
+    return estimator_content(load(path), path.name)

@@ -1,0 +1,120 @@
+"""`irmtv verify`: whether a model file is whole, what it is, and what it expects of a table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from irmtv.cli.output import AsJson, print_json, say
+
+MOST = 30  # columns that are printed; --json has all
+
+
+def register(app: typer.Typer) -> None:
+    app.command("verify")(verify)
+
+
+def verify(
+    model: Annotated[Path, typer.Argument(help="A model file, as irmtv fit writes it.")], as_json: AsJson = False
+) -> None:
+    """Checksum, version, what it is, what it expects of a table, and whether it loads and predicts.
+
+    Nothing in the file is executed. Exit code 1, with the reason, where it is damaged, foreign or of a newer irmtv.
+    """
+    found: dict[str, Any] = {"path": str(model), "good": False, "problem": None}
+    try:
+        found |= _checked(model)
+    except ValueError as error:
+        if not as_json:
+            raise
+        print_json({**found, "problem": str(error)})
+        raise typer.Exit(1) from None
+    found["good"] = True
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """All that is known of a model file; raises where it is not whole or does not predict."""
+    from irmtv import load
+    from irmtv.persistence import FORMAT, read_model
+    from irmtv.tabular import TableModel
+
+    file = read_model(path)  # checksum, format and content
+    about = file.meta.get("about") or {}
+    data = about.get("data", {})
+    fitted = load(path)
+    ready = TableModel(fitted)
+    predicted = _predicts(ready)
+    return {
+        "checksum": "good",
+        "bytes": os.path.getsize(path),
+        "format": FORMAT,
+        "written_by": file.version,
+        "kind": file.kind,
+        "created": about.get("created"),
+        "task": about.get("task") or _task(ready),
+        "objective": about.get("objective") or getattr(ready.estimator, "objective_", None),
+        "model": about.get("model"),
+        "outcome": about.get("outcome"),
+        "headline": about.get("headline"),
+        "target": data.get("target"),
+        "classes": ready.classes,
+        "environment": data.get("environment", []),
+        "aux": data.get("aux", []),
+        "columns": [{"name": name, "kind": ready.kinds.get(name, "number")} for name in ready.columns],
+        "rows_of_training": data.get("rows_used"),
+        "predicts": predicted,
+    }
+
+
+def _task(ready: Any) -> str:
+    return "regression" if not ready.classes else "binary" if len(ready.classes) == 2 else "multiclass"
+
+
+def _predicts(ready: Any) -> str:
+    """What a row gives in which everything is missing; of zeros where the model takes no missing values."""
+    import numpy as np
+    import pandas as pd
+
+    from irmtv.persistence import ModelFileError
+    from irmtv.tabular import TableColumns
+
+    takes_gaps = isinstance(ready.steps[0][1], TableColumns)
+    row = pd.DataFrame({name: [np.nan if takes_gaps else 0.0] for name in ready.columns})
+    made = ready.predict(row).iloc[0]
+    numbers = made.drop("prediction") if ready.classes else made
+    if not np.isfinite(numbers.astype(float)).all():
+        raise ModelFileError(f"the model predicts no finite number ({made.to_dict()}). Fit it again.")
+    return "a row without any value gives " + str(made.iloc[0]) if takes_gaps else "a row of zeros predicts"
+
+
+def _show(found: dict[str, Any]) -> None:
+    say(f"{found['path']}: good ({found['bytes']:,} bytes, checksum fits)")
+    lines = {
+        "written by": f"irmtv {found['written_by']}, format {found['format']}"
+        + (f", {found['created']}" if found["created"] else ""),
+        "task": found["task"]
+        + (f", classes {', '.join(map(str, found['classes'][:MOST]))}" if found["classes"] else ""),
+        "target": found["target"],
+        "objective": found["objective"],
+        "model": found["model"],
+        "outcome": found["headline"],
+        "environment": ", ".join(found["environment"]) + " (not needed to predict)" if found["environment"] else None,
+        "aux": ", ".join(found["aux"]) + " (not needed to predict)" if found["aux"] else None,
+        "predicts": found["predicts"],
+    }
+    for name, value in lines.items():
+        if value:
+            say(f"  {name:12s} {value}")
+    columns = found["columns"]
+    say(f"  expects      {len(columns)} columns:")
+    for column in columns[:MOST]:
+        say(f"               {column['name']} ({column['kind']})")
+    if len(columns) > MOST:
+        say(f"               ... and {len(columns) - MOST} more: see --json")
