@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.pipeline import Pipeline
 
 from irmtv.answer.found import Found, curves, feature_weights, inferred, losses, path_points
@@ -28,7 +29,10 @@ from irmtv.tabular import Columns, Table, read_table, split_columns, table_steps
 
 MODELS = ("auto", "linear", "mlp")
 HIDDEN = (32,)  # of the network that "auto" compares with a linear model
-MANY_ROWS, BATCH = 10_000, 2048  # a network is trained on batches of that size above so many rows
+# training on batches above so many rows, for a network and for a linear model
+BATCH, MANY_ROWS, VERY_MANY_ROWS = 2048, 10_000, 100_000
+SEARCHED_ROWS = 200_000  # of more rows so many are drawn for the search; the choice is trained on all
+COMPARED_ROWS = 50_000  # and so many for "linear or network"
 
 
 @dataclass(frozen=True)
@@ -140,10 +144,17 @@ def fit_table(
     estimator._check_parameters()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
-        prepared = estimator._prepare(features, columns.y.to_numpy(), columns.environment, columns.aux, None)
-        _refuse_readers_of_aux(prepared)
+        everything = estimator._prepare(features, columns.y.to_numpy(), columns.environment, columns.aux, None)
+        del features
+        _refuse_readers_of_aux(everything)
+        prepared = _some_rows(everything, SEARCHED_ROWS, random_state)
+        if prepared is not everything:
+            data["notes"].append(
+                f"the path was compared on {len(prepared.task.train):,} rows, drawn at random from every environment; "
+                "the model is trained on all"
+            )
         found = _search(estimator, prepared, model, random_state, bar)
-        estimator._finish(prepared, found, as_seed(random_state))
+        estimator._finish(everything, found, as_seed(random_state))
     data["notes"] += [note for note in dict.fromkeys(str(w.message) for w in told) if not _is_verdict(note, estimator)]
     clock.lap("training")
 
@@ -251,16 +262,34 @@ def _refuse_readers_of_aux(prepared: Prepared) -> None:
 def _search(estimator: Any, prepared: Prepared, model: str, seed: int, bar: ProgressBar | None) -> Searched:
     """The path, with the network that suits the rows."""
     n_rows = len(prepared.task.train)
-    if estimator.hidden and n_rows > MANY_ROWS:
-        estimator.batch_size = BATCH
     if model == "auto":
-        _stage(bar, "linear or network", 0.2)
-        estimator.hidden = _better_network(estimator, prepared, seed, bar)
-        if not estimator.hidden:
-            estimator.batch_size = "auto"
+        _stage(bar, "linear or network", 0.15)
+        estimator.hidden = _better_network(estimator, _some_rows(prepared, COMPARED_ROWS, seed), seed, bar)
+    estimator.batch_size = _batch_size(estimator.hidden, n_rows)
     _stage(bar, "penalty path", 0.7)
     found: Searched = estimator._searched(prepared, as_seed(seed), keep_states=True, progress=bar)
+    _stage(bar, "training on all rows", 0.1)
     return found
+
+
+def _batch_size(hidden: Sequence[int], n_rows: int) -> int | str:
+    return BATCH if n_rows > (MANY_ROWS if hidden else VERY_MANY_ROWS) else "auto"
+
+
+def _some_rows(prepared: Prepared, most: int, seed: int) -> Prepared:
+    """At most so many rows, at random: of every environment its share, and no fewer than a thousand of its rows."""
+    rows = prepared.task.train
+    n = len(rows)
+    if n <= most:
+        return prepared
+    shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    codes = torch.zeros(n, dtype=torch.int64) if rows.environment is None else rows.environment
+    in_order = shuffled[torch.argsort(codes[shuffled], stable=True)]
+    sizes = torch.bincount(codes).tolist()
+    wanted = [min(size, max(1000, round(size * most / n))) for size in sizes]
+    parts = torch.split(in_order, sizes)
+    index = torch.cat([part[:count] for part, count in zip(parts, wanted, strict=True)]).sort().values
+    return replace(prepared, task=replace(prepared.task, train=rows.take(index)))
 
 
 def _better_network(estimator: Any, prepared: Prepared, seed: int, bar: ProgressBar | None) -> tuple[int, ...]:
@@ -282,7 +311,7 @@ def _better_network(estimator: Any, prepared: Prepared, seed: int, bar: Progress
             steps=estimator.max_steps,
             hidden=hidden,
             learning_rate=estimator.learning_rate,
-            batch_size=BATCH if hidden and len(task.train) > MANY_ROWS else "auto",
+            batch_size=_batch_size(hidden, len(task.train)),
             progress=bar,
         ).records.pooled()
         lowest[hidden] = float(risks.overall.nan_to_num(np.inf).min())

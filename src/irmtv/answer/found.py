@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 
 from irmtv.answer.held_out import held_out_outputs
@@ -33,19 +32,23 @@ class Found:
     """A fitted estimator, and what it was found among."""
 
     estimator: Any  # an Invariant*CV
-    prepared: Prepared
+    prepared: Prepared  # the rows of the search
     search: Searched
-    aux: pd.DataFrame | None  # (N, A)
-    features: Any  # (N, D) numbers, in the user's units
     feature_names: Sequence[str]
     random_state: int
+
+    @property
+    def aux(self) -> Floats | None:
+        """(N, A)."""
+        aux = self.prepared.task.train.aux
+        return None if aux is None else np.asarray(aux.numpy(), dtype=np.float64)
 
     @cached_property
     def membership(self) -> Floats | None:
         """Of the environments that the final model inferred from aux: (N, E)."""
         if self.estimator.predictor_.rho is None or self.aux is None:
             return None
-        q: Floats = self.estimator.membership(aux=self.aux.to_numpy())
+        q: Floats = self.estimator.membership(aux=self.aux)
         return q
 
     @cached_property
@@ -146,7 +149,7 @@ def inferred(found: Found, aux: Sequence[str], is_date: Sequence[bool]) -> Infer
     return {
         "aux": list(aux),
         "is_date": [bool(d) for d in is_date],
-        "points": found.aux.to_numpy()[rows].tolist(),
+        "points": found.aux[rows].tolist(),
         "membership": q[rows].tolist(),
         "names": [f"inferred {e + 1}" for e in range(q.shape[1])],
     }

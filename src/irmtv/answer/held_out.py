@@ -119,7 +119,7 @@ def compare(
     The mean scores of an environment's n rows are drawn from the normal distribution that rows of this kind give,
     N(means, covariance of the two models' scores / n), 4,000 times; values, differences, the worst environment are
     computed in each draw, and intervals are quantiles. This is the bootstrap of the rows without its cost, for
-    environments of some twenty rows and more.
+    environments of some twenty rows and more. Losses are drawn around the logarithm of their mean: they stay positive.
     """
     metric = METRICS[score.of_rows]
     both = np.stack([metric.score(f[None], y[None])[0] for f in (erm, chosen)])  # (2, N)
@@ -131,14 +131,17 @@ def compare(
         products = [off[0] * off[0], off[0] * off[1], off[1] * off[1]]
         a, b, c = (np.bincount(codes, weights=p, minlength=n_environments) / rows / rows for p in products)
     draws = _drawn(mean, a, b, c, seed)  # (2, D, E)
+    if score.of_rows != "accuracy":  # losses: of few rows with some large ones the logarithm is the nearer to normal
+        draws = _positive(draws, mean)
     there = rows > 0
     share = rows / rows.sum()
     value = score.of_mean(mean)
-    drawn = score.of_mean(draws.clip(0, 1 if score.of_rows == "accuracy" else None))
+    draws = draws.clip(0, 1) if score.of_rows == "accuracy" else draws
+    drawn = score.of_mean(draws)
     by_environment = [
         _row(str(names[e]), int(rows[e]), value[:, e], drawn[:, :, e]) for e in range(n_environments) if there[e]
     ]
-    overall = score.of_mean(np.nansum(mean * share, -1)), score.of_mean(np.nansum(draws * share, -1).clip(0))
+    overall = score.of_mean(np.nansum(mean * share, -1)), score.of_mean(np.nansum(draws * share, -1))
     pick = np.nanmin if score.greater_is_better else np.nanmax
     worst = pick(value[:, there], axis=-1), pick(drawn[:, :, there], axis=-1)
     total = int(rows.sum())
@@ -155,6 +158,13 @@ def _drawn(mean: Floats, a: Floats, b: Floats, c: Floats, seed: int) -> Floats:
     left = c - slope**2
     rest = np.sqrt(np.where(left > 1e-9 * c, left, 0.0))  # what rounding leaves is nothing: the same model twice
     return np.stack([mean[0] + first * u, mean[1] + slope * u + rest * v])
+
+
+def _positive(draws: Floats, mean: Floats) -> Floats:
+    """The same, drawn around the logarithm of the mean with the same relative error: (2, D, E)."""
+    middle = mean[:, None, :]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(middle > 0, middle * np.exp((draws - middle) / middle), draws)
 
 
 def _row(name: str, rows: int, value: Floats, drawn: Floats) -> EnvironmentRow:

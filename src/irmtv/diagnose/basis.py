@@ -11,22 +11,24 @@ import numpy as np
 
 from irmtv.diagnose.rows import Floats
 
-MOST_COMPONENTS = 16
+MOST_COMPONENTS = 16  # whose products are taken
+MOST_COLUMNS = 200  # of more features the first principal components stand for all
 
 
 def quadratic_basis(x: Floats) -> Floats:
     """(N, D) standardised -> (N, D + squares + products), standardised, extreme values drawn in."""
-    n_components = min(x.shape[1], MOST_COMPONENTS)
-    if x.shape[1] > n_components:
-        _, vectors = np.linalg.eigh(x.T @ x)
-        parts = x @ vectors[:, -n_components:]
-        parts = parts / parts.std(0).clip(1e-12)
+    squares = np.empty((len(x), 0))
+    parts = x
+    if x.shape[1] > MOST_COMPONENTS:
+        values, vectors = np.linalg.eigh(x.T @ x / len(x))
+        scaled = vectors[:, ::-1] / np.sqrt(values[::-1].clip(1e-12))
+        parts = x @ scaled[:, :MOST_COMPONENTS]
+        if x.shape[1] > MOST_COLUMNS:
+            x = x @ scaled[:, :MOST_COLUMNS]
         # where all pairs of columns are multiplied, their squares are among the products
         several = np.array([len(np.unique(column[:1000])) > 2 for column in x.T])
         squares = x[:, several] ** 2
-    else:
-        parts, squares = x, np.empty((len(x), 0))
-    i, j = np.triu_indices(n_components)
+    i, j = np.triu_indices(parts.shape[1])
     basis = np.hstack([x, squares, parts[:, i] * parts[:, j]])
     spread = basis.std(0)
     there = spread > 1e-9

@@ -164,7 +164,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             target = torch.as_tensor(y_scaler(values).reshape(target.shape))
         x_scaler = present.x if keeps_units and present is not None else Scaler.of(features, by_row)
         rows = Rows(
-            torch.as_tensor(x_scaler(features)).to(dtype),
+            x_scaler.tensor(features, dtype),
             target.to(dtype) if target.is_floating_point() else target,
             aux=as_aux(columns.aux, n),
             weight=weight,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
 
@@ -54,6 +56,13 @@ class Scaler:
         """To standard units."""
         result: Floats = (values - self.mean) / self.scale
         return result
+
+    def tensor(self, values: Floats, dtype: torch.dtype, rows: int = 1 << 16) -> Tensor:
+        """The same as a tensor; some rows at a time, so that no second table in float64 is made."""
+        made = torch.empty(values.shape, dtype=dtype)
+        for start in range(0, len(values), rows):
+            made[start : start + rows] = torch.as_tensor(self(values[start : start + rows]))
+        return made
 
     def back(self, values: Floats) -> Floats:
         """To the user's units."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from irmtv.experiments.papers import papers_folder
+from irmtv.experiments import papers
 from irmtv.experiments.running_times import COLUMNS, EPOCHS, METHODS, PAIRS, PUBLISHED_KEYS, RunningTimes, ratios
 from irmtv.report.tables import write_text
 from irmtv.report.text_table import NO_VALUE, TextTable
@@ -164,7 +164,7 @@ def report_running_times(measured: RunningTimes) -> RunningTimesReport:
     -------
     RunningTimesReport
     """
-    table = json.loads((papers_folder() / "published.json").read_text(encoding="utf-8"))["running_seconds"]
+    table = json.loads((papers.papers_folder() / "published.json").read_text(encoding="utf-8"))["running_seconds"]
     by_column = {key: dict(zip(table["columns"], values, strict=True)) for key, values in table["results"].items()}
     return RunningTimesReport(measured, by_column)
 
