@@ -1,6 +1,7 @@
-"""A real browser for pages, without a driver: a page is opened headless and what a script found in it is read back.
+"""A real browser for pages: `seen` asks one question of a page, `browser` gives the browser itself to a test.
 
 Chromium is used where it is, installed by apt where that is possible, and the test is skipped with a reason elsewhere.
+Pictures that tests take are kept in the folder that IRMTV_TEST_ARTEFACTS names, else in test-artefacts.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +36,29 @@ def chromium() -> str | None:
             return None
         found = next((path for name in NAMES if (path := shutil.which(name))), None)
     return found
+
+
+def artefacts() -> Path:
+    """The folder of what tests keep to be looked at."""
+    folder = Path(os.environ.get("IRMTV_TEST_ARTEFACTS", Path(__file__).parents[1] / "test-artefacts"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """A headless Chromium, driven by Playwright's core: no browser of its own is downloaded."""
+    reason = "playwright is not installed: pip install irmtv[dev]"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    path = chromium()
+    if path is None:
+        pytest.skip("no chromium, and apt cannot install it here")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield started
+        finally:
+            started.close()
 
 
 def seen(page: str, script: str, folder: Path, width: int = 1200, dark: bool = False):

@@ -55,6 +55,25 @@ def test_intervals_are_those_of_a_bootstrap_of_the_rows(rows):
     np.testing.assert_allclose([d["high"] for d in found], high, atol=0.006)
 
 
+def test_intervals_of_losses_are_those_of_a_bootstrap_too(rows):
+    erm, chosen, y, codes = rows
+    by, _, _ = compare(erm, chosen, y, codes, ["a", "b", "c"], SCORES["log_loss"])
+    rng = np.random.default_rng(1)
+    loss = np.logaddexp(0, np.where(y == 1, -chosen, chosen))
+    for e, row in enumerate(by):
+        there = loss[codes == e]
+        low, high = np.quantile([rng.choice(there, len(there)).mean() for _ in range(3000)], [0.025, 0.975])
+        assert row["chosen"]["low"] == pytest.approx(low, abs=0.1 * (high - low))
+        assert row["chosen"]["high"] == pytest.approx(high, abs=0.1 * (high - low))
+
+
+def test_a_loss_with_few_large_values_keeps_a_positive_interval():
+    y, codes = np.zeros(30), np.zeros(30, dtype=np.int64)
+    outputs = np.r_[np.full(29, 0.1), 10.0]
+    (row,), _, _ = compare(outputs, outputs, y, codes, ["a"], SCORES["rmse"])
+    assert 0 < row["erm"]["low"] < row["erm"]["value"] < row["erm"]["high"]
+
+
 def test_the_root_of_squared_errors_is_taken_of_the_mean_and_less_is_better():
     y, codes = np.array([0.0, 0.0, 0.0, 0.0]), np.array([0, 0, 1, 1])
     erm, chosen = np.array([1.0, 3.0, 0.0, 2.0]), np.array([2.0, 2.0, 1.0, 1.0])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from irmtv.estimators import scaling
 from irmtv.estimators.scaling import Scaler
 
 
@@ -44,3 +46,14 @@ def test_series_have_a_scale_per_channel():
     np.testing.assert_allclose(scaler.mean[:, 0], used.mean((0, 2)))
     np.testing.assert_allclose(scaler.scale[:, 0], used.std((0, 2)))
     assert scaler(values).shape == values.shape
+
+
+def test_many_numbers_are_scaled_in_blocks_with_the_same_result(monkeypatch):
+    values = np.random.default_rng(0).normal(size=(40, 7)) * np.arange(1.0, 8.0) + 3
+    weight = np.arange(40) % 4 + 1.0
+    whole = Scaler.of(values, weight)
+    monkeypatch.setattr(scaling, "BLOCK", 80)  # two columns at a time
+    blocks = Scaler.of(values, weight)
+    np.testing.assert_array_equal(blocks.mean, whole.mean)
+    np.testing.assert_array_equal(blocks.scale, whole.scale)
+    np.testing.assert_array_equal(whole.tensor(values, torch.float64, rows=9).numpy(), whole(values))

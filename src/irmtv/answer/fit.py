@@ -159,9 +159,7 @@ def fit_table(
     clock.lap("training")
 
     _stage(bar, "comparing", 0.05)
-    fitted = Found(
-        estimator, prepared, found, columns.aux, features, pre.get_feature_names_out().tolist(), random_state
-    )
+    fitted = Found(estimator, prepared, found, pre.get_feature_names_out().tolist(), random_state)
     rows, overall, worst = compare(
         held_out_outputs(found, found.plain, prepared),
         held_out_outputs(found, found.choice.index, prepared),

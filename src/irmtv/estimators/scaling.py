@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
+BLOCK = 1 << 22  # numbers that are looked at together
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Scaler:
             each = None if weight is None else np.repeat(weight, length)
             flat = cls.of(values.transpose(0, 2, 1).reshape(n * length, channels), each, constant)
             return cls(flat.mean[:, None], flat.scale[:, None])
+        block = max(1, BLOCK // max(1, len(values)))
+        if values.shape[1] > block:  # some columns at a time: the steps below make several tables of this size
+            parts = [cls.of(values[:, i : i + block], weight, constant) for i in range(0, values.shape[1], block)]
+            return cls(np.concatenate([p.mean for p in parts]), np.concatenate([p.scale for p in parts]))
         mean = np.average(values, 0, weight)
         around = values - mean
         correction = np.average(around, 0, weight)  # what rounding left, where a column is far from 0
