@@ -145,3 +145,16 @@ def test_what_cannot_be_done_is_said(how, message):
     given = {"environment": ["site"], "model": "linear", "steps": 50, **how}
     with pytest.raises(ValueError, match=message):
         fit_table(spurious_table(200), "sold", **given)
+
+
+def test_of_very_many_rows_some_are_compared_and_all_are_trained_on(monkeypatch):
+    from irmtv.answer import fit as module
+
+    monkeypatch.setattr(module, "SEARCHED_ROWS", 400)
+    frame = spurious_table(2400)
+    frame = frame[(frame["site"] == "north") | (np.arange(2400) % 12 == 0)]  # 1,200 and 100 rows
+    answer = fit_table(frame, "sold", ["site"], model="linear", steps=100)
+    rows = {row["name"]: row["rows"] for row in answer.summary["environments"]}
+    assert rows == {"north": 1000, "south": 100}  # a thousand of each, or all it has
+    assert any("1,100 rows, drawn at random" in note for note in answer.summary["data"]["notes"])
+    assert answer.pipeline[-1].environment_weights_.tolist() == pytest.approx([1200 / 1300, 100 / 1300])
