@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from pandas.api.types import is_numeric_dtype
 from sklearn.pipeline import Pipeline
 
 from irmtv.answer.found import Found, curves, feature_weights, inferred, losses, path_points
@@ -144,7 +145,7 @@ def fit_table(
     estimator._check_parameters()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
-        everything = estimator._prepare(features, columns.y.to_numpy(), columns.environment, columns.aux, None)
+        everything = estimator._prepare(features, _target(columns.y), columns.environment, columns.aux, None)
         del features
         _refuse_readers_of_aux(everything)
         prepared = _some_rows(everything, SEARCHED_ROWS, random_state)
@@ -247,6 +248,11 @@ def _data(
         "missing": dict(columns.missing),
         "notes": list(notes),
     }
+
+
+def _target(y: pd.Series) -> Any:
+    """Numbers as they are; anything else as text of a fixed width, which is looked through far faster than objects."""
+    return y.to_numpy() if is_numeric_dtype(y.dtype) else y.to_numpy(dtype=str)
 
 
 def _refuse_readers_of_aux(prepared: Prepared) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
-BLOCK = 1 << 22  # numbers that are looked at together
+BLOCK = 1 << 20  # numbers that are looked at together: several tables of this size are made of them
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,23 @@ class Scaler:
             each = None if weight is None else np.repeat(weight, length)
             flat = cls.of(values.transpose(0, 2, 1).reshape(n * length, channels), each, constant)
             return cls(flat.mean[:, None], flat.scale[:, None])
-        block = max(1, BLOCK // max(1, len(values)))
-        if values.shape[1] > block:  # some columns at a time: the steps below make several tables of this size
-            parts = [cls.of(values[:, i : i + block], weight, constant) for i in range(0, values.shape[1], block)]
-            return cls(np.concatenate([p.mean for p in parts]), np.concatenate([p.scale for p in parts]))
-        mean = np.average(values, 0, weight)
-        around = values - mean
-        correction = np.average(around, 0, weight)  # what rounding left, where a column is far from 0
-        mean, around = mean + correction, around - correction
-        largest = np.abs(around).max(0)
+        rows = max(1, BLOCK // max(1, values.shape[1]))
+        blocks = [slice(i, i + rows) for i in range(0, len(values), rows)]
+        total = float(len(values)) if weight is None else weight.sum()
+
+        def average(of: Callable[[Floats], Floats]) -> Floats:
+            sums = [of(values[b]).sum(0) if weight is None else weight[b] @ of(values[b]) for b in blocks]
+            return np.asarray(np.sum(sums, 0) / total)
+
+        mean = average(lambda v: v)
+        mean = mean + average(lambda v: v - mean)  # what rounding left, where a column is far from 0
+        high, low = (np.stack([pick(values[b]) for b in blocks]) for pick in (_highest, _lowest))
+        high, low = high.max(0), low.min(0)
+        largest = np.maximum(high - mean, mean - low)
         unit = np.where(largest > 0, largest, 1.0)  # squares of very large or small numbers are out of range
-        deviation = unit * np.sqrt(np.average((around / unit) ** 2, 0, weight))
+        deviation = unit * np.sqrt(average(lambda v: ((v - mean) / unit) ** 2))
         # the deviation of a constant is 0 only up to rounding
-        varies = (values.max(0) > values.min(0)) & (deviation > 0)
+        varies = (high > low) & (deviation > 0)
         return cls(np.where(varies, mean, values[0]), np.where(varies, deviation, constant))
 
     def __call__(self, values: Floats) -> Floats:
@@ -73,3 +78,11 @@ class Scaler:
         """To the user's units."""
         result: Floats = values * self.scale + self.mean
         return result
+
+
+def _highest(values: Floats) -> Floats:
+    return np.asarray(values.max(0))
+
+
+def _lowest(values: Floats) -> Floats:
+    return np.asarray(values.min(0))
