@@ -54,3 +54,11 @@ def test_a_network_of_ones_own_on_series(run):
     erm, tv = (numbers(line) for line in run("series_network").splitlines()[1:])
     assert erm[2] < 40 < 60 < tv[2]
     assert abs(tv[0] - tv[1]) < abs(erm[0] - erm[1])
+
+
+def test_tables_for_the_command_line(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = run("sales_tables")
+    assert "sales.csv, 4,000 rows" in text and "elsewhere.csv, 5,000 rows" in text
+    columns = (tmp_path / "sales.csv").read_text().splitlines()[0].split(",")
+    assert columns[:15] == [f"x{i}" for i in range(1, 16)] and columns[15:] == ["period", "sold"]

@@ -57,7 +57,7 @@ def _extremes(summary: FitSummary, form: Formatter) -> str:
 
 
 class Formatter:
-    """Numbers of one metric as text: accuracies in percent, others with three digits."""
+    """Numbers of one metric as text: accuracies in percent, their differences in points, others with three digits."""
 
     def __init__(self, percent: bool) -> None:
         self.percent = percent
@@ -67,7 +67,7 @@ class Formatter:
             return "unknown"
         plus = "+" if sign else ""
         if self.percent:
-            return f"{100 * value:{plus}.1f} %"
+            return f"{100 * value:+.1f}" if sign else f"{100 * value:.1f} %"  # differences are points
         return f"{value:{plus},.0f}" if abs(value) >= 1000 else f"{value:{plus}.3g}"
 
 
@@ -78,7 +78,8 @@ def number_format(metric: str) -> Formatter:
 
 def _between(estimate: Estimate, form: Formatter, sign: bool = False) -> str:
     low, high = form(estimate["low"], sign), form(estimate["high"], sign)
-    return f"{form(estimate['value'], sign)}, 95 % interval {low} to {high}"
+    points = " points" if sign and form.percent else ""
+    return f"{form(estimate['value'], sign)}{points}, 95 % interval {low} to {high}"
 
 
 def versions() -> dict[str, str]:

@@ -124,7 +124,9 @@ def show(summary: FitSummary) -> None:
 
     form = number_format(summary["metric"])
     kept = summary["outcome"] in ("erm-invariant", "none-found")  # the same model twice
-    columns = {"erm": "plain (ERM)"} if kept else {"erm": "plain (ERM)", "chosen": "chosen", "difference": "difference"}
+    columns = {"erm": "plain (ERM)"}
+    if not kept:
+        columns |= {"chosen": "chosen", "difference": "difference, points" if form.percent else "difference"}
     better = "higher" if summary["greater_is_better"] else "lower"
     shown = Shown(
         title=f"{summary['metric']} on held-out rows ({better} is better), with 95 % intervals",

@@ -20,11 +20,11 @@ import pyarrow.csv as arrow_csv
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.tabular.cells import MISSING, number_type
 from irmtv.tabular.errors import TableError
-from irmtv.tabular.source import TextSource
+from irmtv.tabular.source import BLOCK, TextSource
 
 NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
 SAMPLE = 50  # records that the separator is chosen by
-LONGEST = 1 << 24  # bytes of one record; also what Arrow parses at a time
+LONGEST = 1 << 22  # bytes of one record, at most; also what Arrow parses at a time
 UNNAMED = "Unnamed: "
 
 
@@ -163,12 +163,16 @@ def _is_number(text: str) -> bool:
 
 
 def _options(
-    layout: Layout, columns: Sequence[str] | None, numbers: Mapping[str, pa.DataType] | None = None, quotes: bool = True
+    layout: Layout,
+    columns: Sequence[str] | None,
+    numbers: Mapping[str, pa.DataType] | None = None,
+    quotes: bool = True,
+    block: int = LONGEST,
 ) -> dict[str, Any]:
     """For Arrow. `numbers` are columns that are read as such; `quotes` is whether a value may hold a line end."""
     found = numbers or {}
     return {
-        "read_options": arrow_csv.ReadOptions(column_names=list(layout.names), block_size=LONGEST),
+        "read_options": arrow_csv.ReadOptions(column_names=list(layout.names), block_size=block),
         "parse_options": arrow_csv.ParseOptions(delimiter=layout.separator, newlines_in_values=quotes),
         "convert_options": arrow_csv.ConvertOptions(
             column_types={name: found.get(name, pa.string()) for name in layout.names},
@@ -188,7 +192,7 @@ def read_text(
         layout = opened[1]
         wanted = check_columns(path, layout.names, columns)
         numbers = _guessed(layout, text)
-        if numbers and (table := _quickly(source, _options(layout, wanted, numbers, quotes=False))) is not None:
+        if numbers and (table := _quickly(source, _options(layout, wanted, numbers, False, BLOCK))) is not None:
             return table, layout
     with open_text(path, encoding)[0] as source:
         try:

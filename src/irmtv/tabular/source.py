@@ -99,7 +99,11 @@ class TextSource:
     # ---- what a parser calls ----------------------------------------------------------------------------------
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, fewer only where the file ends; all for -1."""
+        """So many bytes, fewer where the file ends; all for -1. Of one block or less whatever is at hand: no copies."""
+        if 0 <= size <= BLOCK:
+            data = self.block()
+            self._pending = data[size:]
+            return data[:size] if self._pending else data
         parts, length = [self._pending], len(self._pending)
         self._pending = b""
         while (size < 0 or length < size) and (block := self._checked()):
@@ -168,11 +172,14 @@ class TextSource:
             raw = self._raw()
             if not self._begun:
                 self._check_start(raw)
-            try:
-                text = self._decoder.decode(raw, final=not raw)
-            except UnicodeDecodeError as error:
-                raise self._not_text(raw, error) from error
-            block = raw if self._plain else text.encode("utf-8", "surrogatepass")
+            block = raw
+            # letters of ASCII are UTF-8 as they stand, unless a character was cut by the end of the block before
+            if not self._plain or not raw or not raw.isascii() or self._decoder.getstate()[0]:
+                try:
+                    text = self._decoder.decode(raw, final=not raw)
+                except UnicodeDecodeError as error:
+                    raise self._not_text(error) from error
+                block = raw if self._plain else text.encode("utf-8", "surrogatepass")
             if not self._begun:
                 block = block.removeprefix(codecs.BOM_UTF8)
                 self._begun = bool(raw)
@@ -211,7 +218,7 @@ class TextSource:
                     f"encoding={encoding!r})."
                 )
 
-    def _not_text(self, raw: bytes, error: UnicodeDecodeError) -> TableError:
+    def _not_text(self, error: UnicodeDecodeError) -> TableError:
         place = min(error.start, max(len(error.object) - 1, 0))
         line = self.line + error.object[:place].count(b"\n")
         byte = f"byte 0x{error.object[place]:02x}" if len(error.object) else "the end of the file"

@@ -25,7 +25,7 @@ from irmtv.tabular.align import kind_of
 COMPONENTS = 16  # numbers that a column with many texts becomes
 LEVELS = 20_000  # texts that these are learned from, at most
 TOGETHER = 10_000  # columns with up to so many different values share a TableVectorizer
-BLOCK = 1 << 14  # rows that are filled at a time, so that they stay in the cache
+BLOCK = 1 << 12  # rows that are filled at a time, so that they stay in the cache
 
 Floats = npt.NDArray[np.float32]
 
@@ -184,7 +184,7 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
                     made[rows, flags[name]] = missing
             for name, table in whole.items():
                 codes = levels[name].codes[rows]
-                made[rows, starts[name] : starts[name] + table.shape[1]] = table[codes]
+                made[rows, starts[name] : starts[name] + table.shape[1]] = np.take(table, codes, axis=0)
                 if name in flags:
                     made[rows, flags[name]] = gaps[name][codes]
         return made
