@@ -157,10 +157,11 @@ def fit_table(
         found = _search(estimator, prepared, model, random_state, bar)
         estimator._finish(everything, found, as_seed(random_state))
     data["notes"] += [note for note in dict.fromkeys(str(w.message) for w in told) if not _is_verdict(note, estimator)]
-    clock.lap("training")
-
     _stage(bar, "comparing", 0.05)
     fitted = Found(estimator, prepared, found, pre.get_feature_names_out().tolist(), random_state)
+    by_environment, weights = losses(fitted), feature_weights(fitted)  # which train a model each
+    clock.lap("training")
+
     rows, overall, worst = compare(
         held_out_outputs(found, found.plain, prepared),
         held_out_outputs(found, found.choice.index, prepared),
@@ -194,8 +195,8 @@ def fit_table(
         "path": path_points(fitted),
         "curves": curves(fitted),
         "inferred": inferred(fitted, aux, columns.aux_is_date),
-        "features": feature_weights(fitted),
-        "losses": losses(fitted),
+        "features": weights,
+        "losses": by_environment,
     }
     summary["headline"] = headline(summary)
     clock.lap("comparing")

@@ -1,0 +1,104 @@
+"""`irmtv verify`: whole files, and every kind of file that is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import irmtv
+from cli.models import fitted
+from irmtv.persistence import archive, encoding
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fitted(tmp_path_factory.mktemp("verify"))
+
+
+def test_what_it_is_and_expects(command, model):
+    ended = command("verify", model)
+    assert ended.code == 0
+    for text in ("good", "checksum fits", f"irmtv {irmtv.__version__}, format 1", "binary", "no, yes", "sold", "erm"):
+        assert text in ended.out
+    for text in ("Plain risk minimisation is kept.", "site (not needed to predict)", "expects      4 columns"):
+        assert text in ended.out
+    for text in ("size (number)", "kind (text)", "code (text)", "built (date)", "a row without any value gives"):
+        assert text in ended.out
+
+
+def test_json(command, model):
+    found = json.loads(command("verify", model, "--json").out)
+    assert found["good"] is True and found["problem"] is None and found["checksum"] == "good"
+    assert found["format"] == 1 and found["written_by"] == irmtv.__version__
+    assert found["classes"] == ["no", "yes"] and found["target"] == "sold" and found["environment"] == ["site"]
+    assert [c["name"] for c in found["columns"]] == ["size", "kind", "code", "built"]
+
+
+def test_a_model_without_a_summary_and_without_an_imputer(command, tmp_path):
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=60), "b": rng.normal(size=60)})
+    estimator = irmtv.InvariantRegressor("erm", hidden=(), max_steps=5).fit(frame, frame["a"])
+    found = json.loads(command("verify", estimator.save(tmp_path / "m.irmtv"), "--json").out)
+    assert found["task"] == "regression" and found["predicts"] == "a row of zeros predicts"
+
+
+def newer(path: Path) -> None:
+    """As a later irmtv might write it."""
+    entries = archive.unpack(path.read_bytes(), archive.re.compile(".*"), "")
+    header = encoding.parse_json(entries["irmtv.json"], "")
+    header |= {"format": 99, "irmtv": "99.0"}
+    del entries["mimetype"]
+    path.write_bytes(archive.seal({**entries, "irmtv.json": encoding.dump_json(header)}))
+
+
+def spoil(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "flipped":
+        path.write_bytes(data[:500] + bytes([data[500] ^ 1]) + data[501:])
+    elif how == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_text("a,b\n1,2\n")
+    elif how == "torch":
+        torch.save({"a": 1}, path)
+    elif how == "newer":
+        newer(path)
+    elif how == "missing":
+        path.unlink()
+    elif how == "folder":
+        path.unlink()
+        path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("flipped", "does not fit its checksum"),
+        ("cut", "incomplete"),
+        ("empty", "is empty"),
+        ("text", "not a model file of irmtv"),
+        ("torch", "a file of torch.save"),
+        ("newer", "99"),
+        ("missing", "There is no file"),
+        ("folder", "is a folder"),
+    ],
+)
+def test_files_that_are_not_whole(command, model, tmp_path, how, message):
+    path = tmp_path / "m.irmtv"
+    shutil.copy(model, path)
+    spoil(path, how)
+    ended = command("verify", path)
+    assert ended.code == 1 and ended.out == ""
+    assert message in ended.err and len(ended.err.strip().splitlines()) == 1
+    ended = command("verify", path, "--json")
+    found = json.loads(ended.out)
+    assert ended.code == 1 and found["good"] is False and message in found["problem"]
