@@ -148,6 +148,10 @@ def fit_table(
         everything = estimator._prepare(features, _target(columns.y), columns.environment, columns.aux, None)
         del features
         _refuse_readers_of_aux(everything)
+        if aux and everything.objective.infers is None:
+            data["notes"].append(
+                f"aux ({', '.join(aux)}) is not used, since environments are given, and is no feature either"
+            )
         prepared = _some_rows(everything, SEARCHED_ROWS, random_state)
         if prepared is not everything:
             data["notes"].append(
