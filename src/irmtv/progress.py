@@ -20,6 +20,7 @@ class ProgressBar:
     """
 
     def __init__(self, title: str = "training", console: Console | None = None) -> None:
+        console = Console() if console is None else console
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -30,6 +31,7 @@ class ProgressBar:
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            disable=not console.is_terminal,  # a file or a pipe would get an empty line
         )
         self._title, self._start, self._share = title, 0.0, 1.0
 

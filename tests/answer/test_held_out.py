@@ -105,3 +105,46 @@ def test_the_same_model_twice_differs_by_exactly_nothing(rows):
             assert row["difference"]["value"] == 0
             assert abs(row["difference"]["low"]) < 1e-12 and abs(row["difference"]["high"]) < 1e-12
             assert row["erm"]["low"] < row["erm"]["high"]
+
+
+def test_a_model_that_is_always_right_is_not_sure_to_be():
+    y = np.tile([0, 1], 20)
+    outputs = np.where(y, 1.0, -1.0)
+    (row,), overall, worst = compare(outputs, outputs, y, np.zeros(40, dtype=np.int64), ["a"], SCORES["accuracy"])
+    for r in (row, overall, worst):
+        assert r["erm"]["value"] == 1
+        assert 0.85 < r["erm"]["low"] < 0.97  # Jeffreys' interval of 40 of 40 begins at 0.94
+        assert r["difference"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_intervals_of_few_rows_cover_the_truth():
+    """20 rows, right with probability 0.95: the interval covers it nearly always; a normal one covers 61 %."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for seed in range(300):
+        right = rng.random(20) < 0.95
+        outputs = np.where(right, 1.0, -1.0)
+        _, overall, _ = compare(outputs, outputs, np.ones(20, int), np.zeros(20, int), ["a"], SCORES["accuracy"], seed)
+        covered.append(overall["erm"]["low"] <= 0.95 <= overall["erm"]["high"])
+    assert np.mean(covered) > 0.9
+
+
+def test_all_rows_are_the_same_however_they_are_divided():
+    rng = np.random.default_rng(0)
+    y, outputs = np.zeros(7000), rng.standard_t(4, 7000)
+    found = []
+    for n in (1, 70, 350):
+        _, overall, _ = compare(outputs, outputs, y, np.arange(7000) % n, [str(e) for e in range(n)], SCORES["rmse"])
+        found.append([overall["erm"][key] for key in ("value", "low", "high")])
+    np.testing.assert_allclose(found, [found[0]] * 3, rtol=0.015)
+
+
+def test_the_worst_of_many_environments_lies_in_its_own_interval():
+    rng = np.random.default_rng(0)
+    codes, y = np.arange(6000) % 300, rng.integers(0, 2, 6000)
+    outputs = np.where(rng.random(6000) < 0.7, 2 * y - 1, 1 - 2 * y).astype(float)
+    by, _, worst = compare(outputs, outputs, y, codes, [str(e) for e in range(300)], SCORES["accuracy"])
+    low = min(by, key=lambda row: row["erm"]["value"])
+    assert worst["erm"] == low["erm"]
+    assert worst["erm"]["low"] < worst["erm"]["value"] < worst["erm"]["high"]
+    assert worst["rows"] == 20

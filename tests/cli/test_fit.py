@@ -70,7 +70,11 @@ def test_columns_with_commas_and_repeated_options(command, table, tmp_path):
     [
         (["--target", "sould"], 1, "'sould'"),
         (["--target", "sold", "--penalty-weights", "ten"], 1, "--penalty-weights must be numbers"),
-        (["--target", "sold", "--out", "nowhere/model.irmtv"], 1, "make 'nowhere' first"),
+        (["--target", "sold", "--out", "nowhere/model.irmtv"], 1, "There is no 'nowhere'; make it"),
+        (["--target", "sold", "--out", "data.csv"], 1, "--out must not be a file that is read"),
+        (["--target", "sold", "--report", "data.csv"], 1, "--report must not be a file that is read"),
+        (["--target", "sold", "--out", "x", "--report", "x"], 1, "--report must be another file"),
+        (["--target", "sold", "--out", "."], 1, "--out must be a file"),
         (["--target", "sold", "--objective", "irm-tv-l3"], 1, "irm-tv-l1"),
         (["--target", "sold", "--task", "regression"], 1, "sold"),
         ([], 2, "--target"),
@@ -90,6 +94,18 @@ def test_without_environment_and_aux_both_are_explained(command, table):
     ended = command("fit", table, "--target", "sold", *QUICK)
     assert ended.code == 1
     assert "environment" in ended.err and "aux" in ended.err
+
+
+def test_missing_values_are_reported_and_one_environment_is_enough_for_plain_risk_minimisation(
+    command, table, tmp_path
+):
+    frame = pd.read_csv(table)
+    frame.assign(site="here").to_csv(table, index=False)
+    how = ("--target", "sold", "--environment", "site", *QUICK, "--out", tmp_path / "m.irmtv")
+    assert command("fit", table, *how).code == 1
+    ended = command("fit", table, *how, "--objective", "erm")
+    assert ended.code == 0, ended.err
+    assert re.search(r"missing values are filled .*: cause \(\d", ended.err)
 
 
 def test_progress_with_time_left_in_a_terminal_and_ctrl_c_leaves_nothing(table, tmp_path):

@@ -20,7 +20,7 @@ from irmtv.answer.found import Found, curves, feature_weights, inferred, losses,
 from irmtv.answer.held_out import compare, held_out_outputs, score_for, target_of
 from irmtv.answer.summary import Data, FitSummary
 from irmtv.answer.words import headline, versions
-from irmtv.core.messages import did_you_mean
+from irmtv.core.messages import did_you_mean, shown
 from irmtv.estimators.base import Prepared
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.parameters import as_seed
@@ -58,6 +58,7 @@ def fit_table(
     folds: int = 3,
     steps: int = 1000,
     metric: str | None = None,
+    min_rows: int = 10,
     random_state: int = 0,
     encoding: str | None = None,
     command: str = "",
@@ -89,6 +90,8 @@ def fit_table(
         Of the search.
     metric : str or None, default None
         For the comparison: "accuracy" or "log_loss"; "rmse", "mae" or "mse". None is the first of them.
+    min_rows : int, default 10
+        Environments with fewer rows are pooled into one.
     random_state : int, default 0
         Seed of the folds and the models.
     encoding : str or None, default None
@@ -126,12 +129,18 @@ def fit_table(
     score = score_for(kind, metric)
     pre = Pipeline(table_steps())
     features = pre.fit_transform(columns.features)
-    notes = [*table.notes, *columns.notes, *([why] if why else [])]
+    notes = [*table.notes, *columns.notes, *([why] if why else []), *_about_gaps(columns)]
     data = _data(table, columns, target, environment, aux, features.shape[1], notes)
     n_rows = len(features)
     del table
     clock.lap("preparing")
 
+    if (
+        objective == "erm"
+        and rule == "invariance"
+        and (columns.environment is None or columns.environment.nunique() < 2)
+    ):
+        rule = "iid"  # nothing to compare, and nothing but the step to choose
     made = InvariantRegressorCV if kind == "regression" else InvariantClassifierCV
     estimator: Any = made(
         objective,
@@ -140,6 +149,7 @@ def fit_table(
         penalty_weights=penalty_weights,
         cv=folds,
         max_steps=steps,
+        min_rows=min_rows,
         random_state=random_state,
     )
     estimator._check_parameters()
@@ -230,6 +240,14 @@ def _as_table(source: Any, encoding: str | None) -> Table:
     if isinstance(source, pd.DataFrame):
         return Table.of(source)
     return read_table(source, encoding=encoding)
+
+
+def _about_gaps(columns: Columns) -> list[str]:
+    """Which features have gaps, and what is done about them."""
+    if not columns.missing:
+        return []
+    told = shown([f"{name} ({100 * share:.2g} %)" for name, share in columns.missing.items()], form=str)
+    return [f"missing values are filled with the mean and marked by a column of their own: {told}"]
 
 
 def _data(

@@ -111,7 +111,8 @@ def path_points(found: Found) -> list[PathPoint]:
         among = torch.tensor(good or members)
         best = int(among[int(pooled.overall[among].nan_to_num(torch.inf).argmin())])
         chosen = searched.choice.index in members
-        best = searched.choice.index if chosen else best
+        if chosen or searched.plain in members:  # plain risk minimisation is where it predicts best, as the rule has it
+            best = searched.choice.index if chosen else searched.plain
         known = _number(p[best])
         points.append(
             {
@@ -240,11 +241,10 @@ def _penalised(searched: Searched) -> int | None:
     pooled = searched.records.pooled()
     if searched.records.risk.shape[-1] < 2:
         return None
-    p = p_values(pooled, "both").masked_fill(searched.records.reference, -1).nan_to_num(-1)
-    predicts = pooled.overall < searched.records.constant  # a model that predicts nothing is invariant, and no example
-    p = torch.where(predicts, p, p - 1)
-    best = int(p.argmax())
-    return best if float(p[best]) >= -1 and not bool(searched.records.reference[best]) else None
+    # a model that predicts nothing is invariant, and no example
+    example = ~searched.records.reference & (pooled.overall < searched.records.constant)
+    p = p_values(pooled, searched.choice.figures.get("test", "both")).masked_fill(~example, torch.nan)
+    return int(p.nan_to_num(-1).argmax()) if bool(p.isfinite().any()) else None
 
 
 def _loss_curve(found: Found, searched: Searched, index: int, label: str) -> LossCurve:

@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 DRAWS = 4000
 LEVEL = (0.025, 0.975)
+WORST = "worst environment"
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ SCORES = {
     "mse": Score("mse", "mse", False),
     "mae": Score("mae", "mae", False),
 }
-_OF_TASK = {"regression": ("rmse", "mae", "mse"), "binary": ("accuracy", "log_loss")}
+_OF_NUMBERS, _OF_CLASSES = ("rmse", "mae", "mse"), ("accuracy", "log_loss")
 
 
 def score_for(task: str, metric: str | None) -> Score:
     """By name; the first of those that fit the task, where none is named."""
-    known = _OF_TASK["regression" if task == "regression" else "binary"]
+    known = _OF_NUMBERS if task == "regression" else _OF_CLASSES
     if metric is None:
         return SCORES[known[0]]
     if metric not in known:
@@ -71,13 +72,7 @@ def held_out_outputs(found: Searched, index: int, prepared: Prepared) -> Floats:
         rows = task.held_out
         assert rows is not None
         members = keep(at_step, family.runs_of(f, candidate.combination), prepared.x, prepared.y).members
-        x = rows.x
-        if family.objective.reads_aux:
-            raise ValueError(
-                f"objective {family.objective.name!r} reads aux to predict, and tables to predict for may lack it. Use "
-                "another objective, such as 'minimax-tv-l1'."
-            )
-        found_here = np.mean([m.logits(x.double()).numpy() for m in members], axis=0)
+        found_here = np.mean([m.logits(rows.x.double()).numpy() for m in members], axis=0)
         if outputs is None:
             outputs = np.empty((len(found.fold), *found_here.shape[1:]))
         outputs[(found.fold == f).numpy()] = found_here
@@ -116,42 +111,61 @@ def compare(
 
     Notes
     -----
-    The mean scores of an environment's n rows are drawn from the normal distribution that rows of this kind give,
-    N(means, covariance of the two models' scores / n), 4,000 times; values, differences, the worst environment are
-    computed in each draw, and intervals are quantiles. This is the bootstrap of the rows without its cost, for
-    environments of some twenty rows and more. Losses are drawn around the logarithm of their mean: they stay positive.
+    Of an environment's n rows the pair of mean scores is drawn 4,000 times: losses from the normal distribution that
+    such rows give, with the covariance of the two models' scores / n (around the logarithm of the mean, so that they
+    stay positive), accuracies from the Dirichlet distribution of their four cases. Values and differences are computed
+    in each draw, and intervals are quantiles. The worst environment is the one that is worst on these rows, for each
+    model its own; that it was picked among several makes it look a little worse than it is.
     """
     metric = METRICS[score.of_rows]
     both = np.stack([metric.score(f[None], y[None])[0] for f in (erm, chosen)])  # (2, N)
     n_environments = len(names)
     rows = np.bincount(codes, minlength=n_environments)
+    there = np.flatnonzero(rows)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.stack([np.bincount(codes, weights=v, minlength=n_environments) / rows for v in both])  # (2, E)
-        off = both - mean[:, codes]
-        products = [off[0] * off[0], off[0] * off[1], off[1] * off[1]]
-        a, b, c = (np.bincount(codes, weights=p, minlength=n_environments) / rows / rows for p in products)
-    draws = _drawn(mean, a, b, c, seed)  # (2, D, E)
-    if score.of_rows != "accuracy":  # losses: of few rows with some large ones the logarithm is the nearer to normal
-        draws = _positive(draws, mean)
-    there = rows > 0
-    share = rows / rows.sum()
-    value = score.of_mean(mean)
-    draws = draws.clip(0, 1) if score.of_rows == "accuracy" else draws
-    drawn = score.of_mean(draws)
-    by_environment = [
-        _row(str(names[e]), int(rows[e]), value[:, e], drawn[:, :, e]) for e in range(n_environments) if there[e]
-    ]
-    overall = score.of_mean(np.nansum(mean * share, -1)), score.of_mean(np.nansum(draws * share, -1))
-    pick = np.nanmin if score.greater_is_better else np.nanmax
-    worst = pick(value[:, there], axis=-1), pick(drawn[:, :, there], axis=-1)
-    total = int(rows.sum())
-    return by_environment, _row("all rows", total, *overall), _row("worst environment", total, *worst)
-
-
-def _drawn(mean: Floats, a: Floats, b: Floats, c: Floats, seed: int) -> Floats:
-    """Pairs of means, from covariances ((a, b), (b, c)) of every environment: (2, D, E)."""
+        mean = np.stack([np.bincount(codes, weights=v, minlength=n_environments) / rows for v in both])[:, there]
+    share = rows[there] / rows.sum()
     rng = np.random.default_rng(seed)
-    u, v = rng.standard_normal((2, DRAWS, mean.shape[1]))
+    place = np.searchsorted(there, codes)
+    if score.of_rows == "accuracy":
+        draws = _drawn_shares(both > 0.5, place, len(there), rng)  # (2, D, E)
+        drawn, pooled = draws, draws @ share
+    else:
+        draws = _drawn_means(both, mean, place, rows[there], rng)
+        drawn, pooled = _positive(draws, mean), _positive(draws @ share, mean @ share)
+    value = score.of_mean(mean)
+    drawn, pooled = score.of_mean(drawn), score.of_mean(pooled)
+    by_environment = [
+        _row(str(names[e]), int(rows[e]), value[:, i], drawn[:, :, i]) for i, e in enumerate(there.tolist())
+    ]
+    overall = _row("all rows", int(rows.sum()), score.of_mean(mean @ share), pooled)
+    # the environment that is the worst of these: with the worst of every draw noise would count twice
+    worst = value.argmin(-1) if score.greater_is_better else value.argmax(-1)  # (2,), one for each model
+    each = np.arange(2)
+    return by_environment, overall, _row(WORST, int(rows[there][worst[1]]), value[each, worst], drawn[each, :, worst])
+
+
+def _drawn_shares(right: npt.NDArray[np.bool_], codes: Ints, n: int, rng: np.random.Generator) -> Floats:
+    """Shares of right rows of two models, by environment: (2, D, E).
+
+    From the Dirichlet distribution of the four cases (both right, one of them, none) given their counts, with Jeffreys'
+    prior of the single shares: it has a width also where every row is right, and for few rows.
+    """
+    cases = [(a, b) for a in (True, False) for b in (True, False)]
+    counts = np.stack([np.bincount(codes, weights=(right[0] == a) & (right[1] == b), minlength=n) for a, b in cases])
+    alike = counts[1] + counts[2] == 0  # never different: the same model twice, or as good as
+    prior = np.array([0.5, 0.0, 0.0, 0.5])[:, None] * alike + np.full((4, 1), 0.25) * ~alike
+    drawn = rng.gamma(np.broadcast_to((counts + prior)[:, None], (4, DRAWS, n)))
+    total = drawn.sum(0)
+    return np.stack([(drawn[0] + drawn[1]) / total, (drawn[0] + drawn[2]) / total])
+
+
+def _drawn_means(both: Floats, mean: Floats, codes: Ints, rows: Ints, rng: np.random.Generator) -> Floats:
+    """Pairs of means, normal, with the covariance of the two models' scores over the rows: (2, D, E)."""
+    off = both - mean[:, codes]
+    products = (off[0] * off[0], off[0] * off[1], off[1] * off[1])
+    a, b, c = (np.bincount(codes, weights=p, minlength=len(rows)) / rows.astype(float) ** 2 for p in products)
+    u, v = rng.standard_normal((2, DRAWS, len(rows)))
     first = np.sqrt(a)
     with np.errstate(invalid="ignore", divide="ignore"):
         slope = np.where(first > 0, b / first, 0.0)
@@ -161,8 +175,8 @@ def _drawn(mean: Floats, a: Floats, b: Floats, c: Floats, seed: int) -> Floats:
 
 
 def _positive(draws: Floats, mean: Floats) -> Floats:
-    """The same, drawn around the logarithm of the mean with the same relative error: (2, D, E)."""
-    middle = mean[:, None, :]
+    """The same, drawn around the logarithm of the mean with the same relative error: (2, D[, E])."""
+    middle = mean[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(middle > 0, middle * np.exp((draws - middle) / middle), draws)
 
@@ -179,5 +193,5 @@ def _row(name: str, rows: int, value: Floats, drawn: Floats) -> EnvironmentRow:
 
 
 def _estimate(value: float, drawn: Floats) -> Estimate:
-    low, high = (float(q) for q in np.nanquantile(drawn, LEVEL))
+    low, high = (float(q) for q in np.quantile(drawn, LEVEL))
     return {"value": value, "low": low, "high": high}

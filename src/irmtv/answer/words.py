@@ -6,6 +6,7 @@ from importlib import metadata
 
 from irmtv._version import __version__
 from irmtv.answer.summary import EnvironmentRow, Estimate, FitSummary
+from irmtv.selection.invariant import DEFAULTS
 
 _NAMES = {
     "accuracy": "accuracy",
@@ -13,6 +14,7 @@ _NAMES = {
     "rmse": "root mean squared error",
     "mae": "mean absolute error",
 }
+LEVEL = DEFAULTS["level"]
 _PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "skrub")
 
 
@@ -33,6 +35,11 @@ def headline(summary: FitSummary) -> str:
             f"{price}."
         )
     level = f"{metric} {there} {_between(value['erm'], form)}"
+    if summary["outcome"] == "erm-invariant" and _fails_the_test(summary):
+        return (
+            "Plain risk minimisation is kept: it is not the same in all environments, but none of them has a model of "
+            f"its own that predicts better, so there is nothing to gain: {level}."
+        )
     if summary["outcome"] == "erm-invariant":
         return f"Plain risk minimisation is kept, since nothing shows that it is not invariant: {level}."
     if summary["outcome"] == "none-found":
@@ -44,6 +51,12 @@ def headline(summary: FitSummary) -> str:
         f"Chosen by rule {summary['rule']!r}: {metric} {there} {_between(value['chosen'], form)}; plain risk "
         f"minimisation has {form(value['erm']['value'])}."
     )
+
+
+def _fails_the_test(summary: FitSummary) -> bool:
+    """Whether plain risk minimisation was kept though the test rejects it: they differ in noise or base rate."""
+    p = summary["settings"].get("figures", {}).get("p_erm")
+    return p is not None and p < LEVEL
 
 
 def _extremes(summary: FitSummary, form: Formatter) -> str:

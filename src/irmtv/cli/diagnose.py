@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Shown
 
-from irmtv.cli.names import check_out, column_names
+from irmtv.cli.names import column_names
 from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def diagnose(
     Compares the given environments, looks for others in --aux, or both. Trains nothing that is kept.
     """
     if out is not None:
-        check_out(out)
+        from irmtv.tabular.write import check_writable
+
+        check_writable(out, inputs=[data])
     if max_rows != 0 and max_rows < FEWEST_ROWS:
         raise ValueError(f"--max-rows must be 0 (all rows) or at least {FEWEST_ROWS}. Got {max_rows}.")
     if not environment and not aux:

@@ -48,10 +48,10 @@ def evaluate(
     from irmtv.estimators.files import read_about
     from irmtv.progress import ProgressBar
     from irmtv.tabular import TableModel, evaluate_file, table_names
-    from irmtv.tabular.write import TableWriter, check_writable
+    from irmtv.tabular.write import TableWriter, check_table_writable
 
     if out is not None:
-        check_writable(out)
+        check_table_writable(out)
     places = column_names(environment, table_names(data, encoding=encoding))  # first: a model takes longer to load
     ready, about = TableModel(load(model)), read_about(model) or {}
     wanted = target if target is not None else about.get("data", {}).get("target")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Shown
 
-from irmtv.cli.names import check_out, column_names
+from irmtv.cli.names import column_names
 from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def fit(
     folds: Annotated[int, typer.Option(help="Every row is held out once, in so many folds.")] = 3,
     steps: Annotated[int, typer.Option(help="Steps of training.")] = 1000,
     metric: Annotated[str | None, typer.Option(help="accuracy or log_loss; rmse, mae or mse.")] = None,
+    min_rows: Annotated[int, typer.Option(help="Environments with fewer rows are pooled into one.")] = 10,
     seed: Seed = 0,
     encoding: Encoding = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The model file that is written.")] = Path("model.irmtv"),
@@ -69,10 +70,14 @@ def fit(
     Prints every environment's held-out scores of plain risk minimisation and of the chosen model, and which it was:
     plain risk minimisation is invariant already; an invariant model was found, at this price; none was found.
     """
-    page_path = report if report is not None else out.with_name("report.html")
-    check_out(out)
-    check_out(page_path, "--report")
     weights = _numbers(penalty_weights)
+    from irmtv.tabular.write import check_writable
+
+    check_writable(out, inputs=[data])
+    page_path = report if report is not None else out.with_name("report.html")
+    check_writable(page_path, "--report", inputs=[data])
+    if page_path.absolute() == out.absolute():
+        raise ValueError(f"--report must be another file than --out. Got {str(out)!r} for both.")
     from irmtv.answer import fit_table
     from irmtv.estimators.files import save
     from irmtv.progress import ProgressBar
@@ -95,6 +100,7 @@ def fit(
                 folds=folds,
                 steps=steps,
                 metric=metric,
+                min_rows=min_rows,
                 random_state=seed,
                 command=shlex.join(["irmtv", *sys.argv[1:]]),
                 bar=bar,
@@ -102,12 +108,12 @@ def fit(
     except KeyboardInterrupt:
         note("irmtv: stopped; nothing was written. The same command starts again.")
         raise typer.Exit(130) from None
+    if not as_json:
+        show(answer.summary)  # first: it was minutes of work, whatever happens to the files
     save(answer.pipeline, out, about=answer.summary)
     _write_report(answer.summary, page_path)
     if as_json:
         print_json({**answer.summary, "model_file": str(out), "report_file": str(page_path)})
-    else:
-        show(answer.summary)
     note(f"written: {out}, {page_path}")
 
 
@@ -128,11 +134,8 @@ def show(summary: FitSummary) -> None:
     if not kept:
         columns |= {"chosen": "chosen", "difference": "difference, points" if form.percent else "difference"}
     better = "higher" if summary["greater_is_better"] else "lower"
-    shown = Shown(
-        title=f"{summary['metric']} on held-out rows ({better} is better), with 95 % intervals",
-        title_justify="left",
-        title_style="",
-    )
+    say(f"{summary['metric']} on held-out rows ({better} is better), with 95 % intervals")
+    shown = Shown()
     shown.add_column("environment")
     for name in ("rows", *columns.values()):
         shown.add_column(name, justify="right")

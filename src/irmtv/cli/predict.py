@@ -45,10 +45,10 @@ def predict(
     from irmtv import load
     from irmtv.progress import ProgressBar
     from irmtv.tabular import TableModel, predict_file, table_names
-    from irmtv.tabular.write import check_writable
+    from irmtv.tabular.write import check_table_writable
 
     if out is not None:
-        check_writable(out)
+        check_table_writable(out, inputs=(model, data))
     kept = column_names(keep, table_names(data, encoding=encoding))  # the table first: a model takes longer to load
     ready = TableModel(load(model))
     # the bar would be drawn between the lines of the table

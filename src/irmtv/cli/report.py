@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irmtv.cli.names import check_out
 from irmtv.cli.output import AsJson, print_json, say
 
 if TYPE_CHECKING:
@@ -40,7 +39,9 @@ def report(
         raise FileNotFoundError(
             f"RUNS_OR_MODEL must be a model file or the folder of an experiment. There is no {str(source)!r}."
         )
-    check_out(path)
+    from irmtv.tabular.write import check_writable
+
+    check_writable(path, inputs=[source])
     from irmtv.report.page import write_page
 
     content = _of_folder(source) if source.is_dir() else _of_model(source)
