@@ -247,7 +247,7 @@ def _about_gaps(columns: Columns) -> list[str]:
     if not columns.missing:
         return []
     told = shown([f"{name} ({100 * share:.2g} %)" for name, share in columns.missing.items()], form=str)
-    return [f"missing values are filled with the mean and marked by a column of their own: {told}"]
+    return [f"missing values are filled (numbers with their mean, categories with none of them) and marked: {told}"]
 
 
 def _data(
