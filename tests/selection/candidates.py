@@ -116,9 +116,15 @@ def random_covariance(rng, candidates, environments):
     return a @ a.swapaxes(1, 2) / 100
 
 
-def p_of_both(z):
+def p_of_both(z, rows=(100, 100)):
     """Of risks that differ by z standard errors and slopes that are equal: Bonferroni over the two tests."""
-    return np.minimum(1, 2 * 2 * stats.norm.sf(z))
+    return np.minimum(1, 2 * p_of_difference(z, rows))
+
+
+def p_of_difference(z, rows=(100, 100)):
+    """The t test of two means that are equally sure, by Satterthwaite's degrees of freedom."""
+    a, b = rows
+    return 2 * stats.t.sf(z, 2**2 / (1 / (a - 1) + 1 / (b - 1)))
 
 
 def of_folds(folds):

@@ -23,7 +23,7 @@ from irmtv.selection import (
     zero_means,
 )
 from irmtv.selection.invariant import DEFAULTS
-from selection.candidates import ASKEW, ERM, SE, counted, p_of_both, two, written
+from selection.candidates import ASKEW, ERM, SE, counted, p_of_both, p_of_difference, two, written
 
 # The rule on records made for each outcome
 
@@ -48,12 +48,12 @@ def test_an_invariant_model_is_found_with_its_price():
     verdict = invariance(records)
     assert (verdict.index, verdict.outcome) == (2, "invariant-found")
     f = verdict.figures
-    p = p_of_both(np.array([0.02, 0.0, 0.1, 0.0]) / (SE * np.sqrt(2)))
+    p = p_of_both(np.array([0.02, 0.0, 0.1, 0.0]) / (SE * np.sqrt(2)), (100, 300))
     assert f["risk_erm"] == pytest.approx(0.45) and f["risk"] == pytest.approx(0.45)
     assert f["price"] == pytest.approx(f["risk"] - f["risk_erm"])
     assert (f["candidates"], f["passing"]) == (4, int((p >= 0.01).sum()))
     assert f["risk_extrapolated"] == pytest.approx(0.45)
-    assert f["p_erm"] == pytest.approx(p_of_both(0.2 / (SE * np.sqrt(2)))) and f["p"] == 1
+    assert f["p_erm"] == pytest.approx(p_of_both(0.2 / (SE * np.sqrt(2)), (100, 300))) and f["p"] == 1
     assert "an invariant model was found" in verdict.message and "0.45" in verdict.message
 
 
@@ -253,12 +253,12 @@ def confirmed_by_hand(records, test, must_pay=False):
 
         m, var, z, z_var = mean(risk), variance(risk_var), mean(slope), variance(slope_var)
         mean_risk = (n * risk[start::2]).sum((0, 2)) / total.sum(1)  # of all environments
-        of_risks, of_slopes = equal_means(m, var), equal_means(z, z_var)
+        of_risks, of_slopes = equal_means(m, var, two(total)), equal_means(z, z_var, two(total))
         p = {
             "both": (2 * torch.minimum(of_risks, of_slopes)).clamp(0, 1),
             "risks": of_risks,
             "slopes": of_slopes,
-            "zero-slopes": torch.where((~torch.as_tensor(few)).sum(1) > 1, zero_means(z, z_var), torch.nan),
+            "zero-slopes": torch.where((~torch.as_tensor(few)).sum(1) > 1, zero_means(z, z_var, two(total)), torch.nan),
         }[test].numpy()
         what = (m, var) if test in ("both", "risks") else (z, z_var)
         score = mean_risk + 10 * spread(*what, 0.5, around_zero=test == "zero-slopes").numpy()
@@ -445,12 +445,13 @@ def test_slopes_may_be_equal_without_being_zero():
 def test_p_values_by_name():
     pooled = written([ERM, [0.45, 0.47]], SE, slope=[[0.1, 0.1], [0.0, 0.05]], slope_se=SE).pooled()
     z = np.array([[0.2, 0.02], [0.0, 0.05]]) / (SE * np.sqrt(2))  # of risks, of slopes
-    p_risks, p_slopes = 2 * stats.norm.sf(z)
+    p_risks, p_slopes = p_of_difference(z)
     np.testing.assert_allclose(p_values(pooled, "risks"), p_risks)
     np.testing.assert_allclose(p_values(pooled, "slopes"), p_slopes)
     assert p_risks[0] < p_slopes[0] and p_slopes[1] < p_risks[1]
     np.testing.assert_allclose(p_values(pooled, "both"), [2 * p_risks[0], 2 * p_slopes[1]])
-    np.testing.assert_allclose(p_values(pooled, "zero-slopes"), stats.chi2.sf([2 * 25, 6.25], 2))
+    alone = stats.norm.ppf(stats.t.cdf([[-5, -5], [0, -2.5]], 99))  # each slope's own test, of 100 rows
+    np.testing.assert_allclose(p_values(pooled, "zero-slopes"), stats.chi2.sf((alone**2).sum(1), 2), rtol=1e-6)
 
 
 def test_both_is_a_probability():

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from irmtv.selection import (
     Pooled,
@@ -16,7 +15,18 @@ from irmtv.selection import (
     p_values,
 )
 from irmtv.selection.invariant import TESTS
-from selection.candidates import ASKEW, ERM, FIELDS, SE, of_folds, p_of_both, random_covariance, two, written
+from selection.candidates import (
+    ASKEW,
+    ERM,
+    FIELDS,
+    SE,
+    of_folds,
+    p_of_both,
+    p_of_difference,
+    random_covariance,
+    two,
+    written,
+)
 
 # Environments with few rows
 
@@ -124,7 +134,7 @@ def test_confirmation_by_hand():
     records = of_folds(folds)
     verdict = invariance(records, test="risks")
     assert verdict.outcome == "invariant-found"
-    on_odd, on_even = 2 * stats.norm.sf(0.032 / SE), 2 * stats.norm.sf(0.03 / SE)
+    on_odd, on_even = p_of_difference(0.032 / SE), p_of_difference(0.03 / SE)
     assert verdict.figures["p_confirmed"] == pytest.approx(2 * min(on_odd, on_even))
     apart = replace(records, risk=records.risk.clone())
     apart.risk[1, 1] = torch.tensor([0.33, 0.56])  # chosen by the even folds, refuted by the odd ones

@@ -94,7 +94,7 @@ def loss_by_environment(rows: DiagnosisRows, model: PlainModel, seed: int) -> Lo
     mean = np.bincount(rows.environment, model.loss, len(rows.names)) / sizes
     centred = model.loss - mean[rows.environment]
     variance = np.bincount(rows.environment, centred**2, len(rows.names)) / np.maximum(sizes - 1, 1)
-    p = equal_means(torch.as_tensor(mean)[None], torch.as_tensor(variance / sizes)[None])
+    p = equal_means(torch.as_tensor(mean)[None], torch.as_tensor(variance / sizes)[None], torch.as_tensor(sizes)[None])
 
     def values(of: Any) -> tuple[tuple[Estimate, ...], Estimate]:
         low, high = of.intervals["by_environment"]

@@ -24,13 +24,14 @@ from scipy import stats
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
-from irmtv.selection.equality import equal_means, spread, zero_means
+from irmtv.selection.equality import enough_rows, equal_means, spread, zero_means
 from irmtv.selection.records import Pooled, Records
 
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 TESTS = ("both", "risks", "slopes", "zero-slopes")
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
 MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
+ROWS_PER_ROOT = 7.0  # times sqrt(k): what each of k environments must have to be tested together, above 8 more than 20
 DEFAULTS: Mapping[str, Any] = {
     "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
     "max_price": float("inf"),
@@ -47,34 +48,44 @@ class Verdict:
     message: str
 
 
-def _tested(pooled: Pooled) -> tuple[Tensor, Tensor]:
-    """Risks and slopes of the environments with rows enough for a normal approximation, NaN elsewhere."""
-    small = pooled.worth < MIN_ROWS
+def _without(pooled: Pooled, tested: Tensor) -> tuple[Tensor, Tensor]:
+    """Risks and slopes of the environments that are `tested` (C, E), NaN elsewhere."""
 
     def without(v: Tensor) -> Tensor:
-        return v.masked_fill(small if v.ndim == 2 else small.unsqueeze(-1), torch.nan)
+        return v.masked_fill(~(tested if v.ndim == 2 else tested.unsqueeze(-1)), torch.nan)
 
     return without(pooled.risk), without(pooled.slope)
 
 
 def p_values(pooled: Pooled, test: str) -> Tensor:
-    """How well each candidate's statistics agree with invariance: (C,)."""
-    risk, slope = _tested(pooled)
+    """How well each candidate's statistics agree with invariance: (C,).
+
+    Environments with fewer than MIN_ROWS rows are not tested; and of many that are small only the largest ones, k
+    where each has ROWS_PER_ROOT * sqrt(k) rows (`enough_rows`). Rejected at level 0.01 though risks are equal, before
+    -> with that and Welch's reference: 100 environments of 20 rows, log losses 21 % -> 1.9 %, squared normal rows
+    54 % -> 3 %; 300 of 50 rows 11 % -> 2.7 % and 40 % -> 8 %. The price is power: log losses whose means differ by
+    a tenth of a row's standard deviation in 300 environments of 50 rows are rejected in 47 %, with all tested always.
+    """
+    rows = pooled.worth
+    risk, slope = _without(pooled, enough_rows(rows, MIN_ROWS, ROWS_PER_ROOT))
     if test == "risks":
-        return equal_means(risk, pooled.risk_cov)
+        return equal_means(risk, pooled.risk_cov, rows)
     if test == "slopes":
-        return equal_means(slope, pooled.slope_cov)
+        return equal_means(slope, pooled.slope_cov, rows)
     if test == "zero-slopes":  # one environment alone could be tested, but says nothing of others
-        p = zero_means(slope, pooled.slope_cov)
+        p = zero_means(slope, pooled.slope_cov, rows)
         return p.masked_fill(risk.isfinite().sum(-1) < 2, torch.nan)
     # both must hold: twice the smaller p (Bonferroni), so that a model with both is rejected as seldom as by one test
-    smaller = torch.minimum(equal_means(risk, pooled.risk_cov), equal_means(slope, pooled.slope_cov))
+    smaller = torch.minimum(equal_means(risk, pooled.risk_cov, rows), equal_means(slope, pooled.slope_cov, rows))
     return (2 * smaller).clamp_max(1)
 
 
 def extrapolated_risk(pooled: Pooled, test: str, reach: float, slack: float) -> Tensor:
-    """Held-out risk and, `reach` times, the spread of what is tested: (C,). Risks, where both are."""
-    risk, slope = _tested(pooled)
+    """Held-out risk and, `reach` times, the spread of what is tested: (C,). Risks, where both are.
+
+    Of all environments with MIN_ROWS rows, however many: a spread has no level that many small ones could spoil.
+    """
+    risk, slope = _without(pooled, pooled.worth >= MIN_ROWS)
     if test in ("both", "risks"):
         apart = spread(risk, pooled.risk_cov, slack)
     else:
