@@ -78,14 +78,16 @@ def test_json_is_the_summary_and_nothing_else_on_standard_output(command, table)
         (["--target", "sold"], 1, "give environment (a column that says where each row came from"),
         (["--target", "sould", "-e", "site"], 1, "Did you mean 'sold'?"),
         (["--target", "sold", "-e", "sit"], 1, "Did you mean 'site'?"),
-        (["--target", "sold", "-e", "site", "--out", "nowhere/x.html"], 1, "make 'nowhere' first"),
+        (["--target", "sold", "-e", "site", "--out", "nowhere/x.html"], 1, "There is no 'nowhere'; make it"),
+        (["--target", "sold", "-e", "site", "--out", "data.csv"], 1, "--out must not be a file that is read"),
         (["--target", "sold", "-e", "site", "--max-rows", "-1"], 1, "--max-rows must be 0"),
         (["--target", "sold", "-e", "site", "--max-rows", "50"], 1, "--max-rows must be 0 (all rows) or at least 100"),
         (["--target", "sold", "-e", "site", "--task", "clustering"], 1, "task must be one of"),
         ([], 2, "--target"),
     ],
 )
-def test_mistakes_are_one_message_and_leave_nothing(command, table, tmp_path, how, code, message):
+def test_mistakes_are_one_message_and_leave_nothing(command, table, tmp_path, monkeypatch, how, code, message):
+    monkeypatch.chdir(tmp_path)
     ended = command("diagnose", table, *how)
     assert (ended.code, ended.out) == (code, "")
     assert message in " ".join(ended.err.split())

@@ -129,7 +129,89 @@ def test_refusals(command, folder, tmp_path):
     assert "--environment must be a column" in refused(model, data, "-e", "Site")
     assert "Did you mean 'site'?" in refused(model, data, "-e", "Site")
     assert "--target must be a column" in refused(model, data, "--target", "bought")
+    assert "--out must not be a file that is read" in refused(model, data, "--out", data)
     assert "metric must be one of" in refused(model, data, "--metric", "rmse")
     plain = tmp_path / "plain"
     plain.mkdir()
     assert "--target is missing" in refused(fitted(plain, about=False), data)
+
+
+def test_codes_that_are_the_same_number_are_different_classes(command, tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=90)})
+    frame["y"] = np.array(["01", "1", "2"], dtype=object)[np.digitize(frame["a"], [-0.5, 0.5])]
+    model = irmtv.InvariantClassifier("erm", hidden=(), max_steps=200).fit(frame[["a"]], frame["y"])
+    path = model.save(tmp_path / "m.irmtv")
+
+    def found(y: pd.Series) -> float:
+        frame.assign(y=y).to_parquet(tmp_path / "t.parquet")
+        told = command("evaluate", path, tmp_path / "t.parquet", "--target", "y", "--json")
+        assert told.code == 0, told.err
+        return float(json.loads(told.out)["overall"]["value"])
+
+    right = accuracy_score(frame["y"], model.predict(frame[["a"]]))
+    assert right > 0.5 and found(frame["y"]) == pytest.approx(right)
+    assert found(frame["y"].replace("2", "2.0")) == pytest.approx(right)
+    frame.assign(y=frame["y"].replace("1", "1.0")).to_parquet(tmp_path / "t.parquet")
+    ended = command("evaluate", path, tmp_path / "t.parquet", "--target", "y")
+    assert ended.code == 1 and "Got '1.0' in" in ended.err  # of which of the two?
+
+
+def test_values_of_training_are_those_of_the_same_columns(command, folder, tmp_path):
+    """Labels of another column may be spelt alike; an environment may be called "overall"."""
+    frame = houses().assign(other=lambda f: f["site"])
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    ended = command("evaluate", folder / "model.irmtv", tmp_path / "new.csv", "-e", "other", "--json")
+    found = json.loads(ended.out)
+    assert [row["in_training"] for row in [*found["environments"], found["overall"]]] == [None] * 3
+    frame["site"] = "overall"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    found = json.loads(command("evaluate", folder / "model.irmtv", tmp_path / "new.csv", "-e", "site", "--json").out)
+    assert found["environments"][0]["environment"] == "overall" and found["environments"][0]["in_training"] is None
+    assert found["overall"]["in_training"] == 0.75
+
+
+def test_a_metric_without_a_value(command, folder, tmp_path):
+    frame = houses()
+    frame["site"] = frame["sold"].map({"yes": "s0", "no": "s1"})
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    arguments = ("evaluate", folder / "model.irmtv", tmp_path / "new.csv", "-e", "site", "--metric", "roc_auc")
+    ended = command(*arguments, "--out", tmp_path / "t.csv")
+    assert ended.code == 0, ended.err
+    assert "No environment has a value of roc_auc: it needs rows of both classes." in ended.out
+    assert "Worst" not in ended.out and "worst" not in ended.out
+    assert pd.read_csv(tmp_path / "t.csv")["value"].isna().all()
+    found = json.loads(command(*arguments, "--json").out)
+    assert found["worst"]["environment"] is None and "No environment has a value" in found["notes"][-1]
+    frame.loc[:99, "site"] = "both"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    ended = command(*arguments)
+    assert "no roc_auc in 's0', 's1': it needs rows of both classes" in ended.err
+    assert "Worst environment: both" in ended.out
+
+
+def test_hardly_any_rows_give_no_interval(command, folder, tmp_path):
+    predicted = irmtv.load(folder / "model.irmtv").predict(houses())
+    frame = houses()
+    frame.loc[:8, "site"] = "tiny"  # 9 rows, all wrong
+    frame.loc[:8, "sold"] = np.where(predicted[:9] == "yes", "no", "yes")
+    frame.loc[9:18, "site"] = "small"  # 10 rows
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    arguments = ("evaluate", folder / "model.irmtv", tmp_path / "new.csv", "-e", "site")
+    ended = command(*arguments, "--json")
+    found = json.loads(ended.out)
+    lows = {row["environment"]: row["low"] for row in found["environments"]}
+    assert lows.pop("tiny") is None and None not in lows.values() and len(lows) == 3
+    assert found["worst"]["environment"] == "tiny" and found["worst"]["low"] is found["spread"]["low"] is None
+    assert found["overall"]["low"] is not None
+    note = "no interval for environments with fewer than 10 rows ('tiny'); worst and spread include them"
+    assert note in found["notes"]
+    line = next(line for line in command(*arguments).out.splitlines() if "tiny" in line)
+    assert " to " not in line
+
+
+def test_the_spread_of_an_accuracy_is_in_points(command, folder):
+    arguments = ("evaluate", folder / "model.irmtv", folder / "houses.csv", "-e", "site")
+    spread = json.loads(command(*arguments, "--json").out)["spread"]
+    line = next(line for line in command(*arguments).out.splitlines() if "spread" in line)
+    assert f"{100 * spread['value']:.1f} points" in line and "%" not in line

@@ -165,7 +165,7 @@ def test_refusals(command, folder, tmp_path):
     assert "must end in one of .csv" in refused(model, data, "--out", tmp_path / "p.xlsx")
     assert "is a folder" in refused(model, data, "--out", tmp_path)
     assert "folder that exists" in refused(model, data, "--out", tmp_path / "no" / "p.csv")
-    assert "must not be the table itself" in refused(model, data, "--out", data)
+    assert "--out must not be a file that is read" in refused(model, data, "--out", data)
     assert "no file" in refused(tmp_path / "no.irmtv", data, "--out", out)
     assert "not a model file" in refused(data, data, "--out", out)
     infinite = frame.assign(size=np.inf)
@@ -201,3 +201,62 @@ def test_stopped_by_hand(command, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(write.TableWriter, "write", stop)
     ended = command("predict", folder / "model.irmtv", folder / "houses.csv", "--out", tmp_path / "p.csv")
     assert ended.code == 130 and "nothing was written" in ended.err and list(tmp_path.iterdir()) == []
+
+
+def test_kept_columns_are_copied_as_they_stand(command, folder, tmp_path):
+    """NA may be Namibia, also where the model reads NA in the same column as missing."""
+    cells = ["NA", "?", " de ", "007", "nan", "1e3"]
+    frame = houses().assign(country=np.resize(np.array(cells, dtype=object), 300))
+    frame["kind"] = np.where(np.arange(300) % 2, "NA", "flat")
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    out = tmp_path / "p.csv"
+    ended = command("predict", folder / "model.irmtv", tmp_path / "new.csv", "-o", out, "--keep", "country,kind")
+    assert ended.code == 0, ended.err
+    made = pd.read_csv(out, keep_default_na=False, dtype=str)
+    assert made["country"].tolist() == frame["country"].tolist() and made["kind"].tolist() == frame["kind"].tolist()
+    missing = frame.assign(kind=frame["kind"].where(frame["kind"] != "NA"))
+    model = irmtv.load(folder / "model.irmtv")
+    np.testing.assert_allclose(made["probability_no"].astype(float), model.predict_proba(missing)[:, 0], rtol=1e-12)
+
+
+def test_kept_columns_of_a_parquet_file_keep_their_types(command, folder, tmp_path):
+    frame = houses().assign(
+        old=np.arange(300) % 2 == 0,
+        known=pd.array([True, False, None] * 100, dtype="boolean"),
+        n=pd.array([1, 2, None] * 100, dtype="Int64"),
+        part=pd.Categorical(np.repeat(["a", "b", "c"], 100)),
+        nothing=None,
+        lasting=pd.to_timedelta(np.arange(300), unit="s"),
+    )
+    kept = ["old", "known", "n", "part", "nothing", "lasting"]
+    frame.to_parquet(tmp_path / "new.parquet")
+    for name in ("p.csv", "p.parquet"):
+        ended = command(
+            "predict", folder / "model.irmtv", tmp_path / "new.parquet", "-o", tmp_path / name, "--keep", ",".join(kept)
+        )
+        assert ended.code == 0, ended.err
+    made = pd.read_csv(tmp_path / "p.csv", keep_default_na=False, dtype=str)
+    for name in ("old", "known", "n", "part", "nothing"):
+        assert made[name].tolist() == frame[name].astype(object).map(lambda v: "" if pd.isna(v) else str(v)).tolist()
+    again = pd.read_parquet(tmp_path / "p.parquet")
+    assert again["old"].dtype == bool and again["old"].tolist() == frame["old"].tolist()
+
+
+def test_what_cannot_be_read_at_all_is_asked_for_apart_from_the_notes(folder):
+    model = predict_module.TableModel(irmtv.load(folder / "model.irmtv"))
+    frame = houses()
+    model.numbers(frame.assign(size="large"))
+    assert "'size': 300 of 300 values" in model.notes()[0]
+    with pytest.raises(ValueError, match="no value of 'size'"):
+        model.check_read()
+    with pytest.raises(ValueError, match="Missing: 'size'"):
+        model.numbers(frame.drop(columns="size"))
+
+
+def test_the_model_is_not_overwritten_either(command, folder, tmp_path):
+    link = tmp_path / "link.csv"
+    link.symlink_to(folder / "model.irmtv")
+    before = (folder / "model.irmtv").read_bytes()
+    ended = command("predict", folder / "model.irmtv", folder / "houses.csv", "--out", link)
+    assert ended.code == 1 and "--out must not be a file that is read" in ended.err
+    assert (folder / "model.irmtv").read_bytes() == before

@@ -108,6 +108,19 @@ def test_where_the_page_cannot_go(command, fitted, tmp_path):
     assert command("report").code == 2
 
 
+def test_what_the_page_is_made_of_is_not_overwritten(command, fitted, tmp_path):
+    model = save(fitted, tmp_path / "m.irmtv", about=summary())
+    before = model.read_bytes()
+    ended = command("report", model, "--out", model)
+    assert (ended.code, ended.out) == (1, "") and "--out must not be a file that is read" in ended.err
+    assert model.read_bytes() == before
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "runs.sqlite").write_bytes(b"x")
+    ended = command("report", folder, "--out", folder / "runs.sqlite")
+    assert ended.code == 1 and "--out must not be a file that is read" in ended.err
+
+
 def test_a_page_that_fails_half_way_leaves_the_old_one(command, fitted, tmp_path, monkeypatch):
     path = save(fitted, tmp_path / "model.irmtv", about=summary())
     (tmp_path / "report.html").write_text("old")

@@ -102,3 +102,26 @@ def test_files_that_are_not_whole(command, model, tmp_path, how, message):
     ended = command("verify", path, "--json")
     found = json.loads(ended.out)
     assert ended.code == 1 and found["good"] is False and message in found["problem"]
+
+
+def test_a_class_that_is_a_number_and_a_path_of_which_nothing_was_taken(command, tmp_path):
+    import pandas as pd
+    from sklearn.pipeline import Pipeline
+
+    from irmtv.estimators.files import save
+    from irmtv.tabular import table_steps
+
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=60)})
+    y = (frame["a"] > 0.5).astype(int)
+    model = Pipeline([*table_steps(), ("model", irmtv.InvariantClassifier("erm", hidden=(), max_steps=50))])
+    model.fit(frame, y)
+    lines = {}
+    for outcome in ("erm-invariant", "none-found", "invariant-found"):
+        save(model, tmp_path / "m.irmtv", about={"objective": "irm-tv-l1", "outcome": outcome})
+        ended = command("verify", tmp_path / "m.irmtv")
+        assert "a row without any value gives 0\n" in ended.out
+        lines[outcome] = next(line for line in ended.out.splitlines() if "objective" in line)
+    kept = "irm-tv-l1, of whose path plain risk minimisation was kept"
+    assert lines["erm-invariant"].endswith(kept) and lines["none-found"].endswith(kept)
+    assert lines["invariant-found"].endswith("irm-tv-l1")

@@ -12,6 +12,7 @@ from irmtv.datasets import make_control, make_simulation
 from irmtv.diagnose import diagnose, diagnose_table
 from irmtv.diagnose import found as found_module
 from irmtv.diagnose import informative as informative_module
+from irmtv.diagnose.rows import read_rows
 
 TASKS = ("binary", "multiclass", "regression")
 
@@ -130,7 +131,34 @@ def test_small_environments_count_as_one():
     frame.loc[10:34, "site"] = "west"
     found = diagnose_table(frame, "binary", ["site"])
     assert found.names == ("north", "south", "others")
-    assert any(note.startswith("2 environments with fewer than 30 rows each count as one") for note in found.notes)
+    note = "2 environments with fewer than 30 rows each count as one, 'others' ('east': 10, 'west': 25)."
+    assert note in found.notes
+
+
+def small_rows(sizes):
+    labels = np.repeat([f"s{k:02d}" for k in range(len(sizes))], sizes)
+    x = np.random.default_rng(0).normal(size=(len(labels), 2))
+    return labels, read_rows(
+        x, x[:, 0], "regression", features=["a", "b"], environment=labels, aux=np.arange(len(labels))
+    )
+
+
+def test_too_few_rows_for_an_environment_are_left_out():
+    labels, rows = small_rows([60, 7, 80])
+    assert rows.notes == ("7 rows were left out, since their environment has fewer than 30 rows ('s01': 7).",)
+    assert rows.names == ("s00", "s02") and rows.sizes.tolist() == [60, 80]
+    assert rows.aux[:, 0].tolist() == np.flatnonzero(labels != "s01").tolist() and len(rows) == 140
+    np.testing.assert_allclose(rows.x.mean(0), 0, atol=1e-12)
+    _, rows = small_rows([60, 7, 80, 1])
+    assert "since their environments have, even together, fewer than 30 rows ('s01': 7, 's03': 1)" in rows.notes[0]
+    assert small_rows([60, 30])[1].notes == ()
+
+
+def test_the_smallest_of_many_environments_count_as_one():
+    labels, rows = small_rows([40] * 35)
+    assert rows.names == (*(f"s{k:02d}" for k in range(29)), "others") and len(rows) == len(labels)
+    assert rows.sizes.tolist() == [40] * 29 + [240]
+    assert rows.notes[0].startswith("the 6 smallest of 35 environments count as one, 'others'")
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,34 @@ def test_too_many_texts_are_no_classes():
     nearly = pd.Series([*map(str, range(100)), "unknown", "n.a."], name="y")
     with pytest.raises(TableError, match=r"is numbers but for 2 of 102 rows, such as 'unknown', 'n.a.'"):
         task_of(nearly)
+
+
+DAYS = pd.date_range("2020-01-01", periods=1500)
+
+
+@pytest.mark.parametrize("n", [60, 1500])
+@pytest.mark.parametrize(
+    "form", ["%d/%m/%Y", "%d.%m.%Y", "%m/%d/%Y", "%d-%m-%Y %H:%M", "%d/%m/%y", "%Y-%m-%d", "%d %b %Y"]
+)
+def test_all_dates_of_a_column_are_read_in_the_same_order(form, n):
+    frame = pd.DataFrame({"x": np.arange(n), "when": DAYS[:n].strftime(form), "y": np.arange(n) % 2})
+    for order in (slice(None), slice(None, None, -1)):  # the first value may be ambiguous, or not
+        found = split_columns(frame[order], target="y", aux="when")
+        year = DAYS[:n].year + (DAYS[:n].day_of_year - 1) / np.where(DAYS[:n].is_leap_year, 366, 365)
+        np.testing.assert_allclose(found.aux["when"], year[order], rtol=0, atol=1e-9)
+        assert found.notes == ()
+
+
+def test_dates_of_which_the_order_is_not_known():
+    found = split_columns(table(when=["01/02/2020", "03/04/2020", "05/06/2020", "05/05/2020"]), target="y", aux="when")
+    assert found.aux["when"].iloc[0] == pytest.approx(2020 + 1 / 366)
+    assert "'when': all dates can be read with the day or the month first; read with the month first" in found.notes[0]
+    assert "'01/02/2020' as 2020-01-02" in found.notes[0]
+    same = split_columns(table(when=["01/01/2020", "02/02/2020", "03/03/2020", "04/04/2020"]), target="y", aux="when")
+    assert same.notes == ()
+
+
+def test_dates_in_two_orders_are_refused():
+    told = refusal(table(when=["13/01/2020", "14/01/2020", "01/15/2020", "15/01/2020"]), aux="when")
+    assert "Got 1 of 4 values" in told and "'01/15/2020'" in told and "write dates as 2014-12-31" in told
+    assert "Got 1 of 4" in refusal(table(when=["soon", "14/01/2020", "01/01/2020", "15/01/2020"]), aux="when")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from irmtv.metrics import EnvironmentTable
 
 MOST = 40  # environments that are printed; --out has all
+FEWEST = 10  # rows of an environment: below, draws of them say nothing about others, and there is no interval
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +53,7 @@ def evaluate(
     from irmtv.tabular.write import TableWriter, check_table_writable
 
     if out is not None:
-        check_table_writable(out)
+        check_table_writable(out, inputs=(model, data))
     places = column_names(environment, table_names(data, encoding=encoding))  # first: a model takes longer to load
     ready, about = TableModel(load(model)), read_about(model) or {}
     wanted = target if target is not None else about.get("data", {}).get("target")
@@ -73,15 +75,18 @@ def evaluate(
     except KeyboardInterrupt:
         note("irmtv: stopped; nothing was written. The same command starts again.")
         raise typer.Exit(130) from None
-    rows = _rows(table, about)
+    rows = _rows(table, _held_out(about, table.metric, places))
+    told += _about_values(table)
     if out is not None:
         import pandas as pd
 
         with TableWriter(out) as writer:
-            writer.write(pd.DataFrame(rows["environments"]))
+            numbers = dict.fromkeys(("value", "low", "high", "in_training"), "float64")
+            writer.write(pd.DataFrame(rows["environments"]).astype(numbers))
     for text in told:
         note(f"note: {text}")
     if as_json:
+        told += [] if rows["worst"]["environment"] is not None else [_nowhere(table.metric)]
         print_json({"rows": int(table.counts.sum()), "target": wanted, "environment": places, "notes": told, **rows})
     else:
         _show(table, rows)
@@ -89,16 +94,54 @@ def evaluate(
         note(f"written: {out}")
 
 
-def _rows(table: EnvironmentTable, about: dict[str, Any]) -> dict[str, Any]:
-    """The table as plain data, with the held-out values of training beside where they are of the same metric."""
-    before: dict[str, Any] = {}
-    known = about.get("environments", []) if about.get("metric") == table.metric else []
-    for row in [*known, *([about["overall"]] if known else [])]:
-        before[row["name"] if row is not about.get("overall") else "overall"] = row["chosen"]["value"]
+def _held_out(about: dict[str, Any], metric: str, places: list[str]) -> tuple[dict[str, Any], Any]:
+    """What training measured on held-out rows, by environment and over all, where it is of the same metric and columns.
 
-    def one(quantity: str, index: Any = None, **more: Any) -> dict[str, Any]:
+    Labels of other columns may be spelt alike and mean something else.
+    """
+    if about.get("metric") != metric or about.get("data", {}).get("environment") != places:
+        return {}, None
+    by_name = {row["name"]: row["chosen"]["value"] for row in about.get("environments", [])}
+    return by_name, about["overall"]["chosen"]["value"] if "overall" in about else None
+
+
+def _about_values(table: EnvironmentTable) -> list[str]:
+    """What to know about environments without a value, or with hardly any rows."""
+    from irmtv.core.messages import shown
+
+    counts, values = table.counts.reshape(-1), table.by_environment[0]
+    told = []
+    without = [name for name, value in zip(table.names, values, strict=True) if value != value]
+    if 0 < len(without) < len(values):
+        told.append(
+            f"no {table.metric} in {shown(without)}: {_why_none(table.metric)}; worst and spread are of the others"
+        )
+    few = [name for name, n, v in zip(table.names, counts, values, strict=True) if n < FEWEST and v == v]
+    if few:
+        included = "; worst and spread include them" if len(values) > 1 else ""
+        told.append(f"no interval for environments with fewer than {FEWEST} rows ({shown(few)}){included}")
+    return told
+
+
+def _why_none(metric: str) -> str:
+    why = {"roc_auc": "it needs rows of both classes", "r2": "it needs a target that varies"}
+    return why.get(metric, "it is not a number")
+
+
+def _nowhere(metric: str) -> str:
+    return f"No environment has a value of {metric}: {_why_none(metric)}. Use another --metric."
+
+
+def _rows(table: EnvironmentTable, held_out: tuple[dict[str, Any], Any]) -> dict[str, Any]:
+    """The table as plain data, with the held-out values of training beside."""
+    by_name, over_all = held_out
+    counts, values = table.counts.reshape(-1).tolist(), table.by_environment[0]
+    names = [str(name) for name in table.names]
+
+    def one(quantity: str, index: Any = None, n: int = FEWEST, **more: Any) -> dict[str, Any]:
+        """With its interval, where it is of at least so many rows."""
         part = (0,) if index is None else (0, index)
-        interval = None if table.intervals is None else table.intervals[quantity]
+        interval = None if table.intervals is None or n < FEWEST else table.intervals[quantity]
         return {
             **more,
             "value": float(getattr(table, quantity)[part]),
@@ -106,17 +149,21 @@ def _rows(table: EnvironmentTable, about: dict[str, Any]) -> dict[str, Any]:
             "high": None if interval is None else float(interval.upper[part]),
         }
 
-    counts = table.counts.reshape(-1).tolist()
     environments = [
-        one("by_environment", e, environment=str(name), rows=counts[e]) | {"in_training": before.get(str(name))}
-        for e, name in enumerate(table.names)
+        one("by_environment", e, counts[e], environment=name, rows=counts[e]) | {"in_training": by_name.get(name)}
+        for e, name in enumerate(names)
     ]
+    valued = [e for e, value in enumerate(values) if value == value]
+    ends = sorted(valued, key=lambda e: values[e], reverse=not table.greater_is_better)  # the worst first
+    worst = names.index(str(table.worst_environment[0])) if valued else None
     return {
         "metric": table.metric,
         "greater_is_better": table.greater_is_better,
-        "overall": one("overall") | {"in_training": before.get("overall")},
-        "worst": one("worst", environment=str(table.worst_environment[0])),
-        "spread": one("spread"),
+        "overall": one("overall", n=sum(counts)) | {"in_training": over_all},
+        "worst": one(
+            "worst", n=0 if worst is None else counts[worst], environment=None if worst is None else names[worst]
+        ),
+        "spread": one("spread", n=min((counts[e] for e in (*ends[:1], *ends[-1:])), default=0)),
         "environments": environments,
     }
 
@@ -132,7 +179,11 @@ def _show(table: EnvironmentTable, rows: dict[str, Any]) -> None:
     for name in ("rows", table.metric, "95 % interval", *(["held out in training"] if trained else [])):
         shown.add_column(name, justify="right")
 
-    def line(name: str, row: dict[str, Any], n: str) -> None:
+    def points(value: float) -> str:
+        """A difference: between percentages it is in points."""
+        return f"{form(value, True).lstrip('+')} points" if form.percent and value == value else form(value)
+
+    def line(name: str, row: dict[str, Any], n: str, form: Callable[[float], str] = form) -> None:
         low, high = row["low"], row["high"]
         cells = [name, n, form(row["value"]), "" if low is None else f"{form(low)} to {form(high)}"]
         if trained:
@@ -146,9 +197,12 @@ def _show(table: EnvironmentTable, rows: dict[str, Any]) -> None:
         shown.add_row(f"... and {len(rows['environments']) - MOST} more: see --out", *[""] * (len(shown.columns) - 1))
     shown.add_section()
     line("all rows", rows["overall"], f"{int(table.counts.sum()):,}")
-    if len(rows["environments"]) > 1:
-        line(f"worst ({rows['worst']['environment']})", rows["worst"], "")
-        line("spread (best to worst)", rows["spread"], "")
+    worst = rows["worst"]["environment"]
+    if len(rows["environments"]) > 1 and worst is not None:
+        line(f"worst ({worst})", rows["worst"], "")
+        line("spread (best to worst)", rows["spread"], "", points)
     Console(highlight=False).print(shown)
-    if len(rows["environments"]) > 1:
-        say(f"Worst environment: {rows['worst']['environment']}, {table.metric} {form(rows['worst']['value'])}.")
+    if worst is None:
+        say(_nowhere(table.metric))
+    elif len(rows["environments"]) > 1:
+        say(f"Worst environment: {worst}, {table.metric} {form(rows['worst']['value'])}.")

@@ -41,7 +41,7 @@ def report(
         )
     from irmtv.tabular.write import check_writable
 
-    check_writable(path, inputs=[source])
+    check_writable(path, inputs=_stored(source))
     from irmtv.report.page import write_page
 
     content = _of_folder(source) if source.is_dir() else _of_model(source)
@@ -60,6 +60,11 @@ def report(
         )
     else:
         say(str(path))
+
+
+def _stored(source: Path) -> list[Path]:
+    """The files that a page is made of; a page may take the place of an older one."""
+    return [p for p in source.iterdir() if p.suffix != ".html"] if source.is_dir() else [source]
 
 
 def _of_folder(folder: Path) -> Content:

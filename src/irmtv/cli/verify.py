@@ -87,11 +87,19 @@ def _predicts(ready: Any) -> str:
 
     takes_gaps = isinstance(ready.steps[0][1], TableColumns)
     row = pd.DataFrame({name: [np.nan if takes_gaps else 0.0] for name in ready.columns})
-    made = ready.predict(row).iloc[0]
-    numbers = made.drop("prediction") if ready.classes else made
-    if not np.isfinite(numbers.astype(float)).all():
-        raise ModelFileError(f"the model predicts no finite number ({made.to_dict()}). Fit it again.")
-    return "a row without any value gives " + str(made.iloc[0]) if takes_gaps else "a row of zeros predicts"
+    made = ready.predict(row)
+    numbers = made.drop(columns="prediction") if ready.classes else made
+    if not np.isfinite(numbers.astype(float)).all(axis=None):
+        raise ModelFileError(f"the model predicts no finite number ({made.iloc[0].to_dict()}). Fit it again.")
+    # of its own column: a row of several would be of one type, and class 0 be 0.0
+    return f"a row without any value gives {made.iloc[:, 0].iloc[0]}" if takes_gaps else "a row of zeros predicts"
+
+
+def _objective(found: dict[str, Any]) -> str | None:
+    name: str | None = found["objective"]
+    if name in (None, "erm") or found["outcome"] not in ("erm-invariant", "none-found"):
+        return name
+    return f"{name}, of whose path plain risk minimisation was kept"
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -102,7 +110,7 @@ def _show(found: dict[str, Any]) -> None:
         "task": found["task"]
         + (f", classes {', '.join(map(str, found['classes'][:MOST]))}" if found["classes"] else ""),
         "target": found["target"],
-        "objective": found["objective"],
+        "objective": _objective(found),
         "model": found["model"],
         "outcome": found["headline"],
         "environment": ", ".join(found["environment"]) + " (not needed to predict)" if found["environment"] else None,

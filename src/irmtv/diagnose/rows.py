@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -12,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from irmtv.core.losses import Loss, as_loss
+from irmtv.core.messages import shown
 from irmtv.core.types import Rows
 from irmtv.crossfit import fold_by_class, fold_of_rows
-from irmtv.validate.environments import encode_environment, factorize
+from irmtv.validate.environments import factorize
 
 TaskName: TypeAlias = Literal["binary", "multiclass", "regression"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -106,6 +106,11 @@ def read_rows(
 ) -> DiagnosisRows:
     """Standardise, encode, and leave out what is constant; what was done stands in `notes`."""
     said = list(notes)
+    if environment is not None:
+        codes, names, in_one, more = _read_environment(environment, len(x))
+        said += more
+        x, y, codes = np.asarray(x)[in_one], np.asarray(y)[in_one], codes[in_one]
+        aux = None if aux is None else np.asarray(aux)[in_one]
     columns = np.asarray(x, dtype=np.float64)
     spread = columns.std(0)
     varies = spread > 1e-12 * np.maximum(1.0, np.abs(columns).max(0, initial=0.0))
@@ -118,8 +123,6 @@ def read_rows(
     target, classes, mean, scale = _read_target(y, task)
     rows = DiagnosisRows(columns, target, task, kept, classes, mean, scale)
     if environment is not None:
-        codes, names, more = _read_environment(environment, len(columns))
-        said += more
         rows = replace(rows, environment=codes, names=names)
     if aux is not None:
         values = np.array(aux, dtype=np.float64).reshape(len(columns), -1)  # a copy: a frame's may be read-only
@@ -157,10 +160,14 @@ def _read_target(y: Any, task: TaskName) -> tuple[Floats | Ints, tuple[str, ...]
     return codes.astype(np.float64) if task == "binary" else codes, classes, 0.0, 1.0
 
 
-def _read_environment(values: Any, n_rows: int) -> tuple[Ints, tuple[str, ...], list[str]]:
+def _read_environment(values: Any, n_rows: int) -> tuple[Ints, tuple[str, ...], NDArray[np.bool_], list[str]]:
+    """(N,) codes, their names, (N,) which rows stay, and what to say.
+
+    Small environments are one, last; where even together they are too few for a mean, their rows are left out.
+    """
     codes, labels = factorize(values, "environment", n_rows)
-    sizes = np.sort(np.bincount(codes))[::-1]
-    fewest = FEWEST if len(sizes) <= MOST_ENVIRONMENTS else max(FEWEST, int(sizes[MOST_ENVIRONMENTS - 1]) + 1)
+    counts = np.bincount(codes)
+    sizes = np.sort(counts)[::-1]
     if len(labels) < 2:
         raise ValueError(
             f"environment must tell at least two environments apart. All rows are in {labels[0]!r}. Name another "
@@ -172,19 +179,29 @@ def _read_environment(values: Any, n_rows: int) -> tuple[Ints, tuple[str, ...], 
             f"values in {n_rows} rows, the largest with {sizes[0]}. Where it is a quantity (a time, a place) give it "
             "as aux; else join values to fewer environments."
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # said in a note below, in words that fit a table
-        pooled, names = encode_environment(values, fewest)
-    notes = []
-    if len(names) < len(labels):
-        few = len(labels) - len(names) + 1
-        notes.append(f"{few} environments with fewer than {fewest} rows each count as one, {_name(names[-1])!r}.")
-    return np.asarray(pooled.numpy(), dtype=np.int64), tuple(_name(name) for name in names), notes
-
-
-def _name(label: Hashable) -> str:
-    text = str(label)
-    return "others" if text.startswith("pooled(") else text
+    small = counts < FEWEST
+    if len(labels) > MOST_ENVIRONMENTS:
+        small[np.argsort(-counts, kind="stable")[MOST_ENVIRONMENTS - 1 :]] = True
+    stays: NDArray[np.bool_] = np.ones(len(codes), dtype=bool)
+    names = tuple(str(label) for label, pooled in zip(labels, small, strict=True) if not pooled)
+    lookup = np.where(small, len(names), np.cumsum(~small) - 1)
+    pooled = lookup[codes].astype(np.int64)
+    if not small.any():
+        return pooled, names, stays, []
+    few = shown([f"{labels[i]!r}: {counts[i]}" for i in small.nonzero()[0]], form=str)
+    n_small = int(small.sum())
+    if counts[small].sum() < FEWEST:
+        stays = ~small[codes]
+        whose = "their environment has" if n_small == 1 else "their environments have, even together,"
+        n = _count(int((~stays).sum()), "row")
+        return pooled, names, stays, [f"{n} left out, since {whose} fewer than {FEWEST} rows ({few})."]
+    others = "others"
+    while others in names:
+        others += " (small)"
+    which = f"{n_small} environments with fewer than {FEWEST} rows each"
+    if counts[small].max() >= FEWEST:
+        which = f"the {n_small} smallest of {len(labels)} environments"
+    return pooled, (*names, others), stays, [f"{which} count as one, {others!r} ({few})."]
 
 
 def _count(n: int, what: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,22 +52,13 @@ class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """These columns, and by column how many values are not what they were in training."""
         check_is_fitted(self, "kinds_")
         frame = _as_frame(X)
-        self.check_names(list(frame.columns))
+        check_names(self.kinds_, list(frame.columns))
         made, unread = {}, {}
         for name, kind in self.kinds_.items():
             made[name], bad = _as_kind(frame[name], kind)
             if bad:
                 unread[name] = bad
         return pd.DataFrame(made, index=frame.index, copy=False), unread
-
-    def check_names(self, present: list[Any]) -> None:
-        """Raise where a column of training is not there."""
-        missing = [name for name in self.kinds_ if name not in set(present)]
-        if missing:
-            raise TableError(
-                f"the table must have the columns that the model was trained on. Missing: {shown(missing, 10)}."
-                f"{did_you_mean(missing[0], present)} It has {shown(present, 10)}. Add or rename columns."
-            )
 
     @property
     def text(self) -> list[str]:
@@ -78,6 +69,17 @@ class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """The names of the columns."""
         check_is_fitted(self, "kinds_")
         return np.asarray(self.feature_names_in_, dtype=object)
+
+
+def check_names(columns: Iterable[str], present: Sequence[Any]) -> None:
+    """Raise where a column of training is not there."""
+    there = set(present)
+    missing = [name for name in columns if name not in there]
+    if missing:
+        raise TableError(
+            f"the table must have the columns that the model was trained on. Missing: {shown(missing, 10)}."
+            f"{did_you_mean(missing[0], present)} It has {shown(present, 10)}. Add or rename columns."
+        )
 
 
 def _as_frame(x: Any) -> pd.DataFrame:

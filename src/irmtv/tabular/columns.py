@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
+from pandas.tseries.api import guess_datetime_format
 
 from irmtv.core.messages import did_you_mean, plain_repr, shown
 from irmtv.tabular.errors import TableError
@@ -18,6 +20,7 @@ from irmtv.tabular.errors import TableError
 TaskName = Literal["binary", "multiclass", "regression"]
 FEW = 20  # distinct whole numbers are classes up to so many
 MANY = 200  # distinct texts are no classes above so many
+TRIED = 20  # distinct values that may show how dates are written
 LARGEST = float(np.finfo(np.float32).max)  # models compute in 32 bits
 
 
@@ -106,7 +109,8 @@ def split_columns(
     frame = frame if len(kept) == len(frame) else frame.iloc[kept]
     y = None if target is None else _target(frame[target], fitting)
     labels = _labels(frame, places) if places else None
-    values, is_date = _numbers(frame[beside]) if beside else (None, ())
+    values, is_date, told = _numbers(frame[beside]) if beside else (None, (), [])
+    notes += told
     features = frame.drop(columns=taken)
     missing = _check_features(features) if fitting else {}
     gone = [name for name, share in missing.items() if share == 1]
@@ -280,16 +284,17 @@ def _labels(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series:
     return joined.rename(" / ".join(names))
 
 
-def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...]]:
-    """Auxiliary columns as float64, and which were dates."""
-    made, is_date = {}, []
+def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...], list[str]]:
+    """Auxiliary columns as float64, which were dates, and what to say about these."""
+    made, is_date, notes = {}, [], list[str]()
     for name in frame.columns:
         values = frame[name]
         dates = None
         if is_datetime64_any_dtype(values.dtype):
             dates = values
         elif not is_numeric_dtype(values.dtype):
-            dates = _dates(values)
+            dates, told = _dates(values)
+            notes += told
         is_date.append(dates is not None)
         made[name] = (values if dates is None else _decimal_years(dates)).astype(np.float64)
     numbers = pd.DataFrame(made)
@@ -297,19 +302,52 @@ def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...]]:
     constant = [name for name in numbers if numbers[name].nunique() < 2]
     if len(constant) == numbers.shape[1]:
         raise TableError(f"aux must vary. {shown(constant)} has one value in all rows. Name other columns.")
-    return numbers, tuple(is_date)
+    return numbers, tuple(is_date), notes
 
 
-def _dates(values: pd.Series) -> pd.Series:
-    read = pd.to_datetime(values, errors="coerce", utc=True, format="mixed" if len(values) < 1000 else None)
-    unread = read.isna()
+def _dates(values: pd.Series) -> tuple[pd.Series, list[str]]:
+    """Texts as dates, all written in the same way: days and months never change places from row to row."""
+    words = values.astype(object)
+    month_first, day_first = _formats(words)
+    read = {}
+    for form in dict.fromkeys(("ISO8601", *month_first, *day_first)):
+        read[form] = pd.to_datetime(words, errors="coerce", utc=True, format=form)
+        if not read[form].isna().any():
+            break
+    form = min(read, key=lambda tried: int(read[tried].isna().sum()))
+    dates = read[form]
+    unread = dates.isna()
     if unread.any():
         raise TableError(
             f"aux {values.name!r} must be numbers or dates. Got {int(unread.sum()):,} of {len(values):,} values that "
-            f"are neither, such as {shown(values[unread].unique(), 3)}. Name another column, give it as environment, "
-            "or empty these cells."
+            f"are neither, or are written otherwise than the other dates, such as {shown(words[unread].unique(), 3)}. "
+            "Name another column, give it as environment, write dates as 2014-12-31, or empty these cells."
         )
-    return read
+    if form not in month_first:
+        return dates, []
+    other = day_first[month_first.index(form)]
+    days = pd.to_datetime(words, errors="coerce", utc=True, format=other)
+    if days.isna().any() or days.equals(dates):
+        return dates, []
+    said = f"{dates.iloc[0]:%Y-%m-%d}"
+    return dates, [
+        f"{values.name!r}: all dates can be read with the day or the month first; read with the month first, "
+        f"{plain_repr(words.iloc[0])} as {said}. Write dates as 2014-12-31 if this is wrong"
+    ]
+
+
+def _formats(words: pd.Series) -> tuple[list[str], list[str]]:
+    """How dates may be written, by the first that shows it: with the month first, and the same with the day first."""
+    month_first, day_first = [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that an order does not fit a value: it is tried on all below
+        for word in words.unique()[:TRIED]:
+            guessed = guess_datetime_format(str(word)), guess_datetime_format(str(word), dayfirst=True)
+            if guessed[0] is not None and guessed[1] is not None:
+                month_first, day_first = [guessed[0]], [guessed[1]]
+                break
+    short = [f"%m{mark}%d{mark}%y" for mark in "/.-"]  # years of two digits are never guessed
+    return month_first + short, day_first + [f"%d{mark}%m{mark}%y" for mark in "/.-"]
 
 
 def _decimal_years(dates: pd.Series) -> pd.Series:

@@ -12,6 +12,7 @@ from pandas.api.types import is_numeric_dtype
 
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
+from irmtv.tabular.align import check_names
 from irmtv.tabular.columns import split_columns
 from irmtv.tabular.errors import TableError
 from irmtv.tabular.predict import TableModel
@@ -63,13 +64,14 @@ def evaluate_file(
     labels = [target] * bool(model.classes) + list(environment)
     present = table_names(path, encoding=encoding)
     _check_columns(present, target, environment)
-    model.check_names(present)
+    check_names(model.columns, present)
     wanted = [name for name in present if name in {*model.columns, target, *environment}]
     reading: dict[str, Any] = {"encoding": encoding, "columns": wanted, "text": [*model.text, *labels]}
     beside, outputs = [], []
     for frame in table_chunks(path, rows, **reading, progress=progress):
         outputs.append(model.outputs(frame))
         beside.append(frame[list(dict.fromkeys([target, *environment]))])
+    model.check_read()
     columns = split_columns(pd.concat(beside, ignore_index=True), target=target, environment=environment, fitting=False)
     assert columns.y is not None
     y = _codes(columns.y, model.classes) if model.classes else _numbers(columns.y)
@@ -94,9 +96,13 @@ def _check_columns(present: list[str], target: str, environment: Sequence[str]) 
 
 
 def _codes(y: pd.Series, classes: Sequence[Any]) -> Any:
-    """Positions of the labels among the classes of training: 1, 1.0 and "1" are the same label."""
-    known = {_key(label): c for c, label in enumerate(classes)}
-    distinct = {value: known.get(_key(value)) for value in y.unique()}
+    """Positions of the labels among the classes of training: 1, 1.0 and "1" are the same, where that is one class."""
+    exact = {_words(label): c for c, label in enumerate(classes)}
+    numbers: list[float | None] = [_number(label) for label in classes]
+    alike: dict[float | None, int] = {
+        n: c for c, n in enumerate(numbers) if n is not None and numbers.count(n) == 1
+    }  # not of "01" and "1"
+    distinct = {value: exact.get(_words(value), alike.get(_number(value))) for value in y.unique()}
     new = [value for value, code in distinct.items() if code is None]
     if new:
         n = int(y.isin(new).sum())
@@ -107,13 +113,17 @@ def _codes(y: pd.Series, classes: Sequence[Any]) -> Any:
     return y.map(distinct).to_numpy(dtype=np.int64)
 
 
-def _key(label: Any) -> Any:
+def _words(label: Any) -> str:
+    return str(label).strip()
+
+
+def _number(label: Any) -> float | None:
     if isinstance(label, (bool, np.bool_)):
-        return str(bool(label))
+        return None
     try:
         return float(label)
     except ValueError:
-        return str(label).strip()
+        return None
 
 
 def _numbers(y: pd.Series) -> Any:

@@ -71,8 +71,8 @@ def read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[pd.DataFram
 
 def parquet_chunks(
     path: Path, rows: int, columns: Sequence[str] | None, progress: Callable[[float], None] | None
-) -> Iterator[pd.DataFrame]:
-    """So many rows at a time."""
+) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
+    """So many rows at a time, and the same as the file has them."""
     file = open_parquet(path)
     kept, _ = usable(path, file.schema_arrow, columns)
     total, done = file.metadata.num_rows, 0
@@ -83,7 +83,8 @@ def parquet_chunks(
             done += batch.num_rows
             if progress is not None:
                 progress(done / total)
-            yield _frame(pa.Table.from_batches([batch]), kept)
+            piece = pa.Table.from_batches([batch])
+            yield _frame(piece, kept), _decoded(piece)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path) from error
 
@@ -93,10 +94,18 @@ def _frame(table: pa.Table, names: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame({name: _series(table.column(name)) for name in names}, copy=False)
 
 
+def _decoded(table: pa.Table) -> pa.Table:
+    """Categories as their values: pieces of a file would know different ones."""
+    for j, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(j, table.column_names[j], column.cast(column.type.value_type))
+    return table
+
+
 def _series(column: pa.ChunkedArray) -> pd.Series:
     kind = column.type
     if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)  # pieces of a file would know different categories
+        column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_decimal(kind) or (pa.types.is_integer(kind) and column.null_count):
         column = column.cast(pa.float64(), safe=False)

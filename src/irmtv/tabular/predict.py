@@ -13,12 +13,12 @@ from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
 from irmtv.core.messages import did_you_mean, shown
-from irmtv.tabular.align import TableColumns
+from irmtv.tabular.align import TableColumns, check_names
 from irmtv.tabular.columns import refuse_infinite
 from irmtv.tabular.errors import TableError
-from irmtv.tabular.read import ROWS, table_chunks, table_names
+from irmtv.tabular.read import ROWS, chunks_as_they_stand, table_names
 from irmtv.tabular.vectorize import TableNumbers
-from irmtv.tabular.write import TableWriter
+from irmtv.tabular.write import TableWriter, check_table_writable
 
 
 class TableModel:
@@ -62,18 +62,9 @@ class TableModel:
         self._unread: Counter[str] = Counter()
         self._new: dict[str, Counter[str]] = {}  # categories that training did not have
 
-    def check_names(self, present: Sequence[Any]) -> None:
-        """Raise where a column of training is not there."""
-        missing = [name for name in self.columns if name not in set(present)]
-        if missing:
-            raise TableError(
-                f"the table must have the columns that the model was trained on. Missing: {shown(missing, 10)}."
-                f"{did_you_mean(missing[0], present)} It has {shown(present, 10)}. Add or rename columns."
-            )
-
     def numbers(self, frame: pd.DataFrame) -> Any:
         """What the last step reads, of a piece of a raw table."""
-        self.check_names(list(frame.columns))
+        check_names(self.columns, list(frame.columns))
         for name in self.columns:
             self._given[name] += int(frame[name].notna().sum())
         values: Any = frame
@@ -107,8 +98,8 @@ class TableModel:
         values = self.numbers(frame)
         return self.estimator.decision_function(values) if self.classes else self.estimator.predict(values)
 
-    def notes(self) -> list[str]:
-        """What could not be read, so far; raises where nothing of a column could."""
+    def check_read(self) -> None:
+        """Raise where no value of a column could be read, so far: then predictions would be of something else."""
         nothing = [name for name, n in self._unread.items() if n == self._given[name]]
         if nothing:
             kinds = [f"{name!r} ({'dates' if self.kinds.get(name) == 'date' else 'numbers'})" for name in nothing]
@@ -116,6 +107,9 @@ class TableModel:
                 f"no value of {shown(kinds, form=str)} is of the kind that the model was trained on. Check the "
                 "columns, the format of dates and the decimal point."
             )
+
+    def notes(self) -> list[str]:
+        """What could not be read, so far."""
         told = [
             f"{name!r}: {n:,} of {self._given[name]:,} values are not of the kind of training, and count as missing"
             for name, n in self._unread.items()
@@ -155,7 +149,7 @@ def predict_file(
     out : Path or stream of bytes
         What is written: .csv, .tsv (also .gz) or .parquet; CSV to a stream.
     keep : sequence of str, default ()
-        Columns of the table that are copied beside the predictions.
+        Columns of the table that are copied beside the predictions, as they stand in the file.
     encoding : str or None, default None
         Of a text file.
     rows : int, default 50,000
@@ -168,20 +162,20 @@ def predict_file(
     int
         Rows.
     """
-    if isinstance(out, Path) and out.exists() and out.samefile(path):
-        raise TableError(f"--out must not be the table itself, {str(path)!r}. Name another file.")
+    if isinstance(out, Path):
+        check_table_writable(out, inputs=(path,))
     present, kept = table_names(path, encoding=encoding), list(dict.fromkeys(keep))
-    model.check_names(present)
+    check_names(model.columns, present)
     _check_keep(model, present, kept)
     wanted = [name for name in present if name in {*model.columns, *kept}]
-    reading: dict[str, Any] = {"encoding": encoding, "columns": wanted, "text": [*model.text, *kept]}
+    reading: dict[str, Any] = {"encoding": encoding, "columns": wanted, "text": model.text}
     total = 0
     with TableWriter(out) as writer:
-        for frame in table_chunks(path, rows, **reading, progress=progress):
+        for frame, cells in chunks_as_they_stand(path, rows, **reading, progress=progress):
             made = model.predict(frame)
-            writer.write(pd.concat([frame[kept], made], axis=1) if kept else made)
+            writer.write(made, cells.select(kept) if kept else None)
             total += len(made)
-        model.notes()  # before the file gets its name: nothing is written where nothing could be read
+        model.check_read()  # before the file gets its name: nothing is written where nothing could be read
     return total
 
 

@@ -156,6 +156,20 @@ def table_chunks(
     DataFrame
         Indexed by the row's number in the file.
     """
+    for frame, _ in chunks_as_they_stand(path, rows, encoding=encoding, columns=columns, text=text, progress=progress):
+        yield frame
+
+
+def chunks_as_they_stand(
+    path: str | os.PathLike[str],
+    rows: int = ROWS,
+    *,
+    encoding: str | None = None,
+    columns: Sequence[str] | None = None,
+    text: Collection[str] = (),
+    progress: Callable[[float], None] | None = None,
+) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
+    """The pieces of `table_chunks`, each with the same columns as the file has them: NA is text there, 007 too."""
     path = Path(path)
     check_positive(rows, "rows")
     if _is_parquet(path):
@@ -164,15 +178,15 @@ def table_chunks(
         layout, batches = text_batches(path, encoding, columns, progress)
         pieces = _typed_chunks(batches, rows, text, layout.separator != ",")
     start = 0
-    for frame in pieces:
+    for frame, cells in pieces:
         frame.index = pd.RangeIndex(start, start + len(frame))
         start += len(frame)
-        yield frame
+        yield frame, cells
 
 
 def _typed_chunks(
     batches: Iterator[pa.RecordBatch], rows: int, text: Collection[str], decimal_comma: bool
-) -> Iterator[pd.DataFrame]:
+) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
     """Batches of whatever length as pieces of `rows` rows."""
     waiting: list[pa.RecordBatch] = []
     n_waiting = 0
@@ -181,11 +195,13 @@ def _typed_chunks(
         n_waiting += batch.num_rows
         while n_waiting >= rows:
             table = pa.Table.from_batches(waiting)
-            yield _typed_frame(table.slice(0, rows), text, decimal_comma)
+            piece = table.slice(0, rows)
+            yield _typed_frame(piece, text, decimal_comma), piece
             rest = table.slice(rows)
             waiting, n_waiting = rest.to_batches(), rest.num_rows
     if n_waiting:
-        yield _typed_frame(pa.Table.from_batches(waiting), text, decimal_comma)
+        piece = pa.Table.from_batches(waiting)
+        yield _typed_frame(piece, text, decimal_comma), piece
 
 
 def _typed_frame(table: pa.Table, text: Collection[str], decimal_comma: bool) -> pd.DataFrame:
