@@ -32,6 +32,7 @@ LAYERS = (
     "datasets",
     "tabular",
     "estimators",
+    "boosting",
     "answer",
     "diagnose",
     "experiments",

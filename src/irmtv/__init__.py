@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, Any
 from irmtv._version import __version__
 
 if TYPE_CHECKING:
+    from irmtv.boosting import (
+        InvariantBoostingClassifier,
+        InvariantBoostingClassifierCV,
+        InvariantBoostingRegressor,
+        InvariantBoostingRegressorCV,
+    )
     from irmtv.core.types import Rows, Runs, Task
     from irmtv.engine import FittedRuns, train
     from irmtv.estimators import (
@@ -42,6 +48,10 @@ _LATER = {
     "make_task": "irmtv.validate",
     "train": "irmtv.engine",
     "EnvironmentInference": "irmtv.estimators",
+    "InvariantBoostingClassifier": "irmtv.boosting",
+    "InvariantBoostingClassifierCV": "irmtv.boosting",
+    "InvariantBoostingRegressor": "irmtv.boosting",
+    "InvariantBoostingRegressorCV": "irmtv.boosting",
     "InvariantClassifier": "irmtv.estimators",
     "InvariantClassifierCV": "irmtv.estimators",
     "InvariantRegressor": "irmtv.estimators",
@@ -54,6 +64,10 @@ __all__ = [
     "OBJECTIVES",
     "EnvironmentInference",
     "FittedRuns",
+    "InvariantBoostingClassifier",
+    "InvariantBoostingClassifierCV",
+    "InvariantBoostingRegressor",
+    "InvariantBoostingRegressorCV",
     "InvariantClassifier",
     "InvariantClassifierCV",
     "InvariantRegressor",

@@ -4,9 +4,17 @@ An objective is a risk and penalties on the few numbers R_e and S_e of each envi
 
     dF/df_i = sum_e  dF/dR_e  w_i q_ie / n_e  l'_i  +  dF/dS_e  w_i q_ie / n_e  s'_i,        n_e = sum_i w_i q_ie.
 
-dF/dR_e and dF/dS_e come from the objectives' own functions, by automatic differentiation of E numbers, whatever the
-number of rows; l' and s' are the closed forms of `irmtv.core.losses`. So every objective that is listed works here, and
-no formula is written twice. The curvature is the diagonal of the Hessian while dF/dR_e and dF/dS_e are held fixed: what
+dF/dR_e and dF/dS_e come from the objectives' own functions, their closed forms or automatic differentiation of E
+numbers, whatever the number of rows; l' and s' are the closed forms of `irmtv.core.losses`. So every objective that is
+listed works here, and no formula is written twice.
+
+Slopes are taken at `scale` times the scores, where scale is the number with which the rows' mean loss is lowest. Scores
+of a booster that is not finished are too small everywhere, so that all environments have negative slopes, whatever they
+look at: at scale 1 a penalty on slopes first asks for larger scores, and says nothing about environments until boosting
+has used what it should not. At the best scale the mean slope is 0 from the first tree on, and environments that differ
+have slopes of both signs. As a booster is finished the best scale comes to 1, and the penalty is the paper's.
+
+The curvature is the diagonal of the Hessian while dF/dR_e and dF/dS_e are held fixed: what
 they change when f does is of rank E, not diagonal, and is left to the step rule (`irmtv.boosting.trust_region`).
 
 | loss       | l''          | s''                                               |
@@ -18,9 +26,9 @@ they change when f does is of rank E, not diagonal, and is left to the step rule
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,7 +72,7 @@ class Pull:
 
 
 class ScoreObjective:
-    """An objective on N rows with known environments, as a function of their scores.
+    """An objective on N rows with known environments, as a function of their scores. `scale` is that of its slopes.
 
     Parameters
     ----------
@@ -90,8 +98,13 @@ class ScoreObjective:
         self.weight = None if weight is None else weight.double()[None, None]  # (1, 1, N)
         self.uses = objective.uses(settings)
         self.total = float(y.shape[0]) if weight is None else float(weight.double().sum())
+        self.scale = 1.0
+        # whether the risk is the mean loss, and the penalties' gradients are known in closed form
+        self.is_mean = objective.infers is not None or objective.measure_of(settings) == "empirical"
+        self.is_explicit = self.is_mean and objective.explicit
         self.move_to(membership)
-        self.measure = _Measure(self) if objective.measure_of(settings) == "learned" else None
+        learned = objective.measure_of(settings) == "learned"
+        self.measure: Measure | None = Measure(self) if learned else None
 
     def move_to(self, membership: Base) -> None:
         """Other environments from here on."""
@@ -100,20 +113,68 @@ class ScoreObjective:
 
     def statistics(self, f: Tensor) -> Statistics:
         """R_e, S_e and masses at the scores f, (N,) or (N, C)."""
-        value, residual, _ = self.loss.forward(f[None, None], self.y)
-        return self._summarised(value, residual, f)
+        return self._looked(f)[0]
 
-    def _summarised(self, value: Tensor, residual: Tensor, f: Tensor) -> Statistics:
-        slope = residual * f[None, None]
-        found = summarise(value, slope.sum(-1) if slope.ndim > 3 else slope, self.membership, self.uses)
-        return replace(
-            found, mixtures=self.mixtures, learned=None if self.measure is None else self.measure.of(found.mass)
-        )
+    def losses_and_slopes(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Of every row, slopes at the present scale: (1, 1, N) each."""
+        at = self._forward(self.scale * f)
+        slope = at.residual * at.f
+        return self._forward(f).value, slope.sum(-1) if slope.ndim > 3 else slope
+
+    def _looked(self, f: Tensor) -> tuple[Statistics, _Forward, _Forward | None]:
+        """Statistics, and what losses at f and slopes at scale * f are made of."""
+        plain = self._forward(f)
+        slopes, slope = None, None
+        if "slope" in self.uses:
+            slopes = plain if self.scale == 1 else self._forward(self.scale * f)
+            slope = slopes.residual * slopes.f
+            slope = slope.sum(-1) if slope.ndim > 3 else slope
+        found = summarise(plain.value, slope, self.membership, self.uses)
+        learned = None if self.measure is None else self.measure.mu
+        return replace(found, mixtures=self.mixtures, learned=learned), plain, slopes
+
+    def _forward(self, f: Tensor) -> _Forward:
+        f = f[None, None]
+        return _Forward(f, *self.loss.forward(f, self.y))
+
+    def rescale(self, f: Tensor, steps: int = 20) -> None:
+        """Take slopes at the best scale of f, from 0.1 to 100: Newton's steps, from the present one."""
+        if "slope" not in self.uses:
+            return
+        scale = self.scale
+        weight = torch.ones(1, dtype=torch.float64) if self.weight is None else self.weight[0, 0]
+        for _ in range(steps):
+            at = self._forward(scale * f)
+            first = at.residual[0, 0] * f
+            first = first if f.ndim == 1 else first.sum(-1)
+            down, bend = float((weight * first).sum()), float((weight * self._bend(scale * f, f)).sum())
+            if not bend > 0:  # all scores are 0
+                return
+            moved = min(max(scale - down / bend, scale / 2, 0.1), 2 * scale, 100.0)
+            done = abs(moved - scale) < 1e-4 * scale
+            scale = moved
+            if done:
+                break
+        self.scale = scale
+
+    def _bend(self, at: Tensor, f: Tensor) -> Tensor:
+        """d^2 l(w f) / dw^2 of every row, where w f = `at`: (N,)."""
+        if self.loss.name == "multiclass":
+            p = torch.softmax(at, -1)
+            return (p * f.square()).sum(-1) - (p * f).sum(-1).square()
+        return second_derivatives(self.loss, at, self.y[0, 0])[0] * f.square()
 
     def values(self, f: Tensor, weights: Sequence[float]) -> tuple[float, float]:
         """The risk, and the weighted sum of the penalties."""
         risk, penalty = self._parts(self.statistics(f), weights)
         return float(risk), float(penalty)
+
+    def risk(self, f: Tensor) -> float:
+        """The risk alone."""
+        if not self.is_mean:
+            return self.values(f, ())[0]
+        value = self._forward(f).value
+        return float((value if self.weight is None else value * self.weight).sum()) / self.total
 
     def _parts(self, e: Statistics, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
         risk = self.objective.risk(e, self.settings)[0]
@@ -124,44 +185,63 @@ class ScoreObjective:
                 penalty = penalty + weight * value[0]
         return risk, penalty
 
-    def pull(self, f: Tensor, weights: Sequence[float]) -> Pull:
-        """Value and gradient at f, one weight per penalty; a learned measure first moves one step up the objective."""
-        value, residual, kept = self.loss.forward(f[None, None], self.y)
-        e = self._summarised(value, residual, f)
-        if self.measure is not None:
-            e = self.measure.update(e, weights)
-        named = {n: v.detach().requires_grad_() for n in ("mean_risk", "risk", "slope") if (v := getattr(e, n)) is not None}
-        e = replace(e, **named)
-        risk, penalty = self._parts(e, weights)
-        in_risk = self._rows_of(torch.autograd.grad(risk, list(named.values()), allow_unused=True), named)
-        along = self._pull_back(f, residual, kept, *in_risk)
-        curvature = second_derivatives(self.loss, f, self.y[0, 0])[0]
-        each = in_risk[0]
-        assert along is not None and each is not None  # a risk is a mean of losses
-        found = None
-        if any(weights) and penalty.requires_grad:
-            in_penalty = self._rows_of(torch.autograd.grad(penalty, list(named.values()), allow_unused=True), named)
-            found = self._pull_back(f, residual, kept, *in_penalty)
-        return Pull(
-            float(risk),
-            float(penalty),
-            along,
-            curvature * (each if curvature.ndim == 1 else each.unsqueeze(-1)),
-            found,
-            replace(e, **{n: v.detach() for n, v in named.items()}),
-        )
+    def pull(self, f: Tensor, weights: Sequence[float], elsewhere: Statistics | None = None) -> Pull:
+        """Value and gradient at f, one weight per penalty; a learned measure first moves one step up the objective.
 
-    def _rows_of(
-        self, gradients: Sequence[Tensor | None], named: Mapping[str, Tensor]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """From gradients in the mean loss, R_e and S_e to N times those in each row's loss and slope: (N,) each."""
-        by = dict(zip(named, gradients, strict=True))
+        `elsewhere` are the statistics of other rows of the same environments: dF/dR_e and dF/dS_e of the penalties (and
+        the measure) are taken there.
+        """
+        e, plain, slopes = self._looked(f)
+        there = e if elsewhere is None else elsewhere
+        if self.measure is not None:
+            self.measure.update(there, weights)
+            e, there = (replace(s, learned=self.measure.mu) for s in (e, there))
+        risk, along, each = self._gradient(e, plain, None, lambda s: self._parts(s, ())[0])
+        assert along is not None and each is not None  # a risk is a mean of losses
+        curvature = second_derivatives(self.loss, f, self.y[0, 0])[0]
+        curvature = curvature * (each if curvature.ndim == 1 else each.unsqueeze(-1))
+        penalty, found = 0.0, None
+        if any(weights):
+            penalty, found, _ = self._gradient(there, plain, slopes, lambda s: self._parts(s, weights)[1], weights)
+        return Pull(risk, penalty, along, curvature, found, e)
+
+    def _gradient(
+        self,
+        e: Statistics,
+        plain: _Forward,
+        slopes: _Forward | None,
+        function: Callable[[Statistics], Tensor],
+        weights: Sequence[float] = (),
+    ) -> tuple[float, Tensor | None, Tensor | None]:
+        """A function of the statistics: value, N times its gradient in f, and that in the losses of the rows.
+
+        It is the risk, or, with `weights`, the penalties.
+        """
+        value, by = self._known(e, weights) if self.is_explicit else _differentiated(e, function)
+        in_loss, in_slope = self._rows_of(by), self._spread(by.get("slope"))
+        found = None if in_loss is None else self._pull_back(plain, in_loss, None)
+        if in_slope is not None:
+            assert slopes is not None
+            more = self._pull_back(slopes, None, self.scale * in_slope)
+            found = more if found is None else found + more
+        return value, found, in_loss
+
+    def _known(self, e: Statistics, weights: Sequence[float]) -> tuple[float, Mapping[str, Tensor | None]]:
+        """The mean loss, or the penalties, with their gradients in the statistics, by the objective's closed forms."""
+        one = torch.ones(1, dtype=torch.float64)
+        if not weights:
+            return float(e.mean_risk), {"mean_risk": one}
+        each = [(w * one, w * one.unsqueeze(1)) for w in weights]
+        total, _, by_risk, by_slope = self.objective.value_and_gradient(e, self.settings, each, one)
+        return float(total - e.mean_risk), {"risk": by_risk, "slope": by_slope}
+
+    def _rows_of(self, by: Mapping[str, Tensor | None]) -> Tensor | None:
+        """From gradients in the mean loss and R_e to N times those in each row's loss: (N,)."""
         in_loss, mean = self._spread(by.get("risk")), by.get("mean_risk")
-        if mean is not None:
-            weight = torch.ones(self.y.shape[2], dtype=torch.float64) if self.weight is None else self.weight[0, 0]
-            each = mean * weight
-            in_loss = each if in_loss is None else in_loss + each
-        return in_loss, self._spread(by.get("slope"))
+        if mean is None:
+            return in_loss
+        each = mean.expand(self.y.shape[2]) if self.weight is None else mean * self.weight[0, 0]
+        return each if in_loss is None else in_loss + each
 
     def _spread(self, gradient: Tensor | None) -> Tensor | None:
         """N sum_e g_e w_i q_ie / n_e: the transpose of a mean over environments, (1, E) -> (N,)."""
@@ -175,17 +255,38 @@ class ScoreObjective:
             spread = torch.einsum("e,en->n", per_row[0], self.base.q[0, 0].double())
         return spread if self.weight is None else spread * self.weight[0, 0]
 
-    def _pull_back(
-        self, f: Tensor, residual: Tensor, kept: Tensor, in_loss: Tensor | None, in_slope: Tensor | None
-    ) -> Tensor | None:
-        if f.ndim > 1:
+    def _pull_back(self, at: _Forward, in_loss: Tensor | None, in_slope: Tensor | None) -> Tensor:
+        """From gradients in the rows' losses or slopes, (N,), to that in their scores."""
+        if at.f.ndim > 3:
             in_loss = None if in_loss is None else in_loss.unsqueeze(-1)
             in_slope = None if in_slope is None else in_slope.unsqueeze(-1)
-        found = self.loss.pull_back(f[None, None], residual, kept, in_loss, in_slope)
-        return None if found is None else found[0, 0]
+        found = self.loss.pull_back(at.f, at.residual, at.kept, in_loss, in_slope)
+        assert found is not None
+        return found[0, 0]
 
 
-class _Measure:
+def _differentiated(
+    e: Statistics, function: Callable[[Statistics], Tensor]
+) -> tuple[float, Mapping[str, Tensor | None]]:
+    """A function of the statistics and its gradient in them, automatically."""
+    named = {n: v.detach().requires_grad_() for n in ("mean_risk", "risk", "slope") if (v := getattr(e, n)) is not None}
+    value = function(replace(e, **named))
+    if not value.requires_grad:
+        return float(value), {}
+    found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+    return float(value.detach()), dict(zip(named, found, strict=True))
+
+
+class _Forward(NamedTuple):
+    """A loss and what its derivatives are made of, (1, 1, N) or (1, 1, N, C)."""
+
+    f: Tensor
+    value: Tensor
+    residual: Tensor
+    kept: Tensor
+
+
+class Measure:
     """mu, one exponentiated step up the objective before every round, as `irmtv.engine.measure` does it."""
 
     def __init__(self, of: ScoreObjective) -> None:
@@ -197,10 +298,7 @@ class _Measure:
         self.distance = torch.tensor([[float(settings["measure_distance"])]], dtype=torch.float64)
         self.adjustment = float(settings.get("adjustment") or 0.0)
 
-    def of(self, mass: Tensor) -> Tensor:
-        return self.mu
-
-    def update(self, e: Statistics, weights: Sequence[float]) -> Statistics:
+    def update(self, e: Statistics, weights: Sequence[float]) -> None:
         mu = self.mu.clone().requires_grad_()
         risk, penalty = self.owner._parts(replace(e, learned=mu), weights)
         (gradient,) = torch.autograd.grad(risk + penalty, mu)
@@ -210,4 +308,3 @@ class _Measure:
         if bool(self.distance.isfinite()):
             moved = within_distance(moved, e.mass.double(), self.distance)
         self.mu = moved if bool(moved.isfinite().all()) else self.mu
-        return replace(e, learned=self.mu)

@@ -3,6 +3,10 @@
 Every round: the objective's gradient at the present scores (`gradients`), made safe (`trust_region`), one tree of
 LightGBM fitted to it (one per class), its values shortened where the objective would rise. Scores are kept here, since
 shortened trees are not what LightGBM adds to its own; the trees are shortened for good at the end.
+
+Trees soon know their rows: risks that are equal on the rows that trees were grown on are not equal on others. So a part
+of the rows is set aside where a penalty acts. Trees are not grown on these; they say how far environments are apart,
+which is what decides how a penalty pulls at each.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -24,6 +29,7 @@ from irmtv.boosting.trust_region import LineSearch, combined
 from irmtv.core.losses import ClosedForm
 from irmtv.core.membership import Codes
 from irmtv.core.types import Rows, Task
+from irmtv.estimators.base import _held_out
 from irmtv.estimators.predictor import Rho
 from irmtv.objectives.base import Objective
 
@@ -34,7 +40,7 @@ Floats = npt.NDArray[np.float64]
 class Trees:
     """How trees are grown."""
 
-    n_estimators: int = 200
+    n_estimators: int = 100
     learning_rate: float = 0.1
     num_leaves: int = 31
     min_child_samples: int = 20
@@ -63,23 +69,37 @@ class Trees:
 
 
 class Binned:
-    """A task's rows in LightGBM's bins, made once for all that is trained on them."""
+    """A task's rows in LightGBM's bins, made once for all that is trained on them.
 
-    def __init__(self, task: Task, categorical: Sequence[int], trees: Trees) -> None:
-        library = lightgbm()
+    `reserve` says how many of every so many rows of each environment are set aside for penalties.
+    """
+
+    def __init__(self, task: Task, categorical: Sequence[int], trees: Trees, reserve: Fraction = Fraction(0)) -> None:
         self.task = task
+        self.grown_on, self.aside = task.train, None
+        if reserve and len(task.train) >= 2 * reserve.denominator:
+            parts = _held_out(task, reserve.numerator, reserve.denominator, trees.seed)
+            self.grown_on, self.aside = parts.train, parts.held_out
         how = {"params": trees.parameters(task.n_outputs), "free_raw_data": False}
-        x = np.ascontiguousarray(task.train.x.numpy(), dtype=np.float64)
-        self.train = library.Dataset(x, np.zeros(len(x)), categorical_feature=list(categorical), **how)
-        self.held_out = None
-        if task.held_out is not None:
-            rows = np.ascontiguousarray(task.held_out.x.numpy(), dtype=np.float64)
-            self.held_out = library.Dataset(rows, np.zeros(len(rows)), reference=self.train, **how)
+        library = lightgbm()
+
+        def bins(rows: Rows, **more: Any) -> Any:
+            x = np.ascontiguousarray(rows.x.numpy(), dtype=np.float64)
+            return library.Dataset(x, np.zeros(len(x)), **more, **how)
+
+        self.train = bins(self.grown_on, categorical_feature=list(categorical))
+        others = [rows for rows in (self.aside, task.held_out) if rows is not None]
+        self.others = [bins(rows, reference=self.train) for rows in others]
+
+    @property
+    def parts(self) -> list[Rows]:
+        """Rows that trees are grown on, that are set aside, that are held out."""
+        return [rows for rows in (self.grown_on, self.aside, self.task.held_out) if rows is not None]
 
     @property
     def watched(self) -> Rows:
         """The rows that are measured: held-out ones, where there are any."""
-        return self.task.train if self.task.held_out is None else self.task.held_out
+        return self.grown_on if self.task.held_out is None else self.task.held_out
 
 
 @dataclass(frozen=True)
@@ -101,6 +121,7 @@ class Boosted:
     watched: tuple[Watched, ...]
     rho: Rho | None
     lengths: tuple[float, ...]  # how much of each round's trees was taken
+    measure: Floats  # (E,) mu: what each environment counts
 
     def iterations(self, at: int | None = None) -> int:
         """Iterations of the booster at a round that was watched; None is the last."""
@@ -143,38 +164,62 @@ def boost(
         with schedule="alternating" in all.
     every : every how many rounds the watched rows' scores are kept.
     """
-    task, rows = binned.task, binned.task.train
-    loss = task.loss
+    task, loss = binned.task, binned.task.loss
     assert isinstance(loss, ClosedForm)
-    rho = RhoOnRounds(rows, settings, trees.seed) if objective.infers == "aux" else None
-    of = ScoreObjective(
-        objective, settings, loss, _double(rows.y), _environments(rows, rho), rows.weight, _mixtures(rows, settings, trees)
-    )
+    rho = RhoOnRounds(task.train, settings, trees.seed) if objective.infers == "aux" else None
+    mixtures = _mixtures(task.train, settings, trees)
+
+    def on(rows: Rows) -> ScoreObjective:
+        environments = _environments(rows, rho)
+        return ScoreObjective(objective, settings, loss, _double(rows.y), environments, rows.weight, mixtures)
+
+    of = on(binned.grown_on)
+    there = of if binned.aside is None else on(binned.aside)  # where penalties look
+    there.measure = of.measure
+    looked_at = binned.parts[0 if binned.aside is None else 1]
     climbs = objective.climbs(settings)
-    base = best_constant(loss, rows.y, rows.weight, task.n_outputs)
+    base = best_constant(loss, task.train.y, task.train.weight, task.n_outputs)
     ensemble = _Ensemble(binned, trees, base)
     search = LineSearch()
-    watched, silent = [], [0.0] * len(objective.penalties)
+    watched = []
+    silent = [float(objective.warmup_weight(torch.tensor(w, dtype=torch.float64))) for w in weights]
+    penalised = any(weights) or of.measure is not None
     for r in range(trees.n_estimators):
         acting = weights if r >= warmup else silent
-        if rho is not None and (climbs == "always" or (climbs == "warm-up" and r < warmup)):
-            rho.climb(of, ensemble.scores, weights)
-            of.move_to(rho.membership())
-        pull = of.pull(ensemble.scores, acting)
+        climbing = rho is not None and (climbs == "always" or (climbs == "warm-up" and r < warmup))
+        if climbing or any(acting):
+            there.rescale(ensemble.seen(there is not of))
+            of.scale = there.scale
+        if climbing:
+            assert rho is not None
+            rho.climb(there, ensemble.seen(there is not of), looked_at, weights)
+            of.move_to(rho.membership(binned.grown_on))
+            there.move_to(of.base if there is of else rho.membership(looked_at))
+        elsewhere = there.statistics(ensemble.seen(True)) if penalised and there is not of else None
+        pull = of.pull(ensemble.scores[0], acting, elsewhere)
         direction = combined(pull)
-        grew = ensemble.grow(direction.gradient, direction.curvature)
-        if grew:
+        if ensemble.grow(direction.gradient, direction.curvature):
             length = 1.0
             if pull.penalty_gradient is not None:
-                length = search.length(
-                    (pull.risk, pull.penalty), direction.share, lambda a: of.values(ensemble.after(a), acting)
-                )
+
+                def after(length: float, acting: Sequence[float] = acting) -> tuple[float, float]:
+                    return (
+                        of.risk(ensemble.after(0, length)),
+                        there.values(ensemble.after(int(there is not of), length), acting)[1],
+                    )
+
+                length = search.length((pull.risk, pull.penalty), direction.share, after)
             ensemble.take(length)
         if (r + 1) % every == 0 or r + 1 == trees.n_estimators:
-            there = None if rho is None else rho.membership(binned.watched)
-            watched.append(Watched(r + 1, ensemble.iterations, ensemble.watched.clone(), there))
+            inferred = None if rho is None else rho.membership(binned.watched)
+            watched.append(Watched(r + 1, ensemble.iterations, ensemble.watched.clone(), inferred))
     return Boosted(
-        ensemble.finished(), base.numpy(), tuple(watched), None if rho is None else rho.fitted(), tuple(ensemble.lengths)
+        booster=ensemble.finished(),
+        base=base.numpy(),
+        watched=tuple(watched),
+        rho=None if rho is None else rho.fitted(),
+        lengths=tuple(ensemble.lengths),
+        measure=of.statistics(ensemble.scores[0]).measure(objective.measure_of(settings))[0].numpy(),
     )
 
 
@@ -184,7 +229,7 @@ def _double(y: Tensor) -> Tensor:
 
 def _environments(rows: Rows, rho: RhoOnRounds | None) -> Base:
     if rho is not None:
-        return rho.membership()
+        return rho.membership(rows)
     codes = torch.zeros(len(rows), dtype=torch.int64) if rows.environment is None else rows.environment
     return Codes(codes[None, None], max(1, len(rows.names)))
 
@@ -198,27 +243,26 @@ def _mixtures(rows: Rows, settings: Mapping[str, Any], trees: Trees) -> Tensor |
 
 
 class _Ensemble:
-    """The booster and the scores of its shortened trees."""
+    """The booster, and the scores that its shortened trees give to each part of the rows."""
 
     def __init__(self, binned: Binned, trees: Trees, base: Tensor) -> None:
         self.booster = lightgbm().Booster(trees.parameters(len(base)), binned.train)
-        self.has_others = binned.held_out is not None
-        if self.has_others:
-            self.booster.add_valid(binned.held_out, "held out")
-        self.n_outputs = len(base)
-
-        def begin(rows: Rows) -> Tensor:
-            shape = (len(rows),) if len(base) == 1 else (len(rows), len(base))
-            return base.expand(shape).clone()
-
-        self.scores, self.others = begin(binned.task.train), begin(binned.watched) if self.has_others else None
-        self.inner = [torch.zeros_like(self.scores), None if self.others is None else torch.zeros_like(self.others)]
+        for i, rows in enumerate(binned.others):
+            self.booster.add_valid(rows, f"part {i}")
+        self.n_outputs, self.is_watched = len(base), 0 if binned.task.held_out is None else -1
+        shapes = [(len(rows),) if len(base) == 1 else (len(rows), len(base)) for rows in binned.parts]
+        self.scores = [base.expand(shape).clone() for shape in shapes]
+        self.inner = [torch.zeros_like(scores) for scores in self.scores]
         self.steps: list[Tensor] = []
         self.lengths: list[float] = []
 
     @property
     def watched(self) -> Tensor:
-        return self.scores if self.others is None else self.others
+        return self.scores[self.is_watched]
+
+    def seen(self, aside: bool) -> Tensor:
+        """Scores of the rows set aside, or of those that trees are grown on."""
+        return self.scores[int(aside)]
 
     @property
     def iterations(self) -> int:
@@ -228,34 +272,32 @@ class _Ensemble:
         """One tree per output; False where no split is worth making."""
         pair = gradient.numpy(), curvature.numpy()
         if self.booster.update(fobj=lambda *_: pair):
+            if self.booster.current_iteration() > len(self.lengths):  # a first round without splits leaves a tree of 0
+                self.lengths.append(1.0)
             return False
-        self.steps = []
-        for i, look in enumerate((self.booster.eval_train, self.booster.eval_valid)[: 1 + self.has_others]):
-            now = self._inner(look)
-            before = self.inner[i]
-            assert before is not None
-            self.steps.append(now - before)
-            self.inner[i] = now
+        now = self._inner()
+        self.steps = [new - old for new, old in zip(now, self.inner, strict=True)]
+        self.inner = now
         return True
 
-    def _inner(self, look: Any) -> Tensor:
+    def _inner(self) -> list[Tensor]:
         """The scores that LightGBM has of its unshortened trees: a metric is where it tells them."""
-        found: list[Floats] = []
+        found: list[Tensor] = []
 
         def metric(scores: Floats, _: Any) -> tuple[str, float, bool]:
-            found.append(scores)
+            found.append(torch.from_numpy(np.array(scores, dtype=np.float64, order="C")))
             return "", 0.0, False
 
-        look(metric)
-        return torch.from_numpy(np.array(found[0], dtype=np.float64, order="C"))
+        self.booster.eval_train(metric)
+        if len(self.scores) > 1:
+            self.booster.eval_valid(metric)
+        return found
 
-    def after(self, length: float) -> Tensor:
-        return self.scores + length * self.steps[0]
+    def after(self, part: int, length: float) -> Tensor:
+        return self.scores[part] + length * self.steps[part]
 
     def take(self, length: float) -> None:
-        self.scores = self.after(length)
-        if self.others is not None:
-            self.others = self.others + length * self.steps[1]
+        self.scores = [self.after(part, length) for part in range(len(self.scores))]
         self.lengths.append(length)
 
     def finished(self) -> Any:

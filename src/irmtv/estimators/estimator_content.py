@@ -37,22 +37,7 @@ Estimator = TypeVar("Estimator", bound=BaseEstimator)
 def estimator_content(estimator: InvariantEstimator) -> Content:
     """Parameters of the constructor, fitted attributes, networks. No training row."""
     predictor: Predictor = estimator.predictor_
-    meta: dict[str, Any] = {"parameters": parameters_of(estimator), "attributes": {}, "tables": {}}
-    arrays: dict[str, NDArray[Any] | torch.Tensor] = {}
-    for name in _PLAIN:
-        value = getattr(estimator, name, None)
-        if value is not None and not isinstance(value, np.ndarray):
-            meta["attributes"][name] = as_plain(value)
-    for name in _ARRAYS:
-        value = getattr(estimator, name, None)
-        if isinstance(value, np.ndarray):
-            arrays[f"attribute/{name}"] = value
-    for name in _TABLES:
-        frame = getattr(estimator, name, None)
-        if frame is not None:
-            meta["tables"][name] = list(frame.columns)
-            for column in frame.columns:
-                arrays[f"table/{name}/{column}"] = frame[column].to_numpy()
+    arrays, meta = attributes_content(estimator)
     arrays |= {"x/mean": predictor.x.mean, "x/scale": predictor.x.scale}
     if predictor.y is not None:
         arrays |= {"y/mean": predictor.y.mean, "y/scale": predictor.y.scale}
@@ -69,16 +54,40 @@ def estimator_content(estimator: InvariantEstimator) -> Content:
         arrays |= numbers
     meta["members"] = members
     if predictor.rho is not None:
-        net = predictor.rho.net
-        meta["rho"] = {
-            "n_aux": net.n_aux,
-            "n_environments": net.n_environments,
-            "hidden": net.hidden,
-            "reads_x": predictor.rho.reads_x,
-        }
-        arrays |= {f"rho/{name}": value.numpy() for name, value in predictor.rho.parameters.items()}
-        arrays |= _scaler_arrays("rho-aux", predictor.rho.scaler)
+        of_rho, meta["rho"] = rho_content(predictor.rho)
+        arrays |= of_rho
     return arrays, meta
+
+
+def attributes_content(estimator: BaseEstimator) -> Content:
+    """Parameters of the constructor and fitted attributes, without what predicts."""
+    meta: dict[str, Any] = {"parameters": parameters_of(estimator), "attributes": {}, "tables": {}}
+    arrays: dict[str, NDArray[Any] | torch.Tensor] = {}
+    for name in _PLAIN:
+        value = getattr(estimator, name, None)
+        if value is not None and not isinstance(value, np.ndarray):
+            meta["attributes"][name] = as_plain(value)
+    for name in _ARRAYS:
+        value = getattr(estimator, name, None)
+        if isinstance(value, np.ndarray):
+            arrays[f"attribute/{name}"] = value
+    for name in _TABLES:
+        frame = getattr(estimator, name, None)
+        if frame is not None:
+            meta["tables"][name] = list(frame.columns)
+            for column in frame.columns:
+                arrays[f"table/{name}/{column}"] = frame[column].to_numpy()
+    return arrays, meta
+
+
+def rho_content(rho: Rho) -> Content:
+    """The environment network, and what it reads."""
+    net = rho.net
+    about = {"n_aux": net.n_aux, "n_environments": net.n_environments, "hidden": net.hidden, "reads_x": rho.reads_x}
+    arrays: dict[str, NDArray[Any] | torch.Tensor] = {
+        f"rho/{name}": value.numpy() for name, value in rho.parameters.items()
+    }
+    return arrays | _scaler_arrays("rho-aux", rho.scaler), about
 
 
 def parameters_of(estimator: BaseEstimator) -> dict[str, Any]:
@@ -160,22 +169,27 @@ def read_estimator(file: ModelFile, cls: type[InvariantEstimator], module: Any =
     check_same_module(file, own, module)  # what it finds is not the file's fault
     with told(file, cls.__name__):
         estimator = constructed(file, cls, **({} if module is None else {"module": module}))
-        for name, value in file.meta["attributes"].items():
-            if name in _PLAIN:
-                setattr(estimator, name, value)
-        for name in _ARRAYS:
-            if f"attribute/{name}" in file.arrays:
-                setattr(estimator, name, file.arrays[f"attribute/{name}"])
-        for name, columns in file.meta["tables"].items():
-            if name in _TABLES:
-                frame = {c: file.arrays[f"table/{name}/{c}"] for c in columns}
-                setattr(estimator, name, pd.DataFrame(frame, columns=columns))
-        n_features = count(file.meta["attributes"]["n_features_in_"], "n_features_in_")
-        estimator.predictor_ = _predictor(file, n_features, _n_outputs(estimator), own, module)
+        n_features = set_attributes(estimator, file)
+        estimator.predictor_ = _predictor(file, n_features, n_outputs_of(estimator), own, module)
     return estimator
 
 
-def _n_outputs(estimator: InvariantEstimator) -> int | None:
+def set_attributes(estimator: BaseEstimator, file: ModelFile) -> int:
+    """The fitted attributes, without what predicts; returns the number of features."""
+    for name, value in file.meta["attributes"].items():
+        if name in _PLAIN:
+            setattr(estimator, name, value)
+    for name in _ARRAYS:
+        if f"attribute/{name}" in file.arrays:
+            setattr(estimator, name, file.arrays[f"attribute/{name}"])
+    for name, columns in file.meta["tables"].items():
+        if name in _TABLES:
+            frame = {c: file.arrays[f"table/{name}/{c}"] for c in columns}
+            setattr(estimator, name, pd.DataFrame(frame, columns=columns))
+    return count(file.meta["attributes"]["n_features_in_"], "n_features_in_")
+
+
+def n_outputs_of(estimator: InvariantEstimator) -> int | None:
     """What the fitted attributes ask of the network; None for a regression, whose targets y/mean counts."""
     if isinstance(estimator, InvariantRegressor):
         targets = estimator._targets
@@ -198,11 +212,6 @@ def _predictor(
         check_scale(prefix, mean, scale, shapes, may_be_constant)
         return Scaler(mean, scale)
 
-    def aux_scaler(prefix: str, n_aux: int) -> AuxScaler:
-        mean, deviation = arrays[f"{prefix}/mean"], arrays[f"{prefix}/deviation"]
-        check_scale(prefix, mean, deviation, [(), (n_aux,)])  # one for the matrix, or one per column
-        return AuxScaler(torch.from_numpy(mean), torch.from_numpy(deviation))
-
     of_series = [(n_features, 1)] if own else []  # per channel
     x = scaler("x", [*of_series, (n_features,)], may_be_constant=True)
     if not file.meta["members"]:
@@ -218,17 +227,28 @@ def _predictor(
     n_aux = n_inputs - n_features  # columns that the predictor reads beside x
     if n_aux < 0 or (n_aux > 0) != ("aux/mean" in arrays):
         raise ValueError(f"its network reads {n_inputs} columns, of which {n_features} are features")
-    aux = aux_scaler("aux", n_aux) if n_aux else None
-    rho = None
-    if "rho" in file.meta:
-        of = file.meta["rho"]
-        numbers = {name: count(of[name], f"rho's {name}") for name in ("n_aux", "n_environments", "hidden")}
-        reads_x, rho_net = of["reads_x"], AuxNetwork(**numbers)
-        if not isinstance(reads_x, bool) or rho_net.n_environments < 2:
-            raise ValueError(f"rho must divide rows into two or more environments. Got {of}")
-        parameters = _tensors(arrays, "rho", rho_net.shapes, "rho")
-        rho = Rho(rho_net, parameters, aux_scaler("rho-aux", rho_net.n_aux - n_features * reads_x), reads_x)
-    return Predictor(x, tuple(members), y, aux, rho)
+    aux = _aux_scaler(arrays, "aux", n_aux) if n_aux else None
+    return Predictor(x, tuple(members), y, aux, read_rho(file, n_features))
+
+
+def _aux_scaler(arrays: Mapping[str, NDArray[Any]], prefix: str, n_aux: int) -> AuxScaler:
+    mean, deviation = arrays[f"{prefix}/mean"], arrays[f"{prefix}/deviation"]
+    check_scale(prefix, mean, deviation, [(), (n_aux,)])  # one for the matrix, or one per column
+    return AuxScaler(torch.from_numpy(mean), torch.from_numpy(deviation))
+
+
+def read_rho(file: ModelFile, n_features: int) -> Rho | None:
+    """The environment network, where there is one."""
+    if "rho" not in file.meta:
+        return None
+    of = file.meta["rho"]
+    numbers = {name: count(of[name], f"rho's {name}") for name in ("n_aux", "n_environments", "hidden")}
+    reads_x, rho_net = of["reads_x"], AuxNetwork(**numbers)
+    if not isinstance(reads_x, bool) or rho_net.n_environments < 2:
+        raise ValueError(f"rho must divide rows into two or more environments. Got {of}")
+    parameters = _tensors(file.arrays, "rho", rho_net.shapes, "rho")
+    n_aux = rho_net.n_aux - n_features * reads_x
+    return Rho(rho_net, parameters, _aux_scaler(file.arrays, "rho-aux", n_aux), reads_x)
 
 
 def _members(file: ModelFile, n_outputs: int) -> tuple[list[Member], int]:

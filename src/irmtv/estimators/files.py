@@ -8,6 +8,7 @@ in `estimator_content`, `module_content` and `inference_content`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.environment_inference import EnvironmentInference
-from irmtv.estimators.estimator_content import estimator_content, read_estimator, told
+from irmtv.estimators.estimator_content import Content, estimator_content, read_estimator, told
 from irmtv.estimators.inference_content import inference_content, read_inference
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.persistence import ModelFile, ModelFileError, load_model, read_model, write_model
@@ -34,6 +35,13 @@ PREDICTORS: Mapping[str, type[InvariantEstimator]] = {
 _INFERENCE = "environment-inference"
 _KINDS: Mapping[type, str] = {**{cls: kind for kind, cls in PREDICTORS.items()}, EnvironmentInference: _INFERENCE}
 _PIPELINE = "pipeline"
+# estimators of a layer above this one, by kind: class, and the module that writes and reads it, loaded when one is met
+ABOVE: Mapping[str, tuple[str, str]] = {
+    f"invariant-boosting-{what.lower()}{'-cv' if cv else ''}": (f"InvariantBoosting{what}{cv}", "irmtv.boosting.files")
+    for what in ("Classifier", "Regressor")
+    for cv in ("", "CV")
+}
+_EVERY_KIND = frozenset((*_KINDS.values(), *ABOVE))
 
 
 def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None = None) -> Path:
@@ -41,7 +49,7 @@ def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None 
 
     Parameters
     ----------
-    model : InvariantClassifier, InvariantRegressor, their CV versions, EnvironmentInference, or Pipeline
+    model : InvariantClassifier, InvariantRegressor, their CV and boosting versions, EnvironmentInference, or Pipeline
         The steps of a Pipeline before the last must be preprocessing of scikit-learn or skrub. Of a module of your own
         the numbers are written, and `load` asks for its function again.
     path : str or Path
@@ -58,15 +66,16 @@ def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None 
     estimator = model
     if isinstance(model, Pipeline):
         steps, estimator = list(model.steps[:-1]), model.steps[-1][1]
-    if type(estimator) not in _KINDS:
-        known = shown(_KINDS, limit=len(_KINDS), form=lambda cls: cls.__name__)
+    kind = _KINDS.get(type(estimator)) or _kind_above(estimator)
+    if kind is None:
+        names = [*(cls.__name__ for cls in _KINDS), *(name for name, _ in ABOVE.values())]
+        known = shown(names, limit=len(names), form=str)
         raise ValueError(
             f"model must be one of {known}, or a Pipeline that ends in one. Got {type(estimator).__name__}. Save "
             "others with their own library."
         )
     check_is_fitted(estimator)
-    kind = _KINDS[type(estimator)]
-    arrays, meta = inference_content(estimator) if kind == _INFERENCE else estimator_content(estimator)
+    arrays, meta = _content(estimator, kind)
     if about is not None:
         meta = {**meta, "about": dict(about)}
     if isinstance(model, Pipeline):
@@ -94,19 +103,34 @@ def load(path: str | PathLike[str], module: Callable[[], Any] | None = None) -> 
     estimator or Pipeline
         Predicts as it did.
     """
-    readers: dict[str, Callable[[ModelFile], Any]] = {kind: _reader(kind, module) for kind in _KINDS.values()}
+    readers: dict[str, Callable[[ModelFile], Any]] = {kind: _reader(kind, module) for kind in _EVERY_KIND}
     return load_model(path, {**readers, _PIPELINE: lambda file: _read_pipeline(file, module)})
 
 
 def read_about(path: str | PathLike[str]) -> dict[str, Any] | None:
     """What `save` was told about a model; None where it was told nothing. The estimator is not built."""
-    about = read_model(path, [*_KINDS.values(), _PIPELINE]).meta.get("about")
+    about = read_model(path, [*_EVERY_KIND, _PIPELINE]).meta.get("about")
     return about if isinstance(about, dict) else None
+
+
+def _kind_above(estimator: Any) -> str | None:
+    of = type(estimator)
+    known = {(name, module.rpartition(".")[0]): kind for kind, (name, module) in ABOVE.items()}
+    return known.get((of.__name__, of.__module__.rpartition(".")[0]))
+
+
+def _content(estimator: Any, kind: str) -> Content:
+    if kind in ABOVE:
+        content: Content = import_module(ABOVE[kind][1]).content_of(estimator)
+        return content
+    return inference_content(estimator) if kind == _INFERENCE else estimator_content(estimator)
 
 
 def _reader(kind: str, module: Any) -> Callable[[ModelFile], Any]:
     if kind == _INFERENCE:
         return lambda file: read_inference(file, module)
+    if kind in ABOVE:
+        return lambda file: import_module(ABOVE[kind][1]).read_content(file, kind)
     return lambda file: read_estimator(file, PREDICTORS[kind], module)
 
 
@@ -114,7 +138,7 @@ def _read_pipeline(file: ModelFile, module: Any) -> Pipeline:
     with told(file, "Pipeline"):
         file.check(meta=["kind", "steps", "parts"])
         kind, names, parts = file.meta["kind"], file.meta["steps"], file.meta["parts"]
-        if kind not in set(_KINDS.values()) or not isinstance(names, list) or not names:
+        if kind not in _EVERY_KIND or not isinstance(names, list) or not names:
             raise ModelFileError(
                 f"{str(file.path)!r} holds a pipeline that ends in {kind!r}, which irmtv does not know."
             )
