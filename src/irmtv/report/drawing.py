@@ -56,7 +56,7 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     made = Figure(figsize=(width, height), layout="constrained", facecolor="#ffffff")
     engine = made.get_layout_engine()
     assert engine is not None
-    engine.set(w_pad=0.07, h_pad=0.06)  # type: ignore[call-arg]
+    engine.set(w_pad=0.07, h_pad=0.06)  # type: ignore[call-arg]  # of the constrained layout
     return made
 
 

@@ -149,7 +149,7 @@ def counted_outcomes(results: pd.DataFrame, rule: str) -> pd.DataFrame:
 
 
 def _number(value: object) -> float | int | None:
-    number = float(value)  # type: ignore[arg-type]
+    number = float(value)  # type: ignore[arg-type]  # of a table of objects
     if not np.isfinite(number):
         return None
     return int(number) if isinstance(value, (int, np.integer)) else number

@@ -86,7 +86,7 @@ def identifiability_content(made: Identifiability, versions: Versions = ()) -> C
         "columns": list(map(str, chosen.columns)),
         "rows": [[_plain(v) for v in row] for row in chosen.to_numpy(object)],
     }
-    picture = figure(made.figure(), made.alt(), name=made.name, data=data)  # type: ignore[arg-type]
+    picture = figure(made.figure(), made.alt(), name=made.name, data=data)  # type: ignore[arg-type]  # untyped figure
     shown = made.tables()
     sections = [_section("figure", "Normalised weights of every feature", made.setting, [picture])]
     sections += [_section(f"table-{i}", t.title, "", _text_table(t)) for i, t in enumerate(shown)]
@@ -377,4 +377,4 @@ def _foot() -> str:
 def _plain(value: object) -> str | float | int | None:
     if value is None or (isinstance(value, float) and value != value):
         return None
-    return value.item() if hasattr(value, "item") else value  # type: ignore[return-value]
+    return value.item() if hasattr(value, "item") else value  # type: ignore[return-value]  # a numpy scalar

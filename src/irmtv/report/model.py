@@ -256,7 +256,7 @@ def _path(summary: FitSummary) -> Section:
     columns = ["penalty weight λ", "step", "risk", "worst environment", "total variation", "p", "invariant", "choice"]
     numeric = [True] * 6 + [False] * 2
     marks = ["good" if p["chosen"] else "plain" for p in path]
-    blocks.append(table(columns, rows, numeric, marks))  # type: ignore[arg-type]
+    blocks.append(table(columns, rows, numeric, marks))  # type: ignore[arg-type]  # marks are words of Kind
     return _section("path", "The path of penalty weights", f"held-out rows, rule {summary['rule']}", blocks)
 
 

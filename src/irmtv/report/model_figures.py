@@ -86,6 +86,7 @@ def environments_figure(summary: FitSummary) -> Block:
     series = (("erm", PLAIN, 0.19), ("chosen", CHOSEN, -0.19))
     everything: list[Floats] = []
     for key, style, offset in series[:1] if kept else series:
+        # names of fields in variables: "erm" or "chosen", and those of an estimate
         value, low, high = (of.factor * floats([row[key][k] for row in drawn]) for k in ("value", "low", "high"))  # type: ignore[literal-required]
         handles.append(bars(levels, place + offset * (not kept), value, low, high, 0.56 if kept else 0.36, style))
         everything += [value, low, high]
@@ -311,7 +312,7 @@ def features_figure(features: Sequence[Feature], linear: bool) -> Block:
     if rest:
         names.append(f"{len(rest):,} others, sum")
         for key in values:
-            values[key].append(sum(abs(f[key] or 0.0) for f in rest))  # type: ignore[literal-required]
+            values[key].append(sum(abs(f[key] or 0.0) for f in rest))  # type: ignore[literal-required]  # "erm" or "chosen"
     place = -np.arange(len(names), dtype=np.float64)
     kinds = [f["invariant"] for f in first]
     for i in range(1, len(first)):  # a gap between invariant and spurious

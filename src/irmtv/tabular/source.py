@@ -242,7 +242,7 @@ class _Raw(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # io takes any buffer
         data = self._source.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
