@@ -194,6 +194,8 @@ def test_waiting_needs_no_one_to_tell_and_ends_with_ctrl_c(folder, monkeypatch):
 @POSIX
 def test_ctrl_c_ends_the_waiting_of_a_process(folder):
     code = """
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
     try:
         Store.create_or_open(folder, wait=True, on_wait=say)
     except KeyboardInterrupt:

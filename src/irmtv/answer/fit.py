@@ -26,7 +26,7 @@ from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.parameters import as_seed
 from irmtv.progress import ProgressBar
 from irmtv.search import Searched, search
-from irmtv.tabular import Columns, Table, read_table, split_columns, table_steps, task_of
+from irmtv.tabular import Columns, Table, split_columns, table_steps, task_of
 
 MODELS = ("auto", "linear", "mlp")
 HIDDEN = (32,)  # of the network that "auto" compares with a linear model
@@ -121,7 +121,7 @@ def fit_table(
     if model not in MODELS:
         raise ValueError(f"model must be one of {list(MODELS)}. Got {model!r}.{did_you_mean(model, MODELS)}")
     clock = _Clock()
-    table = _as_table(source, encoding)
+    table = Table.of(source, encoding)
     clock.lap("reading")
     columns = split_columns(table.frame, target=target, environment=environment, aux=aux)
     assert columns.y is not None
@@ -232,14 +232,6 @@ class _Clock:
 
     def total(self) -> float:
         return self._last - self._begin
-
-
-def _as_table(source: Any, encoding: str | None) -> Table:
-    if isinstance(source, Table):
-        return source
-    if isinstance(source, pd.DataFrame):
-        return Table.of(source)
-    return read_table(source, encoding=encoding)
 
 
 def _about_gaps(columns: Columns) -> list[str]:

@@ -98,6 +98,7 @@ def path_points(found: Found) -> list[PathPoint]:
     mass = torch.where(slope.isfinite(), pooled.rows, 0)
     variation = torch.where(mass > 0, mass * slope.abs(), 0).sum(-1) / mass.sum(-1)
     worst = pooled.risk.nan_to_num(-torch.inf).amax(-1)
+    plain = searched.plain
     points: list[PathPoint] = []
     groups: dict[tuple[int, int], list[int]] = {}
     for i, candidate in enumerate(searched.candidates):
@@ -111,8 +112,8 @@ def path_points(found: Found) -> list[PathPoint]:
         among = torch.tensor(good or members)
         best = int(among[int(pooled.overall[among].nan_to_num(torch.inf).argmin())])
         chosen = searched.choice.index in members
-        if chosen or searched.plain in members:  # plain risk minimisation is where it predicts best, as the rule has it
-            best = searched.choice.index if chosen else searched.plain
+        if chosen or plain in members:  # plain risk minimisation is where it predicts best, as the rule has it
+            best = searched.choice.index if chosen else plain
         known = _number(p[best])
         points.append(
             {

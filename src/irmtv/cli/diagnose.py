@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table as Shown
 
 from irmtv.cli.names import column_names
+from irmtv.cli.options import DataPath, Encoding, Environment, Target, TaskKind
 from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
@@ -28,19 +29,16 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(
-    data: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet; text also as .gz.")],
-    target: Annotated[str, typer.Option(help="The column to be predicted.")],
-    environment: Annotated[
-        list[str] | None,
-        typer.Option("--environment", "-e", help="Column (or columns, a,b) that says where a row is from."),
-    ] = None,
+    data: DataPath,
+    target: Target,
+    environment: Environment = None,
     aux: Annotated[
         list[str] | None, typer.Option(help="Columns (a,b) of numbers or dates that environments are looked for in.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="binary, multiclass or regression; else by the target.")] = None,
+    task: TaskKind = None,
     max_rows: Annotated[int, typer.Option(help="Look at a random sample of so many rows; 0 for all.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the folds, the sample and the permutations.")] = 0,
-    encoding: Annotated[str | None, typer.Option(help="Of a text file, such as latin-1; UTF-8 without.")] = None,
+    encoding: Encoding = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A page (HTML) to write.")] = None,
     as_json: AsJson = False,
 ) -> None:

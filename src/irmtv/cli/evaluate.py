@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table as Shown
 
 from irmtv.cli.names import column_names
+from irmtv.cli.options import DataPath, Encoding, Environment, ModelPath
 from irmtv.cli.output import AsJson, note, print_json, say
-from irmtv.cli.predict import DataPath, Encoding, ModelPath
 
 if TYPE_CHECKING:
     from irmtv.metrics import EnvironmentTable
@@ -29,10 +29,7 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     model: ModelPath,
     data: DataPath,
-    environment: Annotated[
-        list[str] | None,
-        typer.Option("--environment", "-e", help="Column (or columns, a,b) that says where a row is from."),
-    ] = None,
+    environment: Environment = None,
     target: Annotated[str | None, typer.Option(help="The column to be predicted; else that of the model.")] = None,
     metric: Annotated[
         str | None, typer.Option(help="accuracy, log_loss or roc_auc; rmse, mse, mae or r2. Else that of training.")

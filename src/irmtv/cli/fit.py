@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table as Shown
 
 from irmtv.cli.names import column_names
+from irmtv.cli.options import DataPath, Encoding, Environment, Target, TaskKind
 from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
@@ -22,19 +23,10 @@ if TYPE_CHECKING:
 
 MOST_ENVIRONMENTS = 15  # lines of the table in a terminal, the worst first; the report has all
 
-File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet; text also as .gz.")]
-Target = Annotated[str, typer.Option(help="The column to be predicted.")]
-Environment = Annotated[
-    list[str] | None,
-    typer.Option("--environment", "-e", help="Column (or columns, a,b) that says where a row is from."),
-]
 Aux = Annotated[
     list[str] | None,
     typer.Option(help="Columns (a,b) of numbers or dates that environments are inferred from, where none are given."),
 ]
-TaskKind = Annotated[str | None, typer.Option("--task", help="binary, multiclass or regression; else by the target.")]
-Encoding = Annotated[str | None, typer.Option(help="Of a text file, such as latin-1; UTF-8 without.")]
-Seed = Annotated[int, typer.Option(help="Of the folds and the models.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def fit(
-    data: File,
+    data: DataPath,
     target: Target,
     environment: Environment = None,
     aux: Aux = None,
@@ -57,7 +49,7 @@ def fit(
     steps: Annotated[int, typer.Option(help="Steps of training.")] = 1000,
     metric: Annotated[str | None, typer.Option(help="accuracy or log_loss; rmse, mae or mse.")] = None,
     min_rows: Annotated[int, typer.Option(help="Environments with fewer rows are pooled into one.")] = 10,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="Of the folds and the models.")] = 0,
     encoding: Encoding = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The model file that is written.")] = Path("model.irmtv"),
     report: Annotated[

@@ -11,11 +11,8 @@ import typer
 from rich.console import Console
 
 from irmtv.cli.names import column_names
+from irmtv.cli.options import DataPath, Encoding, ModelPath
 from irmtv.cli.output import AsJson, note, print_json
-
-ModelPath = Annotated[Path, typer.Argument(help="A model file, as irmtv fit writes it.")]
-DataPath = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet; text also as .gz.")]
-Encoding = Annotated[str | None, typer.Option(help="Of a text file, such as latin-1; UTF-8 without.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from irmtv.cli.options import ModelPath
 from irmtv.cli.output import AsJson, print_json, say
 
 MOST = 30  # columns that are printed; --json has all
@@ -17,9 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command("verify")(verify)
 
 
-def verify(
-    model: Annotated[Path, typer.Argument(help="A model file, as irmtv fit writes it.")], as_json: AsJson = False
-) -> None:
+def verify(model: ModelPath, as_json: AsJson = False) -> None:
     """Checksum, version, what it is, what it expects of a table, and whether it loads and predicts.
 
     Nothing in the file is executed. Exit code 1, with the reason, where it is damaged, foreign or of a newer irmtv.

@@ -17,7 +17,7 @@ from irmtv.answer.words import versions
 from irmtv.diagnose.diagnosis import Diagnosis, Tell, diagnose_rows
 from irmtv.diagnose.rows import FOLDS, read_rows
 from irmtv.diagnose.words import NOTHING_TO_COMPARE
-from irmtv.tabular import Table, read_table, split_columns, table_steps, task_of
+from irmtv.tabular import Table, split_columns, table_steps, task_of
 from irmtv.validate.numeric import as_matrix
 from irmtv.validate.target import raw_target
 
@@ -85,15 +85,9 @@ def diagnose_table(
     environment, aux = _names(environment), _names(aux)
     if not environment and not aux:
         raise ValueError(NOTHING_TO_COMPARE)
-    notes: list[str] = []
-    if isinstance(source, pd.DataFrame):
-        frame, file = source, ""
-    else:
-        table = source if isinstance(source, Table) else read_table(source, encoding=encoding)
-        frame, file = table.frame, "" if table.path is None else table.path.name
-        notes += table.notes
-    in_file = len(frame)
-    columns = split_columns(frame, target=target, environment=environment, aux=aux)
+    table = Table.of(source, encoding)
+    notes = list(table.notes)
+    columns = split_columns(table.frame, target=target, environment=environment, aux=aux)
     assert columns.y is not None
     notes += columns.notes
     kind, why = task_of(columns.y, task)
@@ -116,8 +110,8 @@ def diagnose_table(
     )
     about = {
         "command": command,
-        "file": file,
-        "rows_in_file": in_file,
+        "file": "" if table.path is None else table.path.name,
+        "rows_in_file": len(table.frame),
         "target": target,
         "environment": environment,
         "aux": aux,

@@ -100,9 +100,8 @@ class Searched:
 
     @property
     def plain(self) -> int:
-        """The candidate of plain risk minimisation with the lowest held-out risk: what others are compared with."""
-        risk = self.records.pooled().overall.nan_to_num(torch.inf)
-        return int(risk.masked_fill(~self.records.reference, torch.inf).argmin())
+        """The candidate that others are compared with."""
+        return self.records.plain
 
     def fold_models(self) -> tuple[FittedRuns, list[int]]:
         """The chosen models of all folds and seeds, at the chosen step, and which runs they are; needs their states."""

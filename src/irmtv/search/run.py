@@ -182,8 +182,7 @@ def _own(
     """
     if not 1 < len(folds[0].train.names) <= MOST_OWN:
         return None
-    risk = records.pooled().overall.nan_to_num(torch.inf)
-    best = candidates[int(risk.masked_fill(~records.reference, torch.inf).argmin())]
+    best = candidates[records.plain]
     family = families[best.family]
     chosen = {**family.settings, **family.combinations[best.combination]}
     how = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": every}

@@ -55,6 +55,12 @@ class Records:
     def n_folds(self) -> int:
         return self.risk.shape[0]
 
+    @property
+    def plain(self) -> int:
+        """The candidate of plain risk minimisation with the lowest held-out risk: what others are compared with."""
+        risk = self.pooled().overall.nan_to_num(torch.inf)
+        return int(risk.masked_fill(~self.reference, torch.inf).argmin())
+
     def pooled(self) -> Pooled:
         """Over the folds: means of the environments, and how sure they are.
 

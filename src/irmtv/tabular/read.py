@@ -42,9 +42,11 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> Table:
-        """A DataFrame as it is."""
-        return cls(frame)
+    def of(cls, source: str | os.PathLike[str] | Table | pd.DataFrame, encoding: str | None = None) -> Table:
+        """A Table or a DataFrame as it is; a file, read."""
+        if isinstance(source, Table):
+            return source
+        return cls(source) if isinstance(source, pd.DataFrame) else read_table(source, encoding=encoding)
 
 
 def read_table(
