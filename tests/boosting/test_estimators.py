@@ -53,6 +53,9 @@ def test_an_unknown_category_counts_as_missing():
     clf = InvariantBoostingClassifier("erm", environment="site", aux="year", **FAST).fit(frame, y)
     strange, missing = frame.assign(ward="knee"), frame.assign(ward=None)
     np.testing.assert_array_equal(clf.predict_proba(strange), clf.predict_proba(missing))
+    assert clf.predictor_.table.categories == (None, ("eye", "heart", "lung"), ("0", "A"))
+    read = clf.predictor_.table(clf, strange.drop(columns=["site", "year"]))
+    assert np.isnan(read[:, 1]).all() and not np.isnan(read[:, 2]).any()
 
 
 def test_polars_is_pandas():

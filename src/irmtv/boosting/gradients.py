@@ -59,6 +59,13 @@ def second_derivatives(loss: ClosedForm, f: Tensor, y: Tensor) -> tuple[Tensor, 
     raise ValueError(f"trees minimise the losses 'binary', 'multiclass' and 'squared'. Got {loss.name!r}.")
 
 
+def _curvature(loss: ClosedForm, at: _Forward) -> Tensor:
+    """l'' of every row from what is known of it: shaped like f."""
+    if loss.name == "squared":
+        return torch.full_like(at.f[0, 0], 2.0)
+    return (at.kept * (1 - at.kept))[0, 0]  # what is kept of classes are their probabilities
+
+
 @dataclass(frozen=True)
 class Pull:
     """The objective at some scores, and where it pulls them. Gradients are those of N times the objective."""
@@ -99,6 +106,7 @@ class ScoreObjective:
         self.uses = objective.uses(settings)
         self.total = float(y.shape[0]) if weight is None else float(weight.double().sum())
         self.scale = 1.0
+        self._last: tuple[Tensor, _Forward] | None = None
         # whether the risk is the mean loss, and the penalties' gradients are known in closed form
         self.is_mean = objective.infers is not None or objective.measure_of(settings) == "empirical"
         self.is_explicit = self.is_mean and objective.explicit
@@ -123,7 +131,7 @@ class ScoreObjective:
 
     def _looked(self, f: Tensor) -> tuple[Statistics, _Forward, _Forward | None]:
         """Statistics, and what losses at f and slopes at scale * f are made of."""
-        plain = self._forward(f)
+        plain = self._forward(f, keep=True)
         slopes, slope = None, None
         if "slope" in self.uses:
             slopes = plain if self.scale == 1 else self._forward(self.scale * f)
@@ -133,9 +141,15 @@ class ScoreObjective:
         learned = None if self.measure is None else self.measure.mu
         return replace(found, mixtures=self.mixtures, learned=learned), plain, slopes
 
-    def _forward(self, f: Tensor) -> _Forward:
-        f = f[None, None]
-        return _Forward(f, *self.loss.forward(f, self.y))
+    def _forward(self, f: Tensor, keep: bool = False) -> _Forward:
+        """With `keep` remembered: where a line search ends the next round begins."""
+        if self._last is not None and self._last[0] is f:
+            return self._last[1]
+        shaped = f[None, None]
+        found = _Forward(shaped, *self.loss.forward(shaped, self.y))
+        if keep:
+            self._last = f, found
+        return found
 
     def rescale(self, f: Tensor, steps: int = 20) -> None:
         """Take slopes at the best scale of f, from 0.1 to 100: Newton's steps, from the present one."""
@@ -147,7 +161,7 @@ class ScoreObjective:
             at = self._forward(scale * f)
             first = at.residual[0, 0] * f
             first = first if f.ndim == 1 else first.sum(-1)
-            down, bend = float((weight * first).sum()), float((weight * self._bend(scale * f, f)).sum())
+            down, bend = float((weight * first).sum()), float((weight * self._bend(at, f)).sum())
             if not bend > 0:  # all scores are 0
                 return
             moved = min(max(scale - down / bend, scale / 2, 0.1), 2 * scale, 100.0)
@@ -157,12 +171,12 @@ class ScoreObjective:
                 break
         self.scale = scale
 
-    def _bend(self, at: Tensor, f: Tensor) -> Tensor:
-        """d^2 l(w f) / dw^2 of every row, where w f = `at`: (N,)."""
+    def _bend(self, at: _Forward, f: Tensor) -> Tensor:
+        """d^2 l(w f) / dw^2 of every row, where `at` is at w f: (N,)."""
         if self.loss.name == "multiclass":
-            p = torch.softmax(at, -1)
+            p = at.kept[0, 0]
             return (p * f.square()).sum(-1) - (p * f).sum(-1).square()
-        return second_derivatives(self.loss, at, self.y[0, 0])[0] * f.square()
+        return _curvature(self.loss, at) * f.square()
 
     def values(self, f: Tensor, weights: Sequence[float]) -> tuple[float, float]:
         """The risk, and the weighted sum of the penalties."""
@@ -173,7 +187,7 @@ class ScoreObjective:
         """The risk alone."""
         if not self.is_mean:
             return self.values(f, ())[0]
-        value = self._forward(f).value
+        value = self._forward(f, keep=True).value
         return float((value if self.weight is None else value * self.weight).sum()) / self.total
 
     def _parts(self, e: Statistics, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -198,7 +212,7 @@ class ScoreObjective:
             e, there = (replace(s, learned=self.measure.mu) for s in (e, there))
         risk, along, each = self._gradient(e, plain, None, lambda s: self._parts(s, ())[0])
         assert along is not None and each is not None  # a risk is a mean of losses
-        curvature = second_derivatives(self.loss, f, self.y[0, 0])[0]
+        curvature = _curvature(self.loss, plain)
         curvature = curvature * (each if curvature.ndim == 1 else each.unsqueeze(-1))
         penalty, found = 0.0, None
         if any(weights):

@@ -254,6 +254,7 @@ class _Ensemble:
         self.scores = [base.expand(shape).clone() for shape in shapes]
         self.inner = [torch.zeros_like(scores) for scores in self.scores]
         self.steps: list[Tensor] = []
+        self.tried: dict[tuple[int, float], Tensor] = {}
         self.lengths: list[float] = []
 
     @property
@@ -294,10 +295,14 @@ class _Ensemble:
         return found
 
     def after(self, part: int, length: float) -> Tensor:
-        return self.scores[part] + length * self.steps[part]
+        """The scores with so much of the new trees; the same tensor if it is asked for again."""
+        if (part, length) not in self.tried:
+            self.tried[part, length] = self.scores[part] + length * self.steps[part]
+        return self.tried[part, length]
 
     def take(self, length: float) -> None:
         self.scores = [self.after(part, length) for part in range(len(self.scores))]
+        self.tried = {}
         self.lengths.append(length)
 
     def finished(self) -> Any:

@@ -128,7 +128,7 @@ def search_trees(
         left_out = torch.stack([_left_out(outside[c.family][c.combination], c.step) for c in candidates])
     records = _records(task, folds.tasks, asked, trained, candidates, left_out)
     if rule == "invariance" and not infers_held_out(objective):
-        plain = _lowest_plain(records, candidates)
+        plain = candidates[records.plain]
         scores = trained[plain.family][plain.combination]
         own = _own(task, fold, folds, asked[plain.family][plain.combination], scores, plain.step)
         records = replace(records, own=own)
@@ -234,11 +234,6 @@ def _ordered(values: Tensor, name: str, order: Tensor | None) -> Tensor:
 def _left_out(parts: Sequence[tuple[Boosted, list[Snapshot]]], at: int) -> Tensor:
     """Risk in every environment of the booster that was trained without it: (E,)."""
     return torch.stack([{s.step: s for s in seen}[at].risk[0, 0] for _, seen in parts]).double()
-
-
-def _lowest_plain(records: Records, candidates: Sequence[Candidate]) -> Candidate:
-    risk = records.pooled().overall.nan_to_num(torch.inf)
-    return candidates[int(risk.masked_fill(~records.reference, torch.inf).argmin())]
 
 
 def _own(

@@ -82,7 +82,7 @@ def _framed(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
 
 def _numbers(estimator: Any, x: Any, reset: bool) -> Floats:
     if scipy.sparse.issparse(x):
-        x = x.toarray()  # type: ignore[attr-defined]
+        x = x.toarray()  # type: ignore[attr-defined]  # sparse matrices have no common type
     kind = getattr(getattr(x, "dtype", None), "kind", None)
     if kind in ("m", "M"):
         raise ValueError(f"X must be numbers or categories. Got dates ({x.dtype}). {DATES}")
