@@ -172,3 +172,18 @@ def test_groupdro_follows_the_worst_environment():
     n = torch.bincount(rows("binary")[3]).double()
     each = (of.measure.mu[0] / n)[rows("binary")[3]] * N
     torch.testing.assert_close(pull.risk_gradient, each * (torch.sigmoid(f) - rows("binary")[1]))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("name", "soft"), [("groupdro", False), *((name, soft) for name in NAMES for soft in (False, True))]
+)
+def test_several_scores_at_once_are_each_alone(name, soft, weighted, loss):
+    of, f, weights = score_objective(name, loss, weighted, soft)
+    of.scale = 1.3
+    several = torch.stack([f, 0.5 * f, f - 0.1])
+    each = [of.values(one, weights) for one in several]
+    np.testing.assert_allclose(of.risks(several), [risk for risk, _ in each], rtol=1e-12)
+    np.testing.assert_allclose(of.risks(several), [of.risk(one) for one in several], rtol=1e-12)
+    np.testing.assert_allclose(of.penalties(several, weights), [penalty for _, penalty in each], rtol=1e-10, atol=1e-14)

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from boosting.tasks import N_OUTPUTS, small_task
+from irmtv.boosting import measured, rounds
 from irmtv.boosting.gradients import Pull
+from irmtv.boosting.measured import snapshots
 from irmtv.boosting.rounds import Binned, Trees, best_constant, boost
-from irmtv.boosting.trust_region import LineSearch, combined
+from irmtv.boosting.trust_region import LineSearch, combined, radius_of
 from irmtv.core.losses import as_loss
 from irmtv.objectives import OBJECTIVES
 
@@ -79,6 +81,30 @@ def test_no_weight_is_too_large(name, loss):
         assert bool(scores.isfinite().all())
         assert float(task.loss.value(scores, binned.watched.y).mean()) < 1.1 * constant
         assert all(0 <= length <= 1 for length in found.lengths)
+
+
+@pytest.mark.parametrize("loss", N_OUTPUTS)
+def test_rounds_are_measured_together_as_each_alone(loss, monkeypatch):
+    task = small_task(loss, held_out=True, weighted=True)
+    binned, found = boosted(task, "vrex", [10.0], reserve=SOME)
+    together = snapshots(binned.watched, task.loss, found.watched, "held-out")
+    monkeypatch.setattr(measured, "AT_ONCE", 1)
+    alone = snapshots(binned.watched, task.loss, found.watched, "held-out")
+    assert [s.step for s in together] == [s.step for s in alone] == list(range(1, 13))
+    for a, b in zip(together, alone, strict=True):
+        for name in ("rows", "effective", "risk", "risk_cov", "slope", "slope_cov", "accuracy"):
+            torch.testing.assert_close(getattr(a, name), getattr(b, name), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["vrex", "irm-tv-l1", "minimax-tv-l1"])
+@pytest.mark.parametrize("loss", N_OUTPUTS)
+def test_lengths_tried_together_are_those_tried_in_turn(name, loss, monkeypatch):
+    task = small_task(loss)
+    lengths = []
+    for most in (1, 10**6):
+        monkeypatch.setattr(rounds, "AT_ONCE", most)
+        lengths.append(boosted(task, name, [1e6], warmup=2, reserve=SOME)[1].lengths)
+    assert lengths[0] == lengths[1]
 
 
 def test_a_penalty_makes_risks_equal():
@@ -155,8 +181,9 @@ def test_a_small_penalty_is_added_as_it_is():
     assert found.share == 1
 
 
-def test_a_large_penalty_is_cut_to_three_times_the_risk():
-    found = combined(pull_of([3.0, 4.0], [0.0, 1e6]))
+def test_a_large_penalty_is_cut_to_so_many_times_the_risk():
+    assert combined(pull_of([3.0, 4.0], [0.0, 1e6]), radius=10).gradient[1] == 4 + 10 * 5
+    found = combined(pull_of([3.0, 4.0], [0.0, 1e6]), radius=3)
     np.testing.assert_allclose(found.gradient, [3.0, 4.0 + 15.0])
     np.testing.assert_allclose(found.curvature, 4.0)
     assert found.share == pytest.approx(15 / 1e6)
@@ -169,9 +196,20 @@ def test_without_a_penalty_nothing_changes():
         np.testing.assert_allclose(found.curvature, 1.0)
 
 
-def test_steps_are_halved_until_the_objective_is_no_higher_than_of_late():
+def test_a_larger_weight_may_pull_harder():
+    assert [radius_of([w]) for w in (0.0, 1.0, 100.0, 400.0, 1e4, 1e6)] == [3, 3, 3, 6, 10, 10]
+    assert radius_of([1.0, 400.0]) == 6 and radius_of([]) == 3
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_steps_are_halved_until_the_objective_is_no_higher_than_of_late(at_once):
     search = LineSearch(memory=2)
-    assert search.length((1.0, 4.0), 0.5, lambda a: (1.0, 4.0)) == 1  # 3 is not above 3
-    assert search.length((1.0, 0.0), 0.5, lambda a: (1.0, 8 * a)) == 0.5  # 1 + 4 a <= 3, two rounds ago
-    assert search.length((1.0, 0.0), 0.5, lambda a: (1.0, 8 * a)) == 2**-8  # 3 is forgotten: nothing is low enough
-    assert search.length((1.0, 0.0), 0.5, lambda a: (math.nan, 0.0)) == 0
+
+    def length(now, function):
+        return search.length(now, 0.5, lambda lengths: [function(a) for a in lengths], at_once)
+
+    assert length((1.0, 4.0), lambda a: (1.0, 4.0)) == 1  # 3 is not above 3
+    assert length((1.0, 0.0), lambda a: (1.0, 8 * a)) == 0.5  # 1 + 4 a <= 3, two rounds ago
+    assert length((1.0, 0.0), lambda a: (1.0, 8 * a)) == 2**-8  # 3 is forgotten: nothing is low enough
+    assert length((1.0, 0.0), lambda a: (math.nan, 0.0)) == 0
+    assert length((1.0, 0.0), lambda a: (1.0, 0.0) if a <= 1 / 16 else (math.nan, 0.0)) == 1 / 16

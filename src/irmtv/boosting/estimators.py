@@ -211,7 +211,8 @@ class InvariantBoostingClassifier(BoostingEstimator, InvariantClassifier):
         Columns of X (numbers) that environments are inferred from, where none are given; taken out of X.
     penalty_weight : float, mapping or None, default 100.0
         lambda; a mapping has one number per part of a sum; None is the objective's own default. Any number is safe: a
-        penalty never pulls harder than three times the risk. Objectives without a penalty ignore it.
+        penalty never pulls harder than ten times the risk, three times for weights up to 100. Objectives without a
+        penalty ignore it.
     n_estimators : int, default 100
         Rounds; each grows one tree, or one per class where there are more than two.
     learning_rate : float, default 0.1

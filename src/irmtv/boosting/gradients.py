@@ -125,31 +125,34 @@ class ScoreObjective:
 
     def losses_and_slopes(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Of every row, slopes at the present scale: (1, 1, N) each."""
-        at = self._forward(self.scale * f)
+        at = self._at(self.scale * f[None, None])
         slope = at.residual * at.f
         return self._forward(f).value, slope.sum(-1) if slope.ndim > 3 else slope
 
     def _looked(self, f: Tensor) -> tuple[Statistics, _Forward, _Forward | None]:
         """Statistics, and what losses at f and slopes at scale * f are made of."""
-        plain = self._forward(f, keep=True)
+        plain = self._forward(f)
+        found, slopes = self._summed(plain)
+        return found, plain, slopes
+
+    def _summed(self, plain: _Forward) -> tuple[Statistics, _Forward | None]:
         slopes, slope = None, None
         if "slope" in self.uses:
-            slopes = plain if self.scale == 1 else self._forward(self.scale * f)
+            slopes = plain if self.scale == 1 else self._at(self.scale * plain.f)
             slope = slopes.residual * slopes.f
             slope = slope.sum(-1) if slope.ndim > 3 else slope
         found = summarise(plain.value, slope, self.membership, self.uses)
         learned = None if self.measure is None else self.measure.mu
-        return replace(found, mixtures=self.mixtures, learned=learned), plain, slopes
+        return replace(found, mixtures=self.mixtures, learned=learned), slopes
 
-    def _forward(self, f: Tensor, keep: bool = False) -> _Forward:
-        """With `keep` remembered: where a line search ends the next round begins."""
-        if self._last is not None and self._last[0] is f:
-            return self._last[1]
-        shaped = f[None, None]
-        found = _Forward(shaped, *self.loss.forward(shaped, self.y))
-        if keep:
-            self._last = f, found
-        return found
+    def _at(self, f: Tensor) -> _Forward:
+        return _Forward(f, *self.loss.forward(f, self.y))
+
+    def _forward(self, f: Tensor) -> _Forward:
+        """Remembered: where a line search ends the next round begins."""
+        if self._last is None or self._last[0] is not f:
+            self._last = f, self._at(f[None, None])
+        return self._last[1]
 
     def rescale(self, f: Tensor, steps: int = 20) -> None:
         """Take slopes at the best scale of f, from 0.1 to 100: Newton's steps, from the present one."""
@@ -158,14 +161,14 @@ class ScoreObjective:
         scale = self.scale
         weight = torch.ones(1, dtype=torch.float64) if self.weight is None else self.weight[0, 0]
         for _ in range(steps):
-            at = self._forward(scale * f)
+            at = self._at(scale * f[None, None])
             first = at.residual[0, 0] * f
             first = first if f.ndim == 1 else first.sum(-1)
             down, bend = float((weight * first).sum()), float((weight * self._bend(at, f)).sum())
             if not bend > 0:  # all scores are 0
                 return
             moved = min(max(scale - down / bend, scale / 2, 0.1), 2 * scale, 100.0)
-            done = abs(moved - scale) < 1e-4 * scale
+            done = abs(moved - scale) < 1e-2 * scale  # the step after this one would be about the square of it
             scale = moved
             if done:
                 break
@@ -185,18 +188,33 @@ class ScoreObjective:
 
     def risk(self, f: Tensor) -> float:
         """The risk alone."""
+        return float(self._risks(self._forward(f)))
+
+    def risks(self, f: Tensor) -> list[float]:
+        """At several scores at once, (K, N) or (K, N, C)."""
+        found: list[float] = self._risks(self._at(f[None])).tolist()
+        return found
+
+    def penalties(self, f: Tensor, weights: Sequence[float]) -> list[float]:
+        """At several scores at once, (K, N) or (K, N, C)."""
+        found: list[float] = self._parts(self._summed(self._at(f[None]))[0], weights)[1].expand(len(f)).tolist()
+        return found
+
+    def _risks(self, at: _Forward) -> Tensor:
+        """(K,)."""
         if not self.is_mean:
-            return self.values(f, ())[0]
-        value = self._forward(f, keep=True).value
-        return float((value if self.weight is None else value * self.weight).sum()) / self.total
+            return self._parts(self._summed(at)[0], ())[0]
+        value = at.value if self.weight is None else at.value * self.weight
+        return value.flatten(2).sum(-1).flatten() / self.total
 
     def _parts(self, e: Statistics, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
-        risk = self.objective.risk(e, self.settings)[0]
+        """Risk and weighted penalties: (K,) each."""
+        risk = self.objective.risk(e, self.settings)
         penalty = torch.zeros_like(risk)
         if any(weights):
             values = self.objective.penalty_values(e, self.settings)
             for weight, value in zip(weights, values, strict=True):
-                penalty = penalty + weight * value[0]
+                penalty = penalty + weight * value
         return risk, penalty
 
     def pull(self, f: Tensor, weights: Sequence[float], elsewhere: Statistics | None = None) -> Pull:
@@ -284,7 +302,7 @@ def _differentiated(
 ) -> tuple[float, Mapping[str, Tensor | None]]:
     """A function of the statistics and its gradient in them, automatically."""
     named = {n: v.detach().requires_grad_() for n in ("mean_risk", "risk", "slope") if (v := getattr(e, n)) is not None}
-    value = function(replace(e, **named))
+    value = function(replace(e, **named)).sum()  # of one run
     if not value.requires_grad:
         return float(value), {}
     found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
@@ -315,7 +333,7 @@ class Measure:
     def update(self, e: Statistics, weights: Sequence[float]) -> None:
         mu = self.mu.clone().requires_grad_()
         risk, penalty = self.owner._parts(replace(e, learned=mu), weights)
-        (gradient,) = torch.autograd.grad(risk + penalty, mu)
+        (gradient,) = torch.autograd.grad((risk + penalty).sum(), mu)
         if self.adjustment:
             gradient = gradient + self.adjustment / self.owner.membership.rows.clamp_min(1).sqrt()
         moved = exponentiated_ascent(self.mu, gradient, self.rate)

@@ -25,7 +25,7 @@ from torch import Tensor
 from irmtv.boosting.gradients import Base, ScoreObjective
 from irmtv.boosting.inferred import RhoOnRounds
 from irmtv.boosting.library import lightgbm
-from irmtv.boosting.trust_region import LineSearch, combined
+from irmtv.boosting.trust_region import LineSearch, combined, radius_of
 from irmtv.core.losses import ClosedForm
 from irmtv.core.membership import Codes
 from irmtv.core.types import Rows, Task
@@ -34,6 +34,7 @@ from irmtv.estimators.predictor import Rho
 from irmtv.objectives.base import Objective
 
 Floats = npt.NDArray[np.float64]
+AT_ONCE = 25_000  # scores that a line search looks at in one go: below, calls cost more than numbers
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def boost(
     weights: Sequence[float],
     warmup: int = 0,
     every: int = 10,
+    radius: float | None = None,
 ) -> Boosted:
     """Train one booster.
 
@@ -163,6 +165,7 @@ def boost(
     warmup : rounds of plain boosting before the penalties act. Environments that are inferred are looked for in these,
         with schedule="alternating" in all.
     every : every how many rounds the watched rows' scores are kept.
+    radius : how many times as hard as the risk penalties may pull; None: by their weights.
     """
     task, loss = binned.task, binned.task.loss
     assert isinstance(loss, ClosedForm)
@@ -180,7 +183,8 @@ def boost(
     climbs = objective.climbs(settings)
     base = best_constant(loss, task.train.y, task.train.weight, task.n_outputs)
     ensemble = _Ensemble(binned, trees, base)
-    search = LineSearch()
+    search, radius = LineSearch(), radius_of(weights) if radius is None else radius
+    at_once = max(1, AT_ONCE // ensemble.scores[0].numel())
     watched = []
     silent = [float(objective.warmup_weight(torch.tensor(w, dtype=torch.float64))) for w in weights]
     penalised = any(weights) or of.measure is not None
@@ -197,18 +201,21 @@ def boost(
             there.move_to(of.base if there is of else rho.membership(looked_at))
         elsewhere = there.statistics(ensemble.seen(True)) if penalised and there is not of else None
         pull = of.pull(ensemble.scores[0], acting, elsewhere)
-        direction = combined(pull)
+        direction = combined(pull, radius)
         if ensemble.grow(direction.gradient, direction.curvature):
             length = 1.0
             if pull.penalty_gradient is not None:
 
-                def after(length: float, acting: Sequence[float] = acting) -> tuple[float, float]:
-                    return (
-                        of.risk(ensemble.after(0, length)),
-                        there.values(ensemble.after(int(there is not of), length), acting)[1],
-                    )
+                def after(lengths: Sequence[float], acting: Sequence[float] = acting) -> list[tuple[float, float]]:
+                    if len(lengths) == 1:
+                        (length,) = lengths
+                        f, g = ensemble.after(0, length), ensemble.after(int(there is not of), length)
+                        return [(of.risk(f), there.values(g, acting)[1])]
+                    risks = of.risks(ensemble.after_each(0, lengths))
+                    penalties = there.penalties(ensemble.after_each(int(there is not of), lengths), acting)
+                    return list(zip(risks, penalties, strict=True))
 
-                length = search.length((pull.risk, pull.penalty), direction.share, after)
+                length = search.length((pull.risk, pull.penalty), direction.share, after, at_once)
             ensemble.take(length)
         if (r + 1) % every == 0 or r + 1 == trees.n_estimators:
             inferred = None if rho is None else rho.membership(binned.watched)
@@ -299,6 +306,11 @@ class _Ensemble:
         if (part, length) not in self.tried:
             self.tried[part, length] = self.scores[part] + length * self.steps[part]
         return self.tried[part, length]
+
+    def after_each(self, part: int, lengths: Sequence[float]) -> Tensor:
+        """The same for several lengths: (K, N) or (K, N, C)."""
+        several = torch.tensor(lengths, dtype=torch.float64).view(-1, *(1,) * self.steps[part].ndim)
+        return self.scores[part] + several * self.steps[part]
 
     def take(self, length: float) -> None:
         self.scores = [self.after(part, length) for part in range(len(self.scores))]

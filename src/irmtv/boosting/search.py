@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import count
+from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +22,7 @@ from irmtv.boosting.parameters import Asked
 from irmtv.boosting.rounds import Binned, Boosted, boost
 from irmtv.core.types import Rows, Task, that_count
 from irmtv.crossfit import align, constant_risk, deal_folds, gain_over_rescaled, left_out_tasks, own_task
+from irmtv.engine import Progress
 from irmtv.engine.snapshots import Snapshot
 from irmtv.objectives import OBJECTIVES
 from irmtv.own_models import MOST_OWN, mean_gain
@@ -29,7 +32,8 @@ from irmtv.search.records import STATISTICS
 from irmtv.selection import Records, choose
 
 SNAPSHOTS = 40  # rounds at which every booster is a candidate
-KEPT = 0.98  # share of the best gain that fewer leaves must have
+KEPT, KEPT_WITH_PENALTY = 0.98, 0.9  # share of the best gain that fewer leaves must have
+COMPARED = 2  # folds on which leaves are compared
 ERM = OBJECTIVES["erm"]
 
 
@@ -42,20 +46,29 @@ class _Parts:
     every: int
     binned: dict[Any, list[Binned]] = field(default_factory=dict)  # by what is set aside for penalties
     known: dict[Any, list[tuple[Boosted, list[Snapshot]]]] = field(default_factory=dict)
+    tell: Callable[[], None] = lambda: None  # after every booster
 
-    def trained(self, asked: Asked) -> list[tuple[Boosted, list[Snapshot]]]:
-        """Per part: the booster, and what was measured on the rows held out. Plain boosting is done once."""
+    def trained(self, asked: Asked, most: int | None = None) -> list[tuple[Boosted, list[Snapshot]]]:
+        """Per part: the booster, and what was measured on the rows held out. Plain boosting is done once.
+
+        `most` asks for so many parts only.
+        """
+        n = len(self.tasks) if most is None else min(most, len(self.tasks))
         plain = asked.objective.infers is None and asked.objective.measure != "learned" and not any(asked.weights)
         plain = plain and asked.objective.measure_of(asked.settings) == "empirical"
         key = ("plain", asked.trees.num_leaves) if plain else None
-        if key is not None and key in self.known:
-            return self.known[key]
+        found = self.known.get(key, []) if key is not None else []
         if asked.reserve not in self.binned:
             made = [Binned(task, self.categorical, asked.trees, asked.reserve) for task in self.tasks]
             self.binned[asked.reserve] = made
-        found = [trained_on(binned, asked, self.every) for binned in self.binned[asked.reserve]]
+        found = found + [self.one(binned, asked) for binned in self.binned[asked.reserve][len(found) : n]]
         if key is not None:
             self.known[key] = found
+        return found
+
+    def one(self, binned: Binned, asked: Asked) -> tuple[Boosted, list[Snapshot]]:
+        found = trained_on(binned, asked, self.every)
+        self.tell()
         return found
 
 
@@ -69,11 +82,23 @@ def trained_on(binned: Binned, asked: Asked, every: int) -> tuple[Boosted, list[
 
 @dataclass(frozen=True)
 class Found:
-    """What was chosen, with which leaves, and the boosters of the folds."""
+    """What was chosen, and the boosters of the folds."""
 
     searched: Searched
-    asked: Asked  # of the choice
-    folds: list[Boosted]  # of the choice
+    asked_of: Sequence[Sequence[Asked]]  # by family and combination
+    folds_of: Sequence[Sequence[Sequence[Boosted]]]  # and by fold
+
+    @property
+    def asked(self) -> Asked:
+        """Of the choice."""
+        chosen = self.searched.chosen
+        return self.asked_of[chosen.family][chosen.combination]
+
+    @property
+    def folds(self) -> Sequence[Boosted]:
+        """Of the choice."""
+        chosen = self.searched.chosen
+        return self.folds_of[chosen.family][chosen.combination]
 
 
 def search_trees(
@@ -87,6 +112,7 @@ def search_trees(
     seed: int,
     leaves: Sequence[int] = (),
     options: Mapping[str, Any] | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Found:
     """Train every combination outside every fold, and choose.
 
@@ -97,8 +123,10 @@ def search_trees(
     ask : (objective or None for the task's own, combination, leaves or None) -> what to train.
     categorical : columns that hold codes.
     rule, n_folds, seed, options : as for `irmtv.search.search`.
-    leaves : numbers of leaves; the one with which plain boosting has the lowest held-out risk is used for all. How
-        large trees should be depends on the rows, not on the penalty.
+    leaves : numbers of leaves. Plain boosting has the fewest with which it gains 98 % of what it gains with the best,
+        on held-out rows of two folds. Where a penalty acts 90 % must do: it makes the gradient of the rows noisier, and
+        large trees follow the noise.
+    progress : called with a `Progress` after every booster.
     """
     first = ask(None, combinations[0], leaves[0] if leaves else None)
     objective = first.objective
@@ -107,14 +135,20 @@ def search_trees(
     check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=first.settings)
     fold = deal_folds(task, n_folds, seed, by_class=True)
     every = max(1, first.trees.n_estimators // SNAPSHOTS)
-    folds = _Parts([_outside(task, fold == k) for k in range(n_folds)], categorical, every)
-    without = _Parts(left_out_tasks(task), categorical, every) if rule == "leave-one-env-out" else None
-    n_leaves = _best_leaves(folds, ask, leaves) if leaves else None
+    n_environments = len(task.train.names)
+    own_is_asked = rule == "invariance" and not infers_held_out(objective)
+    left_is_asked = rule == "leave-one-env-out"
+    expected = min(COMPARED, n_folds) * max(0, len(leaves) - 1) + n_folds * len(combinations)
+    expected += n_folds * n_environments * (own_is_asked and 1 < n_environments <= MOST_OWN)
+    tell = _telling(progress, expected + n_environments * len(combinations) * left_is_asked, first.trees.n_estimators)
+    folds = _Parts([_outside(task, fold == k) for k in range(n_folds)], categorical, every, tell=tell)
+    without = _Parts(left_out_tasks(task), categorical, every, tell=tell) if left_is_asked else None
+    best = _best_leaves(folds, ask, leaves) if leaves else _Leaves()
     families = [(objective, list(combinations))]
-    plain_is_there = any(not any(ask(None, c, n_leaves).weights) for c in combinations) and bool(objective.penalties)
+    plain_is_there = any(not any(ask(None, c, best.plain).weights) for c in combinations) and bool(objective.penalties)
     if rule == "invariance" and not infers_held_out(objective) and not plain_is_there and objective.name != "erm":
         families.append((ERM, [{}]))
-    asked = [[ask(o, c, n_leaves) for c in some] for o, some in families]
+    asked = [[ask(o, c, best.of(ask(o, c, best.plain))) for c in some] for o, some in families]
     trained = [[folds.trained(a) for a in some] for some in asked]
     candidates = tuple(
         Candidate(f, c, at)
@@ -127,20 +161,27 @@ def search_trees(
         outside = [[without.trained(a) for a in some] for some in asked]
         left_out = torch.stack([_left_out(outside[c.family][c.combination], c.step) for c in candidates])
     records = _records(task, folds.tasks, asked, trained, candidates, left_out)
-    if rule == "invariance" and not infers_held_out(objective):
+    if own_is_asked:
         plain = candidates[records.plain]
         scores = trained[plain.family][plain.combination]
         own = _own(task, fold, folds, asked[plain.family][plain.combination], scores, plain.step)
         records = replace(records, own=own)
     choice = choose(rule, records, **(dict(options or {}) if rule == "invariance" else {}))
     told = tuple(Family(o, tuple(some), first.settings, cast(Any, None)) for o, some in families)
-    searched = Searched(choice, told, candidates, records, fold)
-    chosen = searched.chosen
-    return Found(
-        searched,
-        asked[chosen.family][chosen.combination],
-        [boosted for boosted, _ in trained[chosen.family][chosen.combination]],
-    )
+    boosters = [[[boosted for boosted, _ in parts] for parts in some] for some in trained]
+    return Found(Searched(choice, told, candidates, records, fold), asked, boosters)
+
+
+def _telling(progress: Callable[[Progress], None] | None, boosters: int, rounds: int) -> Callable[[], None]:
+    """To be called after every booster; there may be more of them than were expected."""
+    done, begin = count(1), perf_counter()
+
+    def tell() -> None:
+        n = next(done)
+        if progress is not None:
+            progress(Progress(rounds, rounds, n, 0, max(n, boosters), perf_counter() - begin))
+
+    return tell
 
 
 def _outside(task: Task, held: Tensor) -> Task:
@@ -148,29 +189,49 @@ def _outside(task: Task, held: Tensor) -> Task:
     return replace(task, train=train, held_out=held_out, test=None)
 
 
+@dataclass(frozen=True)
+class _Leaves:
+    """How many a tree has, in plain boosting and where a penalty acts; None where that is not chosen here."""
+
+    plain: int | None = None
+    penalised: int | None = None
+
+    def of(self, asked: Asked) -> int | None:
+        return self.penalised if _has_penalty(asked) else self.plain
+
+
 def _best_leaves(
     folds: _Parts, ask: Callable[[Any, Mapping[str, Any], int | None], Asked], leaves: Sequence[int]
-) -> int:
+) -> _Leaves:
     """The fewest with which plain boosting, at its best round, gains nearly what it does with the best."""
     lowest = []
     for n in leaves:
-        seen = [measured for _, measured in folds.trained(ask(ERM, {}, n))]
+        seen = [measured for _, measured in folds.trained(ask(ERM, {}, n), COMPARED)]
         rows = torch.stack([torch.stack([s.rows[0] for s in fold]) for fold in seen])  # (F, S, E)
         risk = torch.stack([torch.stack([s.risk[0] for s in fold]) for fold in seen])
         overall = torch.where(rows > 0, rows * risk, 0).sum((0, 2)) / rows.sum((0, 2))
         lowest.append(float(overall.amin()))
-    constant = float(np.mean([constant_risk(t) for t in folds.tasks]))
-    enough = constant - KEPT * max(0.0, constant - min(lowest))
-    return next(n for n, risk in zip(leaves, lowest, strict=True) if risk <= max(enough, min(lowest)))
+    constant = float(np.mean([constant_risk(t) for t in folds.tasks[:COMPARED]]))
+    best = min(lowest)
+
+    def fewest(kept: float) -> int:
+        enough = max(best, constant - kept * max(0.0, constant - best))
+        return next(n for n, risk in zip(leaves, lowest, strict=True) if risk <= enough)
+
+    return _Leaves(fewest(KEPT), fewest(KEPT_WITH_PENALTY))
+
+
+def _has_penalty(asked: Asked) -> bool:
+    """Whether it is more than plain risk minimisation, at some round."""
+    learned = asked.objective.infers is None and asked.objective.measure_of(asked.settings) == "learned"
+    return learned or any(asked.weights)
 
 
 def is_plain(asked: Asked, at: int) -> bool:
     """Whether a booster is plain risk minimisation at a round."""
-    objective = asked.objective
-    learned = objective.infers is None and objective.measure_of(asked.settings) == "learned"
-    if learned:
-        return False
-    return not any(asked.weights) or (at <= asked.warmup and objective.silent_in_warmup)
+    learned = asked.objective.infers is None and asked.objective.measure_of(asked.settings) == "learned"
+    in_warmup = at <= asked.warmup and asked.objective.silent_in_warmup
+    return not learned and (in_warmup or not any(asked.weights))
 
 
 def _candidate_rounds(asked: Asked, boosted: Boosted, plain_is_there: bool) -> list[int]:
@@ -236,6 +297,15 @@ def _left_out(parts: Sequence[tuple[Boosted, list[Snapshot]]], at: int) -> Tenso
     return torch.stack([{s.step: s for s in seen}[at].risk[0, 0] for _, seen in parts]).double()
 
 
+def cross_fitted(fold: Tensor, boosters: Sequence[Boosted], at: int) -> Tensor:
+    """Scores of every row after some round of the booster that has not seen it: (N,) or (N, C)."""
+    parts = [next(w for w in boosted.watched if w.round == at).scores for boosted in boosters]
+    scores = parts[0].new_empty(len(fold), *parts[0].shape[1:])
+    for k, part in enumerate(parts):
+        scores[fold == k] = part
+    return scores
+
+
 def _own(
     task: Task,
     fold: Tensor,
@@ -254,12 +324,8 @@ def _own(
     if not 1 < n_environments <= MOST_OWN:
         return None
     asked = replace(asked, objective=ERM, settings=ERM.resolve({}), weights=(), warmup=0, reserve=Fraction(0))
-    scores = None
-    for k, (boosted, _) in enumerate(plain):
-        part = next(w for w in boosted.watched if w.round == at).scores
-        scores = torch.zeros(len(task.train), *part.shape[1:], dtype=torch.float64) if scores is None else scores
-        scores[fold == k] = part
-    assert scores is not None and task.train.environment is not None
+    scores = cross_fitted(fold, [boosted for boosted, _ in plain], at)
+    assert task.train.environment is not None
     found = torch.full((len(folds.tasks), n_environments, 3), torch.nan, dtype=torch.float64)
     for e in range(n_environments):
         own = [own_task(t, e) for t in folds.tasks]
@@ -267,9 +333,7 @@ def _own(
         some = [k for k in some if own[k].loss.name == "squared" or bool((own[k].train.y != own[k].train.y[0]).any())]
         if not some:
             continue
-        alone = {
-            k: trained_on(Binned(_nameless(own[k]), folds.categorical, asked.trees), asked, folds.every) for k in some
-        }
+        alone = {k: folds.one(Binned(_nameless(own[k]), folds.categorical, asked.trees), asked) for k in some}
         totals = torch.stack([torch.stack([s.rows[0, 0] * s.risk[0, 0] for s in seen]) for _, seen in alone.values()])
         best = int(totals.sum(0).argmin())
         here = task.train.environment == e

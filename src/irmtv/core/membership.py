@@ -231,11 +231,11 @@ class Codes:
     def _counts(self) -> Tensor:  # (R, E), whole numbers: exact in any precision
         return self.sums(torch.ones(self.codes.shape, device=self.codes.device))
 
-    @property
+    @cached_property
     def rows(self) -> Tensor:
         return _at_least_tiny(self._counts)
 
-    @property
+    @cached_property
     def mass(self) -> Tensor:
         return self._counts.double() / self.total  # `summarise` gives it the precision of the losses
 

@@ -65,6 +65,7 @@ class _Path(InvariantEstimator):
     """The part of the CV estimators that does not depend on what is predicted."""
 
     l2: Any  # a number, or "auto"
+    _path: tuple[float, ...] = PATH  # where penalty_weights is None
 
     def fit(self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None) -> Any:
         """Train the path on every fold, choose, and train the choice on all rows.
@@ -214,7 +215,7 @@ class _Path(InvariantEstimator):
 
     def _weights_of_path(self, objective: Objective, parameter: HyperParameter) -> list[Any]:
         """0, so that nothing is lost where nothing is gained; numbers in order; then whatever else there is."""
-        given = PATH if self.penalty_weights is None else self.penalty_weights
+        given = self._path if self.penalty_weights is None else self.penalty_weights
         weights = _as_list(given, "penalty_weights")
         for w in weights:
             good = is_non_negative(w) or w in FOLLOWS_PHI if isinstance(w, (int, float, str)) else True
