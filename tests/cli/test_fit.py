@@ -55,6 +55,48 @@ def test_json_is_the_summary_and_nothing_else_on_standard_output(command, table,
     assert summary["model_file"] == str(out)
 
 
+def test_trees_from_the_table_to_predictions_scores_report_and_verification(command, tmp_path):
+    """One model file that every other command reads."""
+    path, out = tmp_path / "data.csv", tmp_path / "model.irmtv"
+    frame = spurious_table().drop(columns="day")
+    frame.to_csv(path, index=False)
+    how = ("--model", "trees", "--rounds", 30, "--penalty-weights", "100")
+    ended = command("fit", path, "--target", "sold", "-e", "site", *how, "--out", out)
+    assert ended.code == 0, ended.err
+    assert re.search(r"^model: trees \d+, penalty weight 100", ended.out, re.MULTILINE)
+    page = (tmp_path / "report.html").read_text()
+    assert "trees: shares of the gain of all splits" in page and "chosen − ERM, points" in page
+    (tmp_path / "report.html").unlink()
+    assert command("report", out).code == 0
+    assert (tmp_path / "report.html").read_text() == page
+    ended = command("predict", out, path, "--out", tmp_path / "predicted.csv")
+    assert ended.code == 0, ended.err
+    predicted = pd.read_csv(tmp_path / "predicted.csv")
+    loaded = irmtv.load(out)
+    np.testing.assert_allclose(predicted["probability_yes"], loaded.predict_proba(frame)[:, 1], rtol=1e-6)
+    ended = command("evaluate", out, path, "-e", "site", "--json")
+    scores = {row["environment"]: row["value"] for row in json.loads(ended.out)["environments"]}
+    right = loaded.predict(frame) == frame["sold"]
+    assert scores == pytest.approx(right.groupby(frame["site"]).mean().to_dict())
+    ended = command("verify", out, "--json")
+    told = json.loads(ended.out)
+    assert (
+        told["good"] and told["model"].startswith("trees ") and told["predicts"].startswith("a row without any value")
+    )
+
+
+def test_trees_without_lightgbm_say_what_to_install(command, table, monkeypatch, tmp_path):
+    def missing():
+        raise ImportError("boosting needs LightGBM. Install it with pip install 'irmtv[boosting]'.")
+
+    monkeypatch.setattr("irmtv.boosting.estimators.lightgbm", missing)
+    how = ("--target", "sold", "-e", "site", "--out", tmp_path / "m.irmtv")
+    ended = command("fit", table, *how, "--model", "trees")
+    assert (ended.code, ended.out) == (1, "")
+    assert "pip install 'irmtv[boosting]'" in ended.err
+    assert not (tmp_path / "m.irmtv").exists()
+
+
 def test_columns_with_commas_and_repeated_options(command, table, tmp_path):
     frame = pd.read_csv(table).rename(columns={"site": "site, city"})
     frame["half"] = np.tile(["1", "2"], len(frame) // 2)

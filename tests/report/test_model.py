@@ -204,6 +204,73 @@ def test_invariant_and_spurious_features_are_apart_and_summed():
     assert [d.split(" · ")[1] for d in drawn] == ["invariant", "invariant", "spurious", "spurious"]
 
 
+def of_trees(shares, model="trees 4", plain="trees 12"):
+    made = summary(n_features=len(shares), known_features=False)
+    made.update(model=model, plain_model=plain, features_kind="gain")
+    for f, (erm, chosen) in zip(made["features"], shares, strict=True):
+        f.update(erm=erm, chosen=chosen)
+    for p in made["path"]:
+        p["model"] = model if p["penalty_weight"] else plain
+    return made
+
+
+def test_importances_of_trees_in_the_order_of_their_change():
+    content = model_content(of_trees([(0.5, 0.45), (0.1, 0.4), (0.4, 0.15)]))
+    block, table = blocks_of(content)["features"]
+    assert [row[0] for row in table["rows"]] == ["feature 2", "feature 3", "feature 1"]
+    assert table["columns"][3] == "change, points"
+    assert [row[3] for row in table["rows"]] == ["+30.0", "−25.0", "−5.0"]
+    assert [row[0] for row in block["data"]["rows"]] == ["feature 2", "feature 3", "feature 1"]
+    assert "share of the gain of all splits" in block["svg"] and "chosen − ERM, points" in block["svg"]
+    assert "the largest is that of feature 2, from 10 % to 40 %" in block["alt"]
+    assert block["text"].startswith("Feature importances: what a feature's splits gain")
+    assert figure_of(content, "training")["data"]["columns"][0] == "round"
+    assert blocks_of(content)["path"][1]["columns"][1] == "round"
+
+
+def test_where_plain_boosting_is_kept_it_is_said_that_nothing_changed():
+    content = model_content(of_trees([(0.2, 0.2), (0.5, 0.5), (0.3, 0.3)]))
+    said, block, table = blocks_of(content)["features"]
+    assert said["text"].endswith("nothing changed in what its features weigh.")
+    assert [row[0] for row in table["rows"]] == ["feature 2", "feature 3", "feature 1"], "by their size"
+    assert "chosen − ERM" not in block["svg"]
+
+
+def test_features_are_compared_within_one_kind_of_model_and_that_is_said():
+    content = model_content(of_trees([(0.2, 0.1), (0.8, 0.9)], plain="linear"))
+    said = blocks_of(content)["features"][0]["text"]
+    assert said.startswith("Elsewhere in this page ERM is linear") and "one kind of model, trees" in said
+    assert ("model", "trees 4, irm-tv-l1, chosen by invariance; ERM is linear") in content["facts"]
+
+
+def test_paths_of_two_kinds_of_models_stand_side_by_side():
+    made = of_trees([(0.2, 0.1), (0.8, 0.9)])
+    lines = [{**p, "model": "linear", "label": f"linear: {p['label']}", "chosen": False} for p in made["path"]]
+    one = figure_of(model_content(made), "path")["svg"]
+    made["path"] = [*lines, *({**p, "label": f"trees: {p['label']}"} for p in made["path"])]
+    content = model_content(made)
+    block, table = blocks_of(content)["path"]
+    assert table["columns"][1] == "step or round" and len(table["rows"]) == 12
+    assert "kind of model: penalty weight" in block["svg"] and "kind of model" not in one
+    assert "linear: 1000" in block["svg"] and "trees: 1000" in block["svg"]
+    assert [row[-1] for row in table["rows"]].index("chosen") == 10
+
+
+def test_summaries_of_before_there_were_trees_have_the_same_page():
+    """Schema 1 without the keys that came later."""
+    made = summary(known_features=False)
+    assert not {"plain_model", "features_kind"} & set(made)
+    assert is_summary(made)
+    content = model_content(made)
+    section = next(s for c in content["chapters"] for s in c["sections"] if s["id"] == "features")
+    assert section["note"] == "linear model: coefficients"
+    made["model"] = "mlp 32"
+    content = model_content(made)
+    section = next(s for c in content["chapters"] for s in c["sections"] if s["id"] == "features")
+    assert section["note"] == "permutation importance on held-out rows"
+    assert blocks_of(content)["path"][1]["columns"][1] == "step"
+
+
 def test_the_path_marks_the_choice_and_what_passed():
     content = plain_content()
     block, table = blocks_of(content)["path"][:2]

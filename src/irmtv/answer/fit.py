@@ -5,35 +5,33 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from pandas.api.types import is_numeric_dtype
 from sklearn.pipeline import Pipeline
 
+from irmtv.answer.contenders import Contender, stage
 from irmtv.answer.found import Found, curves, feature_weights, inferred, losses, path_points
-from irmtv.answer.held_out import compare, held_out_outputs, score_for, target_of
+from irmtv.answer.held_out import compare, score_for, target_of
+from irmtv.answer.networks import ALIKE, Networks
 from irmtv.answer.summary import Data, FitSummary
+from irmtv.answer.together import together
+from irmtv.answer.trees import Trees
 from irmtv.answer.words import headline, versions
+from irmtv.boosting.library import lightgbm
+from irmtv.boosting.parameters import suits_trees
 from irmtv.core.messages import did_you_mean, shown
-from irmtv.estimators.base import Prepared
-from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.parameters import as_seed
 from irmtv.progress import ProgressBar
-from irmtv.search import Searched, search
+from irmtv.search.families import infers_held_out
 from irmtv.tabular import Columns, Table, split_columns, table_steps, task_of
 
-MODELS = ("auto", "linear", "mlp")
-HIDDEN = (32,)  # of the network that "auto" compares with a linear model
-# training on batches above so many rows, for a network and for a linear model
-BATCH, MANY_ROWS, VERY_MANY_ROWS = 2048, 10_000, 100_000
-SEARCHED_ROWS = 200_000  # of more rows so many are drawn for the search; the choice is trained on all
-COMPARED_ROWS = 50_000  # and so many for "linear or network"
+MODELS = ("auto", "linear", "mlp", "trees")
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,7 @@ def fit_table(
     penalty_weights: Sequence[float] | None = None,
     folds: int = 3,
     steps: int = 1000,
+    rounds: int = 100,
     metric: str | None = None,
     min_rows: int = 10,
     random_state: int = 0,
@@ -78,16 +77,23 @@ def fit_table(
         What environments are inferred from, where none are given: numbers or dates.
     objective : str, default "auto"
         "irm-tv-l1" where environments are given, else "minimax-tv-l1"; or a name in `irmtv.OBJECTIVES`.
-    model : {"auto", "linear", "mlp"}, default "auto"
-        "auto" takes that of the two with which plain risk minimisation has the lower risk on held-out rows.
+    model : {"auto", "linear", "mlp", "trees"}, default "auto"
+        "auto" lets the rule choose among two paths on the same folds: that of trees, and that of a linear model or a
+        network, whichever of the two has the lower risk on held-out rows without any penalty. Where environments are
+        inferred, those of different kinds of models are different ones: then the kind with the lowest risk without any
+        penalty is taken, and the rule chooses from its path.
     task : {"binary", "multiclass", "regression"} or None, default None
         None: by the target's values.
     rule : str, default "invariance"
-        How penalty weight and step are chosen; see :class:`irmtv.InvariantClassifierCV`.
+        How penalty weight and step, and kind of model, are chosen; see :class:`irmtv.InvariantClassifierCV`.
     penalty_weights : sequence or None, default None
         The path; 0 is always in it.
-    folds, steps : int, default 3 and 1000
-        Of the search.
+    folds : int, default 3
+        Every row is held out once, in so many folds.
+    steps : int, default 1000
+        Of training, for linear models and networks.
+    rounds : int, default 100
+        Of boosting, for trees.
     metric : str or None, default None
         For the comparison: "accuracy" or "log_loss"; "rmse", "mae" or "mse". None is the first of them.
     min_rows : int, default 10
@@ -141,47 +147,39 @@ def fit_table(
         and (columns.environment is None or columns.environment.nunique() < 2)
     ):
         rule = "iid"  # nothing to compare, and nothing but the step to choose
-    made = InvariantRegressorCV if kind == "regression" else InvariantClassifierCV
-    estimator: Any = made(
-        objective,
-        hidden=() if model == "linear" else HIDDEN,
-        rule=rule,
-        penalty_weights=penalty_weights,
-        cv=folds,
-        max_steps=steps,
-        min_rows=min_rows,
-        random_state=random_state,
-    )
-    estimator._check_parameters()
+    how = {
+        "objective": objective,
+        "rule": rule,
+        "penalty_weights": penalty_weights,
+        "cv": folds,
+        "min_rows": min_rows,
+        "random_state": random_state,
+    }
+    numbers = (features, _target(columns.y), columns.environment, columns.aux, None)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
-        everything = estimator._prepare(features, _target(columns.y), columns.environment, columns.aux, None)
-        del features
-        _refuse_readers_of_aux(everything)
-        if aux and everything.objective.infers is None:
-            data["notes"].append(
-                f"aux ({', '.join(aux)}) is not used, since environments are given, and is no feature either"
-            )
-        prepared = _some_rows(everything, SEARCHED_ROWS, random_state)
-        if prepared is not everything:
-            data["notes"].append(
-                f"the path was compared on {len(prepared.task.train):,} rows, drawn at random from every environment; "
-                "the model is trained on all"
-            )
-        found = _search(estimator, prepared, model, random_state, bar)
-        estimator._finish(everything, found, as_seed(random_state))
-    data["notes"] += [note for note in dict.fromkeys(str(w.message) for w in told) if not _is_verdict(note, estimator)]
-    _stage(bar, "comparing", 0.05)
-    fitted = Found(estimator, prepared, found, pre.get_feature_names_out().tolist(), random_state)
-    by_environment, weights = losses(fitted), feature_weights(fitted)  # which train a model each
+        contenders = _contenders(model, kind, numbers, how, steps, rounds, data["notes"])
+        del features, numbers
+        _about_rows(contenders[0], aux, data["notes"])
+        contenders = _that_can_be_compared(contenders, bar)
+        paths = [contender.search(bar, 0.85 / len(contenders)) for contender in contenders]
+        found = Found(contenders, paths, together(paths, rule), pre.get_feature_names_out().tolist(), random_state)
+        stage(bar, "training on all rows", 0.1)
+        winner, its_path = found.chosen
+        winner.finish(its_path)
+    estimator, choice = winner.estimator, found.search.choice
+    said = estimator.selected_["message"]  # which comes as a warning, too, where it is bad news
+    data["notes"] += [note for note in dict.fromkeys(str(w.message) for w in told) if said not in note]
+    stage(bar, "comparing", 0.05)
+    by_environment, weights = losses(found), feature_weights(found)  # which train a model each
     clock.lap("training")
 
     rows, overall, worst = compare(
-        held_out_outputs(found, found.plain, prepared),
-        held_out_outputs(found, found.choice.index, prepared),
-        target_of(prepared),
-        fitted.codes,
-        fitted.names,
+        found.path.outputs(found.search.plain),
+        found.path.outputs(choice.index),
+        target_of(found.prepared),
+        found.codes,
+        found.names,
         score,
         as_seed(random_state),
     )
@@ -194,28 +192,30 @@ def fit_table(
         "data": data,
         "task": kind,
         "classes": [] if kind == "regression" else [str(c) for c in estimator.classes_],
-        "objective": prepared.objective.name,
-        "model": "linear" if not estimator.hidden else "mlp " + " ".join(map(str, estimator.hidden)),
-        "settings": _settings(estimator, found, n_rows),
+        "objective": winner.rows.objective.name,
+        "model": found.model_of(choice.index),
+        "plain_model": found.model_of(found.search.plain),
+        "settings": _settings(found, n_rows),
         "rule": rule,
         "outcome": estimator.selected_["outcome"],
         "headline": "",
-        "message": estimator.selected_["message"],
+        "message": said,
         "metric": score.name,
         "greater_is_better": score.greater_is_better,
         "environments": rows,
         "overall": overall,
         "worst": worst,
-        "path": path_points(fitted),
-        "curves": curves(fitted),
-        "inferred": inferred(fitted, aux, columns.aux_is_date),
+        "path": path_points(found),
+        "curves": curves(found),
+        "inferred": inferred(found, aux, columns.aux_is_date),
         "features": weights,
+        "features_kind": winner.features_kind,
         "losses": by_environment,
     }
     summary["headline"] = headline(summary)
     clock.lap("comparing")
     summary["seconds"] = {**clock.laps, "all": clock.total()}
-    _stage(bar, "done", 0.0)
+    stage(bar, "done", 0.0)
     return Answer(Pipeline([*pre.steps, ("model", estimator)]), summary)
 
 
@@ -270,85 +270,67 @@ def _target(y: pd.Series) -> Any:
     return y.to_numpy() if is_numeric_dtype(y.dtype) else y.to_numpy(dtype=str)
 
 
-def _refuse_readers_of_aux(prepared: Prepared) -> None:
-    if prepared.objective.reads_aux or prepared.objective.procedure is not None:
-        raise ValueError(
-            f"objective {prepared.objective.name!r} keeps more than a predictor of the features: it cannot be compared "
-            "on held-out rows here. Use 'minimax-tv-l1' or 'irm-tv-l1', or the class InvariantClassifierCV in Python."
+def _contenders(
+    model: str,
+    kind: str,
+    numbers: Sequence[Any],
+    how: Mapping[str, Any],
+    steps: int,
+    rounds: int,
+    notes: list[str],
+) -> list[Contender[Any]]:
+    """The kinds of models that are asked for, of "auto" those that can minimise the objective; the simplest first."""
+    if model == "trees":
+        return [Trees(kind, numbers, rounds=rounds, how=how)]
+    networks = Networks(model, kind, numbers, steps=steps, how=how)
+    adaptive = any(isinstance(weight, str) for weight in how["penalty_weights"] or ())  # which follows a network
+    if model != "auto" or adaptive or not suits_trees(networks.everything.objective):
+        return [networks]
+    try:
+        lightgbm()
+    except ImportError as error:
+        notes.append(f"trees are not compared: {error}")
+        return [networks]
+    return [networks, Trees(kind, numbers, rounds=rounds, how=how)]
+
+
+def _about_rows(contender: Contender[Any], aux: Sequence[str], notes: list[str]) -> None:
+    """What of the rows is not used."""
+    if aux and contender.everything.objective.infers is None:
+        notes.append(f"aux ({', '.join(aux)}) is not used, since environments are given, and is no feature either")
+    if contender.rows is not contender.everything:
+        notes.append(
+            f"the path was compared on {len(contender.rows.task.train):,} rows, drawn at random from every "
+            "environment; the model is trained on all"
         )
 
 
-def _search(estimator: Any, prepared: Prepared, model: str, seed: int, bar: ProgressBar | None) -> Searched:
-    """The path, with the network that suits the rows."""
-    n_rows = len(prepared.task.train)
-    if model == "auto":
-        _stage(bar, "linear or network", 0.15)
-        estimator.hidden = _better_network(estimator, _some_rows(prepared, COMPARED_ROWS, seed), seed, bar)
-    estimator.batch_size = _batch_size(estimator.hidden, n_rows)
-    _stage(bar, "penalty path", 0.7)
-    found: Searched = estimator._searched(prepared, as_seed(seed), keep_states=True, progress=bar)
-    _stage(bar, "training on all rows", 0.1)
-    return found
+def _that_can_be_compared(contenders: list[Contender[Any]], bar: ProgressBar | None) -> list[Contender[Any]]:
+    """All of them where environments are given. Inferred ones are each model's own, and their risks mean different
+    things: then one of them, which plain risk minimisation suits best; a simpler one where they are alike."""
+    if len(contenders) == 1 or not infers_held_out(contenders[0].rows.objective):
+        return contenders
+    best, lowest = contenders[0], contenders[0].plain_risk(bar, 0.1)
+    for other in contenders[1:]:
+        risk = other.plain_risk(bar, 0.1)
+        if risk < ALIKE * lowest:
+            best, lowest = other, risk
+    return [best]
 
 
-def _batch_size(hidden: Sequence[int], n_rows: int) -> int | str:
-    return BATCH if n_rows > (MANY_ROWS if hidden else VERY_MANY_ROWS) else "auto"
-
-
-def _some_rows(prepared: Prepared, most: int, seed: int) -> Prepared:
-    """At most so many rows, at random: of every environment its share, and no fewer than a thousand of its rows."""
-    rows = prepared.task.train
-    n = len(rows)
-    if n <= most:
-        return prepared
-    shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    codes = torch.zeros(n, dtype=torch.int64) if rows.environment is None else rows.environment
-    in_order = shuffled[torch.argsort(codes[shuffled], stable=True)]
-    sizes = torch.bincount(codes).tolist()
-    wanted = [min(size, max(1000, round(size * most / n))) for size in sizes]
-    parts = torch.split(in_order, sizes)
-    index = torch.cat([part[:count] for part, count in zip(parts, wanted, strict=True)]).sort().values
-    return replace(prepared, task=replace(prepared.task, train=rows.take(index)))
-
-
-def _better_network(estimator: Any, prepared: Prepared, seed: int, bar: ProgressBar | None) -> tuple[int, ...]:
-    """Hidden layers with which plain risk minimisation predicts held-out rows better; linear where they are alike.
-
-    The choice rests on rows of the training environments alone, as that of l2 does: it is made before any penalty.
-    """
-    task = replace(prepared.task, test=None)
-    lowest = {}
-    for hidden in ((), HIDDEN):
-        risks = search(
-            task,
-            "erm",
-            [{"l2": value} for value in (0.0, 3e-3)],
-            rule="iid",
-            n_folds=2,
-            seed=as_seed(seed),
-            by_class=True,
-            steps=estimator.max_steps,
-            hidden=hidden,
-            learning_rate=estimator.learning_rate,
-            batch_size=_batch_size(hidden, len(task.train)),
-            progress=bar,
-        ).records.pooled()
-        lowest[hidden] = float(risks.overall.nan_to_num(np.inf).min())
-    return HIDDEN if lowest[HIDDEN] < 0.99 * lowest[()] else ()
-
-
-def _settings(estimator: Any, found: Searched, n_rows: int) -> dict[str, Any]:
-    chosen = {k: v for k, v in estimator.selected_.items() if k not in ("figures", "message", "outcome", "rule")}
+def _settings(found: Found, n_rows: int) -> dict[str, Any]:
+    winner, _ = found.chosen
+    selected = winner.estimator.selected_
+    chosen = {k: v for k, v in selected.items() if k not in ("figures", "message", "outcome", "rule")}
+    several = {"models compared": [contender.kind for contender in found.contenders]} if len(found.paths) > 1 else {}
     return {
-        "folds": estimator.cv,
-        "steps": estimator.max_steps,
-        "learning_rate": estimator.learning_rate,
-        "batch_size": estimator.batch_size,
-        "random_state": estimator.random_state,
+        **several,
+        **winner.settings(),
+        "random_state": found.random_state,
         "rows": n_rows,
-        "candidates": len(found.candidates),
+        "candidates": len(found.search.candidates),
         "chosen": {k: _plain(v) for k, v in chosen.items()},
-        "figures": {k: _plain(v) for k, v in found.choice.figures.items()},
+        "figures": {k: _plain(v) for k, v in found.search.choice.figures.items()},
     }
 
 
@@ -360,13 +342,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (np.floating, float)):
         return float(value) if np.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _is_verdict(warning: str, estimator: Any) -> bool:
-    """The rule's own message comes as a warning, too, where it is bad news."""
-    return str(estimator.selected_["message"]) in warning
-
-
-def _stage(bar: ProgressBar | None, name: str, share: float) -> None:
-    if bar is not None:
-        bar.stage(name, share)

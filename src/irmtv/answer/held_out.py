@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from irmtv.answer.summary import EnvironmentRow, Estimate
+from irmtv.boosting.estimators import Ready
 from irmtv.core.messages import did_you_mean
 from irmtv.estimators.base import Prepared
 from irmtv.estimators.predictor import keep
+from irmtv.estimators.scaling import Scaler
 from irmtv.metrics import METRICS
 from irmtv.search import Searched
 
@@ -77,17 +80,28 @@ def held_out_outputs(found: Searched, index: int, prepared: Prepared) -> Floats:
             outputs = np.empty((len(found.fold), *found_here.shape[1:]))
         outputs[(found.fold == f).numpy()] = found_here
     assert outputs is not None
-    if prepared.y is not None:
-        outputs = outputs * prepared.y.scale[0] + prepared.y.mean[0]
-    return outputs
+    return in_units_of_y(outputs, prepared.y)
 
 
-def target_of(prepared: Prepared) -> npt.NDArray[Any]:
+def in_units_of_y(outputs: Floats, y: Scaler | None) -> Floats:
+    """From those of training, where numbers are standardised."""
+    return outputs if y is None else np.asarray(outputs * y.scale[0] + y.mean[0])
+
+
+def in_units_of_training(outputs: Floats, y: Scaler | None) -> Floats:
+    """And back."""
+    return outputs if y is None else np.asarray((outputs - y.mean[0]) / y.scale[0])
+
+
+def as_outputs(y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    """Targets beside outputs: numbers in their precision, codes of classes as they are."""
+    return y.to(f.dtype) if y.is_floating_point() else y
+
+
+def target_of(prepared: Prepared | Ready) -> npt.NDArray[Any]:
     """y of the training rows, as metrics want it: 0/1, codes of classes, or numbers in the user's units."""
     y = prepared.task.train.y.numpy()
-    if prepared.y is None:
-        return y
-    return np.asarray(y.astype(np.float64) * prepared.y.scale[0] + prepared.y.mean[0])
+    return y if prepared.y is None else in_units_of_y(y.astype(np.float64), prepared.y)
 
 
 def compare(

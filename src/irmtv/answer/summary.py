@@ -6,9 +6,11 @@ without the rows.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
+# coefficient x standard deviation; rise of the risk when a feature is shuffled; gain of the splits of trees
+FeaturesKind = Literal["coefficients", "shuffling", "gain"]
 
 
 class Estimate(TypedDict):
@@ -33,18 +35,19 @@ class PathPoint(TypedDict):
     """One penalty weight, at its best step: the lowest held-out risk, of what passes where anything does."""
 
     penalty_weight: float
-    label: str  # the weight, or what else tells it from others ("adaptive", "1e+03, l2 0.003")
-    step: int
+    label: str  # the weight, or what else tells it from others ("trees 12: 100", "1e+03, l2 0.003")
+    step: int  # of trees: round
     risk: float | None  # held-out risk over all rows
     worst: float | None  # in the worst environment
     variation: float | None  # mean absolute slope over the environments: the total variation that TV-l1 squares
     p: float | None  # of the test of invariance; None where another rule chose
     passes: bool | None
     chosen: bool
+    model: NotRequired[str]  # as in the summary; its first word is the kind; older files do not say
 
 
 class Curves(TypedDict):
-    """Training of the final model: the risk of every environment over the steps."""
+    """Training of the final model: the risk of every environment over the steps, of trees over the rounds."""
 
     steps: list[int]
     environments: list[str]
@@ -64,7 +67,7 @@ class Inferred(TypedDict):
 class Feature(TypedDict):
     """What a feature weighs, as a share of the sum of all absolute weights, signed for linear models.
 
-    A linear model: coefficient x standard deviation. Others: how much held-out risk rises when it is shuffled.
+    What weights are says `features_kind` of the summary. Plain risk minimisation is that of the same kind of model.
     """
 
     name: str
@@ -74,7 +77,7 @@ class Feature(TypedDict):
 
 
 class LossCurve(TypedDict):
-    """The loss as a function of the environment: held-out risks of three models of the same family."""
+    """The loss as a function of the environment: held-out risks of plain risk minimisation and two penalties."""
 
     model: str  # "ERM", "TV-l1", "TV-l2"
     penalty_weight: float | None
@@ -106,7 +109,8 @@ class FitSummary(TypedDict):
     task: Literal["binary", "multiclass", "regression"]
     classes: list[str]  # empty for regression
     objective: str
-    model: str  # "linear", "mlp 32"
+    model: str  # "linear", "mlp 32", "trees 12" (leaves)
+    plain_model: NotRequired[str]  # that of plain risk minimisation in the tables; older files: the same
     settings: dict[str, Any]
     rule: str
     outcome: Outcome | None  # None where another rule than "invariance" chose
@@ -121,4 +125,5 @@ class FitSummary(TypedDict):
     curves: Curves | None
     inferred: Inferred | None
     features: list[Feature]
+    features_kind: NotRequired[FeaturesKind]  # older files: coefficients of linear models, else shuffling
     losses: list[LossCurve]

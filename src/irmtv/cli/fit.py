@@ -39,14 +39,17 @@ def fit(
     environment: Environment = None,
     aux: Aux = None,
     objective: Annotated[str, typer.Option(help="auto, or a name of irmtv list.")] = "auto",
-    model: Annotated[str, typer.Option(help="linear, mlp (a network), or auto: which predicts better.")] = "auto",
+    model: Annotated[
+        str, typer.Option(help="linear, mlp (a network), trees (boosted), or auto: the rule chooses among them.")
+    ] = "auto",
     task: TaskKind = None,
     rule: Annotated[str, typer.Option(help="invariance, iid, worst-env or leave-one-env-out.")] = "invariance",
     penalty_weights: Annotated[
         str | None, typer.Option(help="The path, such as 10,100,1000; 0 is always in it.")
     ] = None,
     folds: Annotated[int, typer.Option(help="Every row is held out once, in so many folds.")] = 3,
-    steps: Annotated[int, typer.Option(help="Steps of training.")] = 1000,
+    steps: Annotated[int, typer.Option(help="Steps of training, for linear and mlp.")] = 1000,
+    rounds: Annotated[int, typer.Option(help="Rounds of boosting, for trees.")] = 100,
     metric: Annotated[str | None, typer.Option(help="accuracy or log_loss; rmse, mae or mse.")] = None,
     min_rows: Annotated[int, typer.Option(help="Environments with fewer rows are pooled into one.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the folds and the models.")] = 0,
@@ -91,6 +94,7 @@ def fit(
                 penalty_weights=weights,
                 folds=folds,
                 steps=steps,
+                rounds=rounds,
                 metric=metric,
                 min_rows=min_rows,
                 random_state=seed,
@@ -143,8 +147,17 @@ def show(summary: FitSummary) -> None:
     Console(highlight=False).print(shown)
     for text in summary["data"]["notes"]:
         note(f"note: {text}")
+    say(f"model: {chosen_model(summary)}")
     say(summary["headline"])
     say(f"({summary['message']})")
+
+
+def chosen_model(summary: FitSummary) -> str:
+    """What was chosen, and of which kind plain risk minimisation is, where that is another."""
+    model, plain = summary["model"], summary.get("plain_model", summary["model"])
+    point = next((point for point in summary["path"] if point["chosen"]), None)
+    weight = "" if point is None else f", penalty weight {point['penalty_weight']:g}"
+    return f"{model}{weight}" + ("" if plain == model else f"; plain (ERM): {plain}")
 
 
 def _worst_first(summary: FitSummary) -> list[EnvironmentRow]:

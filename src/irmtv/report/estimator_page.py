@@ -11,8 +11,9 @@ from sklearn.pipeline import Pipeline
 from irmtv._version import __version__
 from irmtv.answer.summary import Curves, PathPoint
 from irmtv.report.drawing import known
+from irmtv.report.feature_figures import MOST_FEATURES
 from irmtv.report.model import OUTCOMES, plain_value
-from irmtv.report.model_figures import MOST_FEATURES, curves_figure, path_figure
+from irmtv.report.model_figures import curves_figure, path_figure
 from irmtv.report.numbers import decimal, probability, several, short
 from irmtv.report.page import Badge, Block, Chapter, Content, Headline, Section, table, text
 

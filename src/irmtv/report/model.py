@@ -7,19 +7,17 @@ from typing import Any, TypeGuard
 
 from irmtv.answer.summary import FitSummary, Outcome
 from irmtv.report.drawing import known
+from irmtv.report.feature_figures import NOTES, feature_blocks, features_kind
 from irmtv.report.inferred_figures import inferred_figure
 from irmtv.report.model_figures import (
-    MOST_FEATURES,
     by_quality,
     curves_figure,
     environments_figure,
     erm_is_kept,
-    features_figure,
     losses_figure,
     path_figure,
-    size,
 )
-from irmtv.report.numbers import MetricFormat, decimal, probability, several, short
+from irmtv.report.numbers import MetricFormat, decimal, probability, several
 from irmtv.report.page import Badge, Block, Chapter, Content, Headline, Number, Section, code, table, text
 from irmtv.report.text_table import NO_VALUE
 
@@ -124,11 +122,17 @@ def _facts(summary: FitSummary) -> list[tuple[str, str]]:
         ("target", f"{data['target']}, {task}"),
         ("environment", f"{where}; {several(len(summary['environments']), 'environment')}"),
         ("aux", ", ".join(data["aux"])),
-        ("model", f"{summary['model']}, {summary['objective']}, chosen by {summary['rule']}"),
+        ("model", f"{summary['model']}, {summary['objective']}, chosen by {summary['rule']}{_plain_model(summary)}"),
         ("metric", f"{summary['metric']}, {better}; on held-out rows"),
         ("made", f"{summary['created'].replace('T', ' ')[:16]}, in {summary['seconds'].get('all', 0.0):.1f} s"),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _plain_model(summary: FitSummary) -> str:
+    """Of which kind plain risk minimisation is, where it is another."""
+    plain = summary.get("plain_model", summary["model"])
+    return "" if plain == summary["model"] else f"; ERM is {plain}"
 
 
 # --- the answer in numbers ----------------------------------------------------------------------------------
@@ -149,7 +153,8 @@ def _answer(summary: FitSummary) -> list[Section]:
         blocks = [losses_figure(curves, names), table(columns, spans, [False, *[True] * 5])]
         sections.append(_section("losses", "The loss as a function of the environment", "held-out rows", blocks))
     if summary["features"]:
-        sections.append(_features(summary))
+        note = NOTES[features_kind(summary)]
+        sections.append(_section("features", "Which features it looks at", note, feature_blocks(summary)))
     return sections
 
 
@@ -181,44 +186,6 @@ def _worst_name(summary: FitSummary) -> str:
     return f"worst: {name}" if name in [row["name"] for row in summary["environments"]] else "worst environment"
 
 
-def _features(summary: FitSummary) -> Section:
-    features = sorted(summary["features"], key=size, reverse=True)
-    linear = summary["model"].startswith("linear")
-    blocks = [features_figure(features, linear)] if any(size(f) > 0 for f in features) else []
-    told = [f for f in features if f["invariant"] is not None]
-    if told:
-        shares = {}
-        for key in ("erm", "chosen"):
-            total = sum(abs(f[key] or 0.0) for f in told)
-            of_invariant = sum(abs(f[key] or 0.0) for f in told if f["invariant"])
-            shares[key] = of_invariant / total if total else None
-        blocks.append(
-            text(
-                f"Which features are invariant is known here. They have {short(shares['erm'], 100, ' %')} of the "
-                f"weight under ERM and {short(shares['chosen'], 100, ' %')} in the chosen model."
-            )
-        )
-    columns = ["feature", "ERM, %", "chosen, %", "change of size", *(["known to be"] if told else [])]
-    rows = []
-    shown = MOST_FEATURES if len(features) > MOST_FEATURES + 1 else len(features)
-    for f in features[:shown]:
-        change = None if f["erm"] is None or f["chosen"] is None else abs(f["chosen"]) - abs(f["erm"])
-        kind = NO_VALUE if f["invariant"] is None else "invariant" if f["invariant"] else "spurious"
-        rows.append([f["name"], _share(f["erm"]), _share(f["chosen"]), _share(change, "+"), *([kind] if told else [])])
-    blocks.append(table(columns, rows, [False, True, True, True, *([False] if told else [])]))
-    if len(features) > shown:
-        blocks.append(text(f"The {MOST_FEATURES} largest of {len(features):,}. The CSV of the figure has all of them."))
-    note = "linear model: coefficients" if linear else "permutation importance on held-out rows"
-    return _section("features", "Which features it looks at", note, blocks)
-
-
-def _share(value: float | None, sign: str = "") -> str:
-    if value is None:
-        return NO_VALUE
-    text = format(100 * value, f"{sign}.1f").replace("-", "−")
-    return "0.0" if text.strip("+−") == "0.0" else text
-
-
 # --- how it was found ---------------------------------------------------------------------------------------
 
 
@@ -233,13 +200,21 @@ def _found(summary: FitSummary) -> list[Section]:
         sections.append(_section("inferred", "The environments that were found", note, [inferred_figure(inferred)]))
     curves = summary["curves"]
     if curves is not None and curves["steps"] and any(known(row) for row in curves["risk"]):
-        sections.append(_section("training", "Training", "the final model, on all rows", [curves_figure(curves)]))
+        sections.append(
+            _section(
+                "training",
+                "Training",
+                "the final model, on all rows",
+                [curves_figure(curves, _rhythm(summary["model"]))],
+            )
+        )
     return sections
 
 
 def _path(summary: FitSummary) -> Section:
     path = summary["path"]
-    blocks: list[Block] = [path_figure(path)] if known([p["risk"] for p in path]) else []
+    rhythm = " or ".join(dict.fromkeys(_rhythm(p.get("model", summary["model"])) for p in path))
+    blocks: list[Block] = [path_figure(path, rhythm)] if known([p["risk"] for p in path]) else []
     rows = [
         [
             p["label"],
@@ -253,11 +228,15 @@ def _path(summary: FitSummary) -> Section:
         ]
         for p in path
     ]
-    columns = ["penalty weight λ", "step", "risk", "worst environment", "total variation", "p", "invariant", "choice"]
+    columns = ["penalty weight λ", rhythm, "risk", "worst environment", "total variation", "p", "invariant", "choice"]
     numeric = [True] * 6 + [False] * 2
     marks = ["good" if p["chosen"] else "plain" for p in path]
     blocks.append(table(columns, rows, numeric, marks))  # type: ignore[arg-type]  # marks are words of Kind
     return _section("path", "The path of penalty weights", f"held-out rows, rule {summary['rule']}", blocks)
+
+
+def _rhythm(model: str) -> str:
+    return "round" if model.startswith("trees") else "step"
 
 
 # --- data and settings ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from irmtv.answer.summary import Curves, EnvironmentRow, Feature, FitSummary, LossCurve, PathPoint
+from irmtv.answer.summary import Curves, EnvironmentRow, FitSummary, LossCurve, PathPoint
 from irmtv.report.drawing import (
     CHOSEN,
     GREEN,
@@ -32,7 +32,7 @@ from irmtv.report.drawing import (
     plain_axes,
     room,
 )
-from irmtv.report.figure_data import FigureData, Value
+from irmtv.report.figure_data import Value
 from irmtv.report.numbers import MetricFormat, several, short
 from irmtv.report.page import Block, figure
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ENVIRONMENTS = 24  # drawn; the worst and the best of more
-MOST_FEATURES = 25
 MOST_LINES = 7  # of training, each with a colour, a dash and a name
 MODELS = {"ERM": PLAIN, "TV-l1": CHOSEN, "TV-l2": STYLES[2]}
 
@@ -144,9 +143,16 @@ def _draw_differences(ax: Axes, place: Floats, rows: Sequence[EnvironmentRow], o
 # --- the path of penalty weights --------------------------------------------------------------------------
 
 
-def path_figure(path: Sequence[PathPoint]) -> Block:
-    """Risk, variation and the test of invariance over the penalty weights, the choice marked."""
+def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> Block:
+    """Risk, variation and the test of invariance over the penalty weights, the choice marked.
+
+    Several kinds of models stand one after the other, with a gap between.
+    """
+    kinds = [p.get("model", "").partition(" ")[0] for p in path]
+    starts = [i for i in range(1, len(path)) if kinds[i] != kinds[i - 1]]
     x = np.arange(len(path), dtype=np.float64)
+    for start in starts:
+        x[start:] += 0.8
     risks = {"over all rows": [p["risk"] for p in path], "in the worst environment": [p["worst"] for p in path]}
     panels = ["risk", *(["variation"] if known([p["variation"] for p in path]) else [])]
     panels += ["p"] if known([p["p"] for p in path]) else []
@@ -154,22 +160,25 @@ def path_figure(path: Sequence[PathPoint]) -> Block:
     axes = dict(zip(panels, made.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True))
     handles, names = [], []
     for (name, values), style in zip(risks.items(), (CHOSEN, STYLES[1]), strict=True):
-        (line,) = axes["risk"].plot(x, floats(values), color=style.colour, ls=style.dash, marker=style.marker, ms=5)
+        for part in np.split(np.arange(len(path)), starts):
+            (line,) = axes["risk"].plot(
+                x[part], floats(values)[part], color=style.colour, ls=style.dash, marker=style.marker, ms=5
+            )
         handles.append(line)
         names.append(f"risk {name}")
     plain_axes(axes["risk"], "Held-out risk", grid="y")
     if "variation" in axes:
-        axes["variation"].plot(
-            x, floats([p["variation"] for p in path]), color=GREEN, marker="D", ms=4.5, ls=STYLES[2].dash
-        )
+        variation = floats([p["variation"] for p in path])
+        for part in np.split(np.arange(len(path)), starts):
+            axes["variation"].plot(x[part], variation[part], color=GREEN, marker="D", ms=4.5, ls=STYLES[2].dash)
         plain_axes(axes["variation"], "Total variation: mean |slope| over the environments", grid="y")
-        axes["variation"].set_ylim(0, 1.12 * max(np.nanmax(floats([p["variation"] for p in path])), 1e-12))
+        axes["variation"].set_ylim(0, 1.12 * max(np.nanmax(variation), 1e-12))
     if "p" in axes:
-        _draw_p(axes["p"], x, path)
+        _draw_p(axes["p"], x, path, starts)
     for ax in axes.values():
         for i, point in enumerate(path):
             if point["chosen"]:
-                band = ax.axvspan(i - 0.35, i + 0.35, color=TINT, lw=0, zorder=0)
+                band = ax.axvspan(x[i] - 0.35, x[i] + 0.35, color=TINT, lw=0, zorder=0)
                 if ax is axes["risk"]:
                     handles.append(band)
                     names.append("chosen")
@@ -180,8 +189,8 @@ def path_figure(path: Sequence[PathPoint]) -> Block:
         last.tick_params(axis="x", rotation=40)
         for tick in last.get_xticklabels():
             tick.set_horizontalalignment("right")
-    last.set_xlim(-0.6, len(path) - 0.4)
-    last.set_xlabel("penalty weight λ", fontsize=9, color=SOFT)
+    last.set_xlim(-0.6, (x[-1] if len(x) else -1) + 0.6)
+    last.set_xlabel("kind of model: penalty weight λ" if starts else "penalty weight λ", fontsize=9, color=SOFT)
     legend(made, handles, names, columns=3)
     chosen = next((p for p in path if p["chosen"]), None)
     passed = [p for p in path if p["passes"]]
@@ -192,10 +201,10 @@ def path_figure(path: Sequence[PathPoint]) -> Block:
         alt += f"{short(chosen['worst'])} in the worst environment. "
     if any(p["passes"] is not None for p in path):
         alt += f"{len(passed)} of {len(path)} pass the test."
-    text = "Each weight at its best step. A model that is invariant has slope 0 in every environment. "
+    text = f"Each weight at its best {rhythm}. A model that is invariant has slope 0 in every environment. "
     if any(p["passes"] is not None for p in path):
         text += "Filled points pass the test of invariance, hollow crosses do not."
-    columns = ["penalty weight", "label", "step", "risk", "worst", "variation", "p", "passes", "chosen"]
+    columns = ["penalty weight", "label", rhythm, "risk", "worst", "variation", "p", "passes", "chosen"]
     rows: list[list[Value]] = [
         [
             p["penalty_weight"],
@@ -213,10 +222,11 @@ def path_figure(path: Sequence[PathPoint]) -> Block:
     return figure(made, alt.strip(), name="penalty-path", data={"columns": columns, "rows": rows}, text=text.strip())
 
 
-def _draw_p(ax: Axes, x: Floats, path: Sequence[PathPoint]) -> None:
+def _draw_p(ax: Axes, x: Floats, path: Sequence[PathPoint], starts: Sequence[int]) -> None:
     """On a logarithmic axis: what fails is often far below any level. What is 0 stands on the floor."""
     p = np.clip(floats([point["p"] for point in path]), 1e-6, 1.0)
-    ax.plot(x, p, color=SOFT, lw=1.0, zorder=2)
+    for part in np.split(np.arange(len(path)), starts):
+        ax.plot(x[part], p[part], color=SOFT, lw=1.0, zorder=2)
     for i, point in enumerate(path):
         if np.isfinite(p[i]):
             passes = point["passes"]
@@ -236,8 +246,8 @@ def _draw_p(ax: Axes, x: Floats, path: Sequence[PathPoint]) -> None:
 # --- training ---------------------------------------------------------------------------------------------
 
 
-def curves_figure(curves: Curves) -> Block:
-    """The risk of every environment over the steps; of many, the highest at the end are named."""
+def curves_figure(curves: Curves, rhythm: str = "step") -> Block:
+    """The risk of every environment over the steps (of trees: rounds); of many, the highest at the end are named."""
     steps = np.asarray(curves["steps"], dtype=np.float64)
     risk = np.array([floats(row) for row in curves["risk"]]).reshape(len(curves["environments"]), len(steps))
     final = np.array([_last(row) for row in risk])
@@ -265,20 +275,20 @@ def curves_figure(curves: Curves) -> Block:
         )  # fmt: skip
         handles.append(line)
         names.append(label(curves["environments"][e], 22))
-    plain_axes(ax, x="step", y="risk of the training rows", grid="y")
+    plain_axes(ax, x=rhythm, y="risk of the training rows", grid="y")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     legend(made, handles, names, columns=3)
     ends = (
         f"It ends between {short(np.nanmin(final))} and {short(np.nanmax(final))}." if np.isfinite(final).any() else ""
     )
-    length = several(int(steps[-1]) if len(steps) else 0, "step")
+    length = several(int(steps[-1]) if len(steps) else 0, rhythm)
     alt = f"Lines: the risk in {several(len(order), 'environment')} over {length}, of the final model. {ends}"
     text = "The final model while it was trained on all rows."
     if len(order) > len(named):
         text += " Named are the environments with the highest risk at the end."
     rows: list[list[Value]] = [[int(step), *(_plain(v) for v in risk[:, i])] for i, step in enumerate(curves["steps"])]
     return figure(
-        made, alt.strip(), name="training", data={"columns": ["step", *curves["environments"]], "rows": rows}, text=text
+        made, alt.strip(), name="training", data={"columns": [rhythm, *curves["environments"]], "rows": rows}, text=text
     )
 
 
@@ -289,76 +299,6 @@ def _last(row: Floats) -> float:
 
 def _plain(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-# --- features ---------------------------------------------------------------------------------------------
-
-
-def size(feature: Feature) -> float:
-    """The larger of its two weights, without sign."""
-    return max(abs(feature["erm"] or 0.0), abs(feature["chosen"] or 0.0))
-
-
-def features_figure(features: Sequence[Feature], linear: bool) -> Block:
-    """Bars of the largest weights, ERM beside the chosen model, and the rest as one."""
-    ordered = sorted(features, key=size, reverse=True)
-    most = MOST_FEATURES if len(ordered) > MOST_FEATURES + 1 else len(ordered)  # a rest of one is no rest
-    first, rest = list(ordered[:most]), ordered[most:]
-    told = any(f["invariant"] is not None for f in features)
-    if told:
-        first.sort(key=lambda f: {True: 0, False: 1, None: 2}[f["invariant"]])
-    names = [label(f["name"], 20) + _kind(f["invariant"]) for f in first]
-    values = {key: [f[key] for f in first] for key in ("erm", "chosen")}
-    if rest:
-        names.append(f"{len(rest):,} others, sum")
-        for key in values:
-            values[key].append(sum(abs(f[key] or 0.0) for f in rest))  # type: ignore[literal-required]  # "erm" or "chosen"
-    place = -np.arange(len(names), dtype=np.float64)
-    kinds = [f["invariant"] for f in first]
-    for i in range(1, len(first)):  # a gap between invariant and spurious
-        if kinds[i] != kinds[i - 1]:
-            place[i:] -= 0.6
-    if rest:
-        place[-1] -= 0.4
-    made = new_figure(1.0 + 0.3 * (place[0] - place[-1] + 1))
-    ax = made.subplots()
-    handles = [
-        ax.barh(place + offset, 100 * np.nan_to_num(floats(values[key])), 0.36, color=style.colour, hatch=style.hatch,
-                edgecolor="#ffffff", linewidth=0.0)
-        for key, style, offset in (("erm", PLAIN, 0.19), ("chosen", CHOSEN, -0.19))
-    ]  # fmt: skip
-    plain_axes(
-        ax,
-        x="share of all absolute weights, in %" if linear else "share of the rise in risk when shuffled, in %",
-        grid="x",
-    )
-    ax.axvline(0, color=SOFT, lw=0.8)
-    ax.set_yticks(place, names)
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(place[-1] - 0.6, place[0] + 0.6)
-    legend(made, handles, ["ERM", "chosen"])
-    largest = [max(features, key=lambda f: abs(f[key] or 0.0)) for key in ("erm", "chosen")]
-    alt = (
-        f"Bars: the weight of {several(len(first), 'feature')} under ERM and in the chosen model. Most under ERM: "
-        f"{largest[0]['name']} ({short(largest[0]['erm'], 100, ' %')}); in the chosen model: "
-        f"{largest[1]['name']} ({short(largest[1]['chosen'], 100, ' %')})."
-    )
-    text = (
-        "Coefficient times standard deviation, as a share of the sum over all features, with its sign."
-        if linear
-        else "How much the held-out risk rises when a column is shuffled, as a share of the sum over all features."
-    )
-    if rest:
-        text += f" The {MOST_FEATURES} largest of {len(features):,}; the others are summed, without sign."
-    data: FigureData = {
-        "columns": ["feature", "ERM", "chosen", "invariant"],
-        "rows": [[f["name"], f["erm"], f["chosen"], f["invariant"]] for f in ordered],
-    }
-    return figure(made, alt, name="features", data=data, text=text)
-
-
-def _kind(invariant: bool | None) -> str:
-    return "" if invariant is None else (" · invariant" if invariant else " · spurious")
 
 
 # --- the loss as a function of the environment --------------------------------------------------------------

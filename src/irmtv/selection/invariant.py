@@ -354,7 +354,7 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float, ma
         if f["p_own"] > OWN_MODELS_ARE_WORSE:
             return text + (
                 "So nothing shows that they differ in what predicts rather than in noise or base rate. The models of "
-                "their own are all worse, having fewer rows: a smaller network, or more rows, would test this harder."
+                "their own are all worse, having fewer rows: a smaller model, or more rows, would test this harder."
             )
         return text + "They seem to differ in noise or base rate, not in what predicts."
     if outcome == "erm-invariant":
