@@ -46,7 +46,8 @@ def adult(method: str, split: int) -> tuple[Found, str]:
     if method == "LightGBM":
         levels = {c: x[c].astype("category").dtype for c in x.columns if x[c].dtype.kind not in "if"}
         plain = lightgbm.LGBMClassifier(n_jobs=1, verbosity=-1).fit(x.astype(levels), y)
-        predicted = plain.predict(tables.X_test.astype(levels))
+        known = {c: tables.X_test[c].where(tables.X_test[c].isin(kind.categories)) for c, kind in levels.items()}
+        predicted = plain.predict(tables.X_test.assign(**known).astype(levels))
     else:
         model = InvariantBoostingClassifierCV(METHODS[method], n_jobs=1, random_state=0)
         model.fit(x, y, environment=tables.environment_train.to_numpy())
