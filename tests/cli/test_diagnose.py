@@ -17,13 +17,15 @@ import pandas as pd
 import pytest
 
 from answer.tables import spurious_table
-from irmtv.diagnose import diagnosis
+from irmtv.diagnose import diagnosis, network_model, tree_model
 from irmtv.diagnose import found as found_module
 from irmtv.diagnose import informative as informative_module
+from irmtv.diagnose.plain_model import KINDS, simplest
 from irmtv.progress import ProgressBar
 
 DATA = os.environ.get("IRMTV_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="IRMTV_DATA is not set: no real data")
+LINEAR = ("--model", "linear")
 QUESTIONS = (
     "How different are the environments?",
     "How does the loss of plain risk minimisation differ across them?",
@@ -49,7 +51,7 @@ def quick(monkeypatch):
 
 def test_the_answer_comes_first_and_every_question_has_one(command, table, tmp_path, quick):
     out = tmp_path / "diagnosis.html"
-    ended = command("diagnose", table, "--target", "sold", "-e", "site", "--aux", "day", "--out", out)
+    ended = command("diagnose", table, *LINEAR, "--target", "sold", "-e", "site", "--aux", "day", "--out", out)
     assert ended.code == 0, ended.err
     assert ended.out.startswith("There is a shift that hurts: in south ")
     places = [ended.out.index(question) for question in QUESTIONS]
@@ -62,8 +64,27 @@ def test_the_answer_comes_first_and_every_question_has_one(command, table, tmp_p
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data.csv", "diagnosis.html"]
 
 
+@pytest.mark.parametrize("model", ["mlp", "trees", "auto"])
+def test_other_models(command, table, tmp_path, monkeypatch, model):
+    pytest.importorskip("lightgbm")
+    monkeypatch.setattr(tree_model, "ROUNDS", 40)
+    monkeypatch.setattr(network_model, "STEPS", 100)
+    out = tmp_path / "d.html"
+    how = () if model == "auto" else ("--model", model)
+    ended = command("diagnose", table, *how, "--target", "sold", "-e", "site", "--out", out)
+    assert ended.code == 0, ended.err
+    told = re.search(r"note: model (\w+), by the held-out loss \(linear (\S+), mlp (\S+), trees (\S+);", ended.err)
+    assert (told is not None) == (model == "auto")
+    chosen = model if told is None else told[1]
+    assert told is None or chosen == simplest(dict(zip(KINDS, map(float, told.groups()[1:]), strict=True)))
+    assert ended.out.startswith("There is a shift that hurts: in south ")
+    assert f"plain risk minimisation ({KINDS[chosen]})" in ended.out and KINDS[chosen] in out.read_text()
+    assert ("Weights are how far the outputs move" in ended.out) == (chosen != "linear")
+    assert "shortcut" in ended.out.splitlines()[2]
+
+
 def test_json_is_the_summary_and_nothing_else_on_standard_output(command, table):
-    ended = command("diagnose", table, "--target", "sold", "-e", "site", "--json")
+    ended = command("diagnose", table, *LINEAR, "--target", "sold", "-e", "site", "--json")
     summary = json.loads(ended.out)
     assert ended.code == 0 and summary["schema"] == 1 and summary["kind"] == "diagnosis"
     assert summary["command"].startswith("irmtv diagnose ") and summary["file"] == "data.csv"
@@ -82,6 +103,7 @@ def test_json_is_the_summary_and_nothing_else_on_standard_output(command, table)
         (["--target", "sold", "-e", "site", "--out", "data.csv"], 1, "--out must not be a file that is read"),
         (["--target", "sold", "-e", "site", "--max-rows", "-1"], 1, "--max-rows must be 0"),
         (["--target", "sold", "-e", "site", "--max-rows", "50"], 1, "--max-rows must be 0 (all rows) or at least 100"),
+        (["--target", "sold", "-e", "site", "--model", "tree"], 1, "Got 'tree'. Did you mean 'trees'?"),
         (["--target", "sold", "-e", "site", "--task", "clustering"], 1, "task must be one of"),
         ([], 2, "--target"),
     ],
@@ -104,7 +126,7 @@ def test_ctrl_c_ends_with_130_and_writes_nothing(command, table, tmp_path, monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(diagnosis, "feature_changes", stop)
-    ended = command("diagnose", table, "--target", "sold", "-e", "site", "--out", tmp_path / "x.html")
+    ended = command("diagnose", table, *LINEAR, "--target", "sold", "-e", "site", "--out", tmp_path / "x.html")
     assert (ended.code, ended.out) == (130, "")
     assert "stopped; nothing was written" in ended.err
     assert [p.name for p in tmp_path.iterdir()] == ["data.csv"]
@@ -116,7 +138,7 @@ def test_the_bar_moves_to_its_end(command, table, monkeypatch):
     monkeypatch.setattr(
         ProgressBar, "at", lambda self, share, name: seen.append((share, name)) or at(self, share, name)
     )
-    command("diagnose", table, "--target", "sold", "-e", "site", "--json")
+    command("diagnose", table, *LINEAR, "--target", "sold", "-e", "site", "--json")
     shares = [share for share, _ in seen]
     assert shares == sorted(shares) and shares[-1] == 1.0
     assert {"plain risk minimisation", "features", "splitting the loss"} <= {name for _, name in seen}
@@ -134,7 +156,7 @@ def test_help_loads_nothing_that_computes():
 def test_adult_raw(command, tmp_path):
     path = tmp_path / "adult.csv.gz"
     shutil.copyfile(Path(DATA) / "adult" / "adult.data.gz", path)
-    ended = command("diagnose", path, "--target", "Y", "-e", "sex", "--max-rows", "4000", "--json")
+    ended = command("diagnose", path, *LINEAR, "--target", "Y", "-e", "sex", "--max-rows", "4000", "--json")
     assert ended.code == 0, ended.err
     summary = json.loads(ended.out)
     assert summary["rows_in_file"] == 32_561 and summary["rows"] == 4000 and summary["task"] == "binary"
@@ -151,11 +173,11 @@ def test_king_county_raw_with_dates(command, tmp_path, quick):
     frame.assign(renovated=np.where(frame["yr_renovated"] > 0, "yes", "no")).to_parquet(path)
     out = tmp_path / "d.html"
     how = ("--target", "price", "-e", "renovated", "--aux", "lat,long", "--max-rows", "3000", "--out", out)
-    ended = command("diagnose", path, *how)
+    ended = command("diagnose", path, *LINEAR, *how)
     assert ended.code == 0, ended.err
     assert "lat" in ended.out and "note: A random sample of 3,000 of the 21,613 rows" in ended.err
     assert out.read_text().count("<svg") == 5
-    by_date = command("diagnose", path, "--target", "price", "--aux", "date", "--max-rows", "2000", "--json")
+    by_date = command("diagnose", path, *LINEAR, "--target", "price", "--aux", "date", "--max-rows", "2000", "--json")
     found = json.loads(by_date.out)["found"]
     assert found["is_date"] == [True] and 2014.3 < found["centres"][0][0] < 2015.5
 

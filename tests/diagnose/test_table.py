@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import irmtv.diagnose
 from irmtv.datasets import make_control, make_simulation
-from irmtv.diagnose import diagnose, diagnose_table
 from irmtv.diagnose import found as found_module
 from irmtv.diagnose import informative as informative_module
 from irmtv.diagnose.rows import read_rows
 
+# test_models.py has the others
+diagnose = partial(irmtv.diagnose.diagnose, model="linear")
+diagnose_table = partial(irmtv.diagnose.diagnose_table, model="linear")
 TASKS = ("binary", "multiclass", "regression")
 
 

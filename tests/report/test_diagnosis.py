@@ -16,7 +16,7 @@ from irmtv.report.page import page
 @pytest.fixture(scope="module")
 def summary():
     rows = make_simulation(600, p_s=(0.999, 0.6), random_state=0).train
-    made = diagnose(rows.x.numpy(), rows.y.numpy(), rows.environment.numpy(), rows.aux.numpy()).summary
+    made = diagnose(rows.x.numpy(), rows.y.numpy(), rows.environment.numpy(), rows.aux.numpy(), model="linear").summary
     return json.loads(json.dumps(made, allow_nan=False))
 
 

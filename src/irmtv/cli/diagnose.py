@@ -35,6 +35,9 @@ def diagnose(
     aux: Annotated[
         list[str] | None, typer.Option(help="Columns (a,b) of numbers or dates that environments are looked for in.")
     ] = None,
+    model: Annotated[
+        str, typer.Option(help="linear, mlp (a network), trees, or auto: which predicts better.")
+    ] = "auto",
     task: TaskKind = None,
     max_rows: Annotated[int, typer.Option(help="Look at a random sample of so many rows; 0 for all.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the folds, the sample and the permutations.")] = 0,
@@ -69,6 +72,7 @@ def diagnose(
                 target,
                 column_names(environment, columns),
                 column_names(aux, columns),
+                model=model,
                 task=task,
                 random_state=seed,
                 max_rows=max_rows or None,
@@ -103,6 +107,8 @@ def show(found: Diagnosis) -> None:
         note(f"note: {text}")
     for sentence in found.headline:
         say(sentence)
+    if (chosen := _chosen(found)) is not None:
+        note(chosen)
 
     def title(text: str) -> None:
         console.print(f"\n[bold]{escape(text)}[/bold]")
@@ -117,6 +123,8 @@ def show(found: Diagnosis) -> None:
     if found.features is not None:
         title("Which features' relation to the target changes?")
         say(found.features.said)
+        if found.features.model != "linear":
+            say("Weights are how far the outputs move when a feature is shuffled.")
         console.print(_features(found))
     if found.found is not None:
         title("What environments are found in aux, and where?")
@@ -132,6 +140,17 @@ def show(found: Diagnosis) -> None:
             say(split.said)
         if len(found.splits.splits) > MOST_LINES:
             say(f"... and {len(found.splits.splits) - MOST_LINES} more: see --out or --json")
+
+
+def _chosen(found: Diagnosis) -> str | None:
+    """Which model it was, where it was chosen; the sentences name it, too."""
+    from irmtv.diagnose.words import number
+
+    model = found.model
+    if model.asked != "auto":
+        return None
+    risks = ", ".join(f"{kind} {number(risk)}" for kind, risk in model.risks.items())
+    return f"note: model {model.kind}, by the held-out loss ({risks}; the simplest within 1 % of the lowest)"
 
 
 def _environments(found: Diagnosis) -> Shown:

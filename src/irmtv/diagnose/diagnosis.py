@@ -11,7 +11,7 @@ from irmtv.diagnose.found import NAMES, FoundEnvironments, find_environments
 from irmtv.diagnose.informative import Informative, found_informative, given_informative
 from irmtv.diagnose.loss_split import LossSplits, split_losses
 from irmtv.diagnose.losses import LossByEnvironment, loss_by_environment
-from irmtv.diagnose.plain_model import fit_plain_model
+from irmtv.diagnose.plain_model import PlainModel, fit_plain_model
 from irmtv.diagnose.rows import DiagnosisRows
 from irmtv.diagnose.two_sample import TwoSample, two_sample_test
 from irmtv.diagnose.words import LEVEL, listed, number, p_text
@@ -39,6 +39,7 @@ class Diagnosis:
     found: FoundEnvironments | None
     informative: tuple[Informative, ...]
     splits: LossSplits | None
+    model: PlainModel
     notes: tuple[str, ...] = ()
     about: tuple[tuple[str, Any], ...] = ()  # file, columns, command, versions
 
@@ -58,6 +59,8 @@ class Diagnosis:
             "environments": self.environments,
             "names": list(self.names),
             "rows": self.rows,
+            "model": self.model.kind,
+            "models": self.model.summary(),
             "notes": list(self.notes),
             "differ": part(self.differ),
             "losses": part(self.losses),
@@ -69,7 +72,11 @@ class Diagnosis:
 
 
 def diagnose_rows(
-    rows: DiagnosisRows, seed: int, tell: Tell | None = None, about: tuple[tuple[str, Any], ...] = ()
+    rows: DiagnosisRows,
+    seed: int,
+    tell: Tell | None = None,
+    about: tuple[tuple[str, Any], ...] = (),
+    model: str = "auto",
 ) -> Diagnosis:
     """Every part in turn. `tell` hears how much is done."""
     tell = tell or (lambda share, what: None)
@@ -77,18 +84,20 @@ def diagnose_rows(
     def inside(start: float, end: float, what: str) -> Callable[[Progress], None]:
         return lambda report: tell(start + (end - start) * report.share, what)
 
-    notes = list(rows.notes)
     tell(0.0, "plain risk minimisation")
-    model = fit_plain_model(rows, seed)
+    plain = fit_plain_model(
+        rows, seed, model, lambda share, what: tell(0.2 * share, f"plain risk minimisation: {what}")
+    )
+    notes = [*rows.notes, *plain.notes]
     found, informative = None, []
     if rows.environment is not None:
-        tell(0.1, "permuted labels")
-        informative.append(given_informative(rows, model, seed))
+        tell(0.2, "permuted labels")
+        informative.append(given_informative(rows, plain, seed))
     if rows.aux is not None:
         what = "environments in aux"
-        found = find_environments(rows, model, seed, inside(0.15, 0.3, what))
+        found = find_environments(rows, plain, seed, inside(0.22, 0.35, what))
         what = "permuted aux"
-        informative.append(found_informative(rows, model, seed, progress=inside(0.3, 0.55, what)))
+        informative.append(found_informative(rows, plain, seed, progress=inside(0.35, 0.55, what)))
         if rows.environment is None and found.divides:
             rows = rows.with_environments(found.labels, NAMES)
             notes.append(
@@ -100,11 +109,11 @@ def diagnose_rows(
         tell(0.55, "telling environments apart")
         differ = two_sample_test(rows, seed)
         tell(0.7, "loss by environment")
-        losses = loss_by_environment(rows, model, seed)
+        losses = loss_by_environment(rows, plain, seed)
         tell(0.75, "features")
-        features = feature_changes(rows, seed)
+        features = feature_changes(rows, seed, plain)
         tell(0.85, "splitting the loss")
-        splits = split_losses(rows, model, seed)
+        splits = split_losses(rows, plain, seed)
     tell(1.0, "done")
     return Diagnosis(
         headline=headline(losses, features, splits, tuple(informative)),
@@ -118,6 +127,7 @@ def diagnose_rows(
         found=found,
         informative=tuple(informative),
         splits=splits,
+        model=plain,
         notes=tuple(notes),
         about=about,
     )
@@ -141,8 +151,8 @@ def _hurts(losses: LossByEnvironment) -> str:
     name = losses.environments[losses.worst]
     if not losses.differs or worst is None or overall is None:
         return (
-            f"No shift that hurts is shown: plain risk minimisation has a similar loss in every environment "
-            f"({p_text(losses.p)} for equality)."
+            f"No shift that hurts is shown: plain risk minimisation ({losses.model}) has a similar loss in every "
+            f"environment ({p_text(losses.p)} for equality)."
         )
     times = worst / overall if overall > 0 else float("inf")
     more = (
@@ -150,7 +160,10 @@ def _hurts(losses: LossByEnvironment) -> str:
         if times < 2
         else f"{number(times, 2)} times that of all rows"
     )
-    return f"There is a shift that hurts: in {name} the loss of plain risk minimisation is {more} ({p_text(losses.p)})."
+    return (
+        f"There is a shift that hurts: in {name} the loss of plain risk minimisation ({losses.model}) is {more} "
+        f"({p_text(losses.p)})."
+    )
 
 
 def _carries(losses: LossByEnvironment, features: FeatureChanges, splits: LossSplits | None) -> list[str]:

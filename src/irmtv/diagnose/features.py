@@ -1,7 +1,8 @@
 """Which features' relation to the target changes between environments?
 
-Weights: those of a linear risk minimiser against those of a linear model that is trained to be invariant (TV-l1), both
-on standardised features, as shares of the sum of all absolute weights.
+Weights: those of a risk minimiser against those of the same kind of model trained to be invariant (TV-l1), both on
+standardised features. Of a linear model shares of the sum of all absolute weights; of a network or of trees how far the
+outputs move when a feature is shuffled, as a share of what all of them do (`outputs`; of a linear model the same).
 
 Test: every environment's own slopes, one Newton step from the pooled coefficients b,
 
@@ -15,10 +16,15 @@ that rests on very few rows of an environment (a rare category), or that the row
 that agree in all of them), is left out. Per feature, that its slopes are equal in all environments is a chi-square
 test; p-values are corrected for the number of features (Holm).
 
+Of a network or of trees, r and w are those of their held-out outputs and b is 0: the slopes are of what the model
+leaves. Where it has seen how the target depends on the features they are 0 in every environment, also where that is
+curved and the environments lie on different parts of the curve, which own straight lines would take for a change.
+
 Features that say the same share a change, and then none of them can be named by itself. So there is a test of all of
 them together: the covariances of residual and features within the environments, along directions in which the features
 are uncorrelated, their differences in units of their standard errors, squared and summed, against the same with the
-labels of the environments permuted.
+labels of the environments permuted. A network and trees add a direction, their own outputs: they see what no straight
+line does, such as two features that matter only together.
 """
 
 from __future__ import annotations
@@ -32,7 +38,8 @@ from scipy.special import expit, logit, softmax
 from sklearn.linear_model import Ridge
 
 from irmtv.core.types import Rows, Runs, Task
-from irmtv.diagnose.plain_model import fit_quietly, logistic
+from irmtv.diagnose import network_model, tree_model
+from irmtv.diagnose.plain_model import PlainModel, fit_quietly, logistic
 from irmtv.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.diagnose.words import LEVEL, finite, floats, holm, listed, number, p_text
 from irmtv.engine import train
@@ -45,6 +52,7 @@ PERMUTATIONS = 199
 # a slope of an environment is left out where it rests on fewer rows, counted by (sum a^2)^2 / sum a^4 of what each row
 # contributes, or where the rows there say less than this share of it and the ridge the rest
 FEWEST, IDENTIFIED = 15, 0.6
+_LEAVES = {"mlp": "the network leaves", "trees": "the trees leave"}
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,14 @@ class Feature:
     """One feature: its weights, and whether its slope differs between environments."""
 
     name: str
-    erm: float  # share of the sum of absolute weights, signed where there is one output
+    erm: float  # share of the sum of absolute weights, signed where the model is linear and has one output
     invariant: float
     p: float  # not corrected
     p_holm: float  # corrected for the number of features
     spread: float  # how far apart the slopes typically lie, less what noise explains
-    slopes: tuple[float, ...]  # by environment, per standard deviation of the feature; NaN where too few rows tell
+    # by environment, per standard deviation of the feature, of what the model leaves where it is not linear; NaN where
+    # too few rows tell
+    slopes: tuple[float, ...]
 
     @property
     def changes(self) -> bool:
@@ -73,6 +83,7 @@ class FeatureChanges:
     joint_p: float  # of "no feature's relation changes", all of them together
     level_p: float  # of "given the features, the target has the same level in all environments"
     penalty_weight: float
+    model: str = "linear"
 
     @property
     def changing(self) -> tuple[Feature, ...]:
@@ -122,7 +133,8 @@ class FeatureChanges:
         if len(known) < 2:
             return feature.name
         (low, first), (high, last) = min(known), max(known)
-        return f"{feature.name} (slope {number(low, 2)} in {first}, {number(high, 2)} in {last})"
+        what = "slope" if self.model == "linear" else f"slope of what {_LEAVES[self.model]}"
+        return f"{feature.name} ({what} {number(low, 2)} in {first}, {number(high, 2)} in {last})"
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -131,6 +143,7 @@ class FeatureChanges:
             "joint_p": finite(self.joint_p),
             "level_p": finite(self.level_p),
             "penalty_weight": self.penalty_weight,
+            "model": self.model,
             "features": [
                 {
                     "name": f.name,
@@ -147,13 +160,23 @@ class FeatureChanges:
         }
 
 
-def feature_changes(rows: DiagnosisRows, seed: int) -> FeatureChanges:
-    """Weights under plain risk minimisation and under invariance, and the test of every feature."""
-    slope, variance = own_slopes(rows)  # (1 + D, E) or (1 + D, E, C); the first is the level
+def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = None) -> FeatureChanges:
+    """Weights under plain risk minimisation and under invariance, and the test of every feature.
+
+    Without a model, or with a linear one, slopes are those of the target itself.
+    """
+    if model is not None and model.kind == "linear":
+        model = None
+    slope, variance = own_slopes(rows, model)  # (1 + D, E) or (1 + D, E, C); the first is the level
     mean, cov = torch.as_tensor(slope), torch.as_tensor(variance)
     p = equal_means(mean, cov).numpy()
     apart = spread(mean, cov, 1.0).numpy()
-    erm, invariant = _weights(rows, seed)
+    if model is None:
+        erm, invariant = _weights(rows, seed)
+    elif model.kind == "mlp":
+        erm, invariant = network_model.shares(rows, PENALTY_WEIGHT, seed)
+    else:
+        erm, invariant = tree_model.shares(rows, *model.trees, PENALTY_WEIGHT, seed)
     corrected = holm(p[1:])
     one = slope.ndim == 2
     # of classes the sizes alone: a slope for each has no sign of its own
@@ -172,13 +195,18 @@ def feature_changes(rows: DiagnosisRows, seed: int) -> FeatureChanges:
     ]
     unknown = float("inf")
     found.sort(key=lambda f: (f.p_holm if np.isfinite(f.p_holm) else unknown, -np.nan_to_num(f.spread)))
-    return FeatureChanges(tuple(found), rows.names, joint_test(rows, seed), float(p[0]), PENALTY_WEIGHT)
+    kind = "linear" if model is None else model.kind
+    return FeatureChanges(
+        tuple(found), rows.names, joint_test(rows, seed, model=model), float(p[0]), PENALTY_WEIGHT, kind
+    )
 
 
-def own_slopes(rows: DiagnosisRows) -> tuple[Floats, Floats]:
+def own_slopes(rows: DiagnosisRows, model: PlainModel | None = None) -> tuple[Floats, Floats]:
     """Level and slopes of every environment, and their squared standard errors: (1 + D, E), with C classes (.., C)."""
     assert rows.environment is not None
-    coef, residual, curvature, probability = _pooled(rows)  # (C, 1 + D), (N, C) each
+    coef, residual, curvature, probability = (
+        _pooled(rows) if model is None else _left(rows, model)
+    )  # (C, 1 + D), (N, C) each
     x = np.hstack([np.ones((len(rows), 1)), rows.x])
     n_outputs, n_env = len(coef), len(rows.names)
     slope, variance = np.full((2, x.shape[1], n_env, n_outputs), np.nan)
@@ -209,18 +237,21 @@ def own_slopes(rows: DiagnosisRows) -> tuple[Floats, Floats]:
     return (slope[..., 0], variance[..., 0]) if n_outputs == 1 else (slope, variance)
 
 
-def joint_test(rows: DiagnosisRows, seed: int, permutations: int = PERMUTATIONS) -> float:
+def joint_test(
+    rows: DiagnosisRows, seed: int, permutations: int = PERMUTATIONS, model: PlainModel | None = None
+) -> float:
     """p-value of "no feature's relation to the target changes": permuted labels of the environments."""
     assert rows.environment is not None
-    coef, residual, curvature, _ = _pooled(rows)
+    coef, residual, curvature, _ = _pooled(rows) if model is None else _left(rows, model)
     rng = np.random.default_rng(seed)
     n, n_env = len(rows), len(rows.names)
     scores = []  # per class (N, D): residual times features that H^-1/2 has made uncorrelated
     for c in range(len(coef)):
-        hessian = (rows.x * curvature[:, [c]]).T @ rows.x / n
+        x = rows.x if model is None else np.column_stack([rows.x, _standardised(model, c)])
+        hessian = (x * curvature[:, [c]]).T @ x / n
         values, vectors = np.linalg.eigh(hessian)
         there = values > 1e-3 * values.max()
-        scores.append((rows.x @ vectors[:, there] / np.sqrt(values[there]), residual[:, c]))
+        scores.append((x @ vectors[:, there] / np.sqrt(values[there]), residual[:, c]))
 
     def statistic(codes: Ints) -> float:
         order = np.argsort(codes, kind="stable")
@@ -255,8 +286,30 @@ def _pooled(rows: DiagnosisRows) -> tuple[Floats, Floats, Floats, Floats]:
     coef = np.column_stack([model.intercept_, model.coef_])
     f = rows.x @ model.coef_.T + model.intercept_
     p = (expit(f) if rows.task == "binary" else softmax(f, axis=1)).clip(1e-12, 1 - 1e-12)
-    target = rows.y[:, None] if rows.task == "binary" else np.eye(rows.n_outputs)[rows.y.astype(np.int64)]
-    return coef, target - p, p * (1 - p), p
+    return coef, _indicators(rows) - p, p * (1 - p), p
+
+
+def _left(rows: DiagnosisRows, model: PlainModel) -> tuple[Floats, Floats, Floats, Floats]:
+    """The same of a model that is not linear, at its held-out outputs: no coefficients, and what it leaves."""
+    f = model.outputs.reshape(len(rows), -1)  # (N, C) or (N, 1)
+    coef = np.zeros((f.shape[1], 1 + rows.x.shape[1]))
+    if rows.task == "regression":
+        return coef, rows.y[:, None] - f, np.ones_like(f), f
+    p = (expit(f) if rows.task == "binary" else softmax(f, axis=1)).clip(1e-12, 1 - 1e-12)
+    return coef, _indicators(rows) - p, p * (1 - p), p
+
+
+def _indicators(rows: DiagnosisRows) -> Floats:
+    """(N, 1) of two classes, (N, C) of several."""
+    if rows.task == "binary":
+        return np.asarray(rows.y, dtype=np.float64)[:, None]
+    return np.asarray(np.eye(rows.n_outputs)[rows.y.astype(np.int64)])
+
+
+def _standardised(model: PlainModel, c: int) -> Floats:
+    """The outputs of a class, as a feature has them: (N,)."""
+    f = model.outputs.reshape(len(model.outputs), -1)[:, c]
+    return np.asarray((f - f.mean()) / max(float(f.std()), 1e-12))
 
 
 def _weights(rows: DiagnosisRows, seed: int) -> tuple[Floats, Floats]:

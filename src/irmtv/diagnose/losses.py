@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from irmtv.answer.summary import Estimate
-from irmtv.diagnose.plain_model import PlainModel
+from irmtv.diagnose.plain_model import KINDS, PlainModel
 from irmtv.diagnose.rows import DiagnosisRows
 from irmtv.diagnose.words import LEVEL, estimate, finite, number, p_text, within
 from irmtv.metrics import evaluate_environments
@@ -20,7 +20,7 @@ DRAWS = 500
 
 @dataclass(frozen=True)
 class LossByEnvironment:
-    """Held-out loss and metric of a linear risk minimiser, per environment."""
+    """Held-out loss and metric of plain risk minimisation, per environment."""
 
     environments: tuple[str, ...]
     rows: tuple[int, ...]
@@ -33,6 +33,7 @@ class LossByEnvironment:
     metric_overall: Estimate
     greater_is_better: bool
     constant: float  # loss of the best constant, to compare with
+    model: str = KINDS["linear"]  # in a sentence
 
     @property
     def differs(self) -> bool:
@@ -52,13 +53,14 @@ class LossByEnvironment:
         """One sentence."""
         if not self.differs:
             return (
-                f"The held-out loss of plain risk minimisation ({self.loss_name}) is {within(self.overall)} over all "
-                f"rows; that it differs between the environments is not shown ({p_text(self.p)})."
+                f"The held-out loss of plain risk minimisation ({self.model}; {self.loss_name}) is "
+                f"{within(self.overall)} over all rows; that it differs between the environments is not shown "
+                f"({p_text(self.p)})."
             )
         worst, best = self.worst, self.best
         return (
-            f"The held-out loss of plain risk minimisation ({self.loss_name}) differs between the environments "
-            f"({p_text(self.p)}): {within(self.loss[worst])} in {self.environments[worst]}, "
+            f"The held-out loss of plain risk minimisation ({self.model}; {self.loss_name}) differs between the "
+            f"environments ({p_text(self.p)}): {within(self.loss[worst])} in {self.environments[worst]}, "
             f"{within(self.loss[best])} in {self.environments[best]}, {number(self.overall['value'])} over all rows."
         )
 
@@ -121,4 +123,5 @@ def loss_by_environment(rows: DiagnosisRows, model: PlainModel, seed: int) -> Lo
         metric_overall=metric_overall,
         greater_is_better=metric == "accuracy",
         constant=constant,
+        model=model.name,
     )

@@ -19,6 +19,7 @@ from irmtv.validate.environments import factorize
 TaskName: TypeAlias = Literal["binary", "multiclass", "regression"]
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
 
 FOLDS = 5
 FEWEST = 30  # rows of an environment: below, a mean over them is noise

@@ -15,6 +15,7 @@ from sklearn.pipeline import Pipeline
 
 from irmtv.answer.words import versions
 from irmtv.diagnose.diagnosis import Diagnosis, Tell, diagnose_rows
+from irmtv.diagnose.plain_model import check_model
 from irmtv.diagnose.rows import FOLDS, read_rows
 from irmtv.diagnose.words import NOTHING_TO_COMPARE
 from irmtv.tabular import Table, split_columns, table_steps, task_of
@@ -31,6 +32,7 @@ def diagnose_table(
     environment: Sequence[str] = (),
     aux: Sequence[str] = (),
     *,
+    model: str = "auto",
     task: str | None = None,
     random_state: int = 0,
     max_rows: int | None = MOST_ROWS,
@@ -50,6 +52,10 @@ def diagnose_table(
         Where each row came from; several are joined.
     aux : names of columns, default ()
         In what environments are looked for: numbers or dates.
+    model : {"auto", "linear", "mlp", "trees"}, default "auto"
+        The plain risk minimiser that everything rests on: logistic or ridge regression, a network with one hidden layer
+        of 32, or boosted trees (`pip install 'irmtv[boosting]'`). "auto" takes the one with the lowest risk on rows it
+        was not trained on, and a simpler one that comes within 1 % of it.
     task : {"binary", "multiclass", "regression"} or None, default None
         None: by the target's values.
     random_state : int, default 0
@@ -82,6 +88,7 @@ def diagnose_table(
     False
     """
     began = time.perf_counter()
+    check_model(model)
     environment, aux = _names(environment), _names(aux)
     if not environment and not aux:
         raise ValueError(NOTHING_TO_COMPARE)
@@ -119,7 +126,7 @@ def diagnose_table(
         "classes": list(rows.classes),
         "versions": versions(),
     }
-    made = diagnose_rows(rows, random_state, progress, tuple(about.items()))
+    made = diagnose_rows(rows, random_state, progress, tuple(about.items()), model)
     return replace(made, about=(*made.about, ("seconds", round(time.perf_counter() - began, 1))))
 
 
@@ -129,6 +136,7 @@ def diagnose(
     environment: Any = None,
     aux: Any = None,
     *,
+    model: str = "auto",
     task: str | None = None,
     random_state: int = 0,
     max_rows: int | None = MOST_ROWS,
@@ -146,6 +154,8 @@ def diagnose(
         Where each row came from.
     aux : (N,) or (N, A) numbers, default None
         In what environments are looked for.
+    model : {"auto", "linear", "mlp", "trees"}, default "auto"
+        The plain risk minimiser that everything rests on; see :func:`diagnose_table`.
     task : {"binary", "multiclass", "regression"} or None, default None
         None: by the values of y.
     random_state : int, default 0
@@ -168,6 +178,7 @@ def diagnose(
     >>> found.informative[0].informative
     True
     """
+    check_model(model)
     if environment is None and aux is None:
         raise ValueError(NOTHING_TO_COMPARE)
     names = [str(c) for c in X.columns] if hasattr(X, "columns") else None
@@ -198,7 +209,7 @@ def diagnose(
         notes=[*([why] if why else []), *sampled],
     )
     about = {"classes": list(rows.classes), "features_in": len(rows.features), "versions": versions()}
-    return diagnose_rows(rows, random_state, progress, tuple(about.items()))
+    return diagnose_rows(rows, random_state, progress, tuple(about.items()), model)
 
 
 def _names(given: Sequence[str]) -> list[str]:

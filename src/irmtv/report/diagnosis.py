@@ -11,6 +11,12 @@ from irmtv.report.numbers import several, short
 from irmtv.report.page import Badge, Block, Chapter, Content, Headline, Number, Section, code, table, text
 
 LEVEL = 0.05
+_TESTED = {"linear": "linear models", "mlp": "what the network leaves", "trees": "what the trees leave"}
+_ABOUT_WEIGHTS = (
+    "",
+    " Weights are how far the outputs move when a feature is shuffled. The tests ask whether what the model leaves of "
+    "the target depends on a feature in one environment otherwise than in another.",
+)  # of linear models, of others
 
 
 def diagnosis_content(summary: Mapping[str, Any]) -> Content:
@@ -89,12 +95,32 @@ def _headline(summary: Mapping[str, Any]) -> Headline:
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [("file", summary.get("file", "")), ("target", f"{summary.get('target', '')} ({summary['task']})")]
     facts += [(name, ", ".join(summary.get(name, ()))) for name in ("environment", "aux")]
+    facts.append(("model", _model(summary)))
     facts.append(("rows", f"{summary['rows']:,}"))
     if summary["names"]:
         facts.append(("environments", f"{len(summary['names'])}, {summary['environments']}"))
     if "features_in" in summary:
         facts.append(("features", f"{summary['features_in']} numbers"))
     return [(name, value) for name, value in facts if value]
+
+
+def _model(summary: Mapping[str, Any]) -> str:
+    """Its name; a summary of an earlier version is of a linear model, and does not say so."""
+    name: str = summary.get("models", {}).get("name", "a linear model")
+    return name
+
+
+def _about_model(summary: Mapping[str, Any]) -> str:
+    """Which model it was and, where it was chosen, among which."""
+    models = summary.get("models", {})
+    size = f" ({models['leaves']} leaves, {several(models['rounds'], 'round')})" if "leaves" in models else ""
+    name = _model(summary)
+    said = f"{name[0].upper()}{name[1:]}{size} on standardised features."
+    risks = models.get("risks", {})
+    if models.get("asked") == "auto" and len(risks) > 1:
+        told = ", ".join(f"{kind} {short(risk)}" for kind, risk in risks.items())
+        said += f" It was chosen by the held-out loss over all rows ({told}); the simplest that comes within 1 % of the lowest."
+    return said
 
 
 def _section(name: str, title: str, note: str, part: Mapping[str, Any], blocks: list[Block], badge: Badge) -> Section:
@@ -144,8 +170,8 @@ def _environments(summary: Mapping[str, Any]) -> list[Section]:
                 [
                     losses_figure(losses),
                     text(
-                        "A linear model on standardised features. A loss may also differ because one environment is "
-                        f"harder to predict for anyone; a constant has a loss of {short(losses['constant'])}."
+                        f"{_about_model(summary)} A loss may also differ because one environment is harder to predict "
+                        f"for anyone; a constant has a loss of {short(losses['constant'])}."
                     ),
                 ],
                 _badge(_below(losses["p"]), "differs", "not shown to differ", "bad"),
@@ -190,18 +216,19 @@ def _informative(part: Mapping[str, Any]) -> Section:
 def _changes(summary: Mapping[str, Any]) -> list[Section]:
     made: list[Section] = []
     if (features := summary["features"]) is not None:
+        kind = features.get("model", "linear")
         made.append(
             _section(
                 "features",
                 "Which features' relation to the target changes?",
-                "linear models",
+                _TESTED[kind],
                 features,
                 [
                     features_figure(features),
                     text(
                         f"p = {short(features['joint_p'])} for all features together; p = {short(features['level_p'])} "
                         "for the level of the target given the features. The invariant model is TV-l1 with penalty "
-                        f"weight {short(features['penalty_weight'])}."
+                        f"weight {short(features['penalty_weight'])}.{_ABOUT_WEIGHTS[kind != 'linear']}"
                     ),
                 ],
                 _badge(

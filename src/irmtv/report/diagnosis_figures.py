@@ -120,14 +120,15 @@ def features_figure(features: Part) -> Block:
     ax.set_yticks(place, [label(row["name"]) + (" *" if row["changes"] else "") for row in shown])
     ax.tick_params(axis="y", length=0)
     ax.axvline(0, color=SOFT, lw=0.8)
-    plain_axes(ax, x="weight, % of the sum of all", grid="x")
+    linear = features.get("model", "linear") == "linear"
+    plain_axes(ax, x="weight, % of the sum of all" if linear else "how far it moves the outputs, % of all", grid="x")
     legend(made, handles, ["plain risk minimisation", "invariant (TV-l1)"])
     alt = (
         f"Bars: the weights of {several(len(shown), 'feature')} under plain risk minimisation and under invariance. "
         f"{features['said']}"
     )
-    names = features["environments"]
-    columns = ["feature", "weight ERM", "weight invariant", "p", "p Holm", *(f"slope in {name}" for name in names)]
+    slopes = [f"slope {'' if linear else 'of what is left '}in {name}" for name in features["environments"]]
+    columns = ["feature", "weight ERM", "weight invariant", "p", "p Holm", *slopes]
     cells = [[row["name"], row["erm"], row["invariant"], row["p"], row["p_holm"], *row["slopes"]] for row in rows]
     more = f" The first {len(shown)} of {len(rows)}; the CSV has all." if len(rows) > len(shown) else ""
     return figure(
