@@ -4,7 +4,8 @@
     python examples/boosting_simulation.py --repetitions 2      # a look at it
 
 Worst accuracy over the four test environments (1,250 rows each), mean and standard deviation over repetitions. Penalty
-weight, rounds and leaves are chosen by cross-fitting with the rule "invariance"; ERM's rounds by the rule "iid".
+weight, rounds and leaves are chosen by cross-fitting with the rule "invariance"; ERM's rounds by the rule "iid". In
+brackets: in how many repetitions an invariant model was found; in the others plain boosting is kept.
 """
 
 from __future__ import annotations
@@ -64,12 +65,11 @@ def main() -> None:
         cells = []
         for method in METHODS:
             values = [found[method, p_s, p_v, seed][0] for seed in seeds]
-            cells.append(f"{np.mean(values):.1f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}")
+            cell = f"{np.mean(values):.1f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}"
+            outcomes = [found[method, p_s, p_v, seed][1] for seed in seeds]
+            cells.append(cell if method == "ERM" else f"{cell} ({outcomes.count('invariant-found')})")
         name = f"ps=({p_s[0]:g},{p_s[1]:g}),pv={p_v:g}"
         print(f"| {name} | {' | '.join(cells)} | {100 * simulation_limit(p_v):.1f} |")
-    for method in METHODS:
-        outcomes = [found[job][1] for job in jobs if job[0] == method]
-        print(f"{method}: {', '.join(f'{o} {outcomes.count(o)}' for o in sorted(set(outcomes)))}")
     print(f"{time.perf_counter() - began:.0f} s with {asked.processes} processes")
 
 

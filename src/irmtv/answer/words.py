@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import metadata
 
 from irmtv._version import __version__
@@ -97,4 +98,7 @@ def _between(estimate: Estimate, form: Formatter, sign: bool = False) -> str:
 
 def versions() -> dict[str, str]:
     """Of what the numbers depend on."""
-    return {"irmtv": __version__, **{name: metadata.version(name) for name in _PACKAGES}}
+    found = {"irmtv": __version__, **{name: metadata.version(name) for name in _PACKAGES}}
+    with suppress(metadata.PackageNotFoundError):
+        found["lightgbm"] = metadata.version("lightgbm")  # an extra
+    return found
