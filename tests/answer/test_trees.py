@@ -24,7 +24,8 @@ def table() -> pd.DataFrame:
 
 
 def leaves_and_rounds(point) -> dict[str, int]:
-    return {"num_leaves": int(point["model"].removeprefix("trees ")), "n_estimators": point["step"]}
+    leaves = int(point["model"].removeprefix("trees (").removesuffix(" leaves)"))
+    return {"num_leaves": leaves, "n_estimators": point["step"]}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_an_invariant_model_is_found_and_leaves_the_shortcut(found):
     summary = found.summary
     assert summary["outcome"] == "invariant-found"
     assert summary["model"].startswith("trees ") and summary["plain_model"] == summary["path"][0]["model"]
-    assert summary["features_kind"] == "gain"
+    assert summary["features_kind"] == "contributions"
     share = {f["name"]: f for f in summary["features"]}
     assert share["shortcut"]["erm"] > 0.4
     assert share["shortcut"]["chosen"] < 0.6 * share["shortcut"]["erm"]
@@ -114,7 +115,7 @@ def test_what_trees_cannot_minimise_is_said():
 
 
 def test_rounds_are_checked():
-    with pytest.raises(ValueError, match="n_estimators"):
+    with pytest.raises(ValueError, match="rounds must be a positive"):
         fit_table(spurious_table(200), "sold", ["site"], model="trees", rounds=0)
 
 
@@ -139,3 +140,19 @@ def test_the_bar_is_told_after_every_booster():
     assert bar.told == ("penalty path, trees", 0.5)
     assert len(bar.shares) >= 2 * 2 + 2 * 2  # two weights and two environments' own, on two folds
     assert bar.shares == sorted(bar.shares) and bar.shares[-1] == 1
+
+
+@pytest.mark.parametrize("model", ["trees", "linear"])
+def test_plain_is_plain_also_beside_an_objective_without_a_weight(model):
+    """groupDRO after its first round is not plain risk minimisation."""
+    how = {"rule": "worst-env", "model": model, "rounds": 20, "steps": 200}
+    found = fit_table(table(), "sold", ["site"], objective="groupdro", **how).summary
+    plain = fit_table(table(), "sold", ["site"], objective="erm", **{**how, "rule": "iid"}).summary
+    np.testing.assert_allclose(found["losses"][0]["risk"], plain["losses"][0]["risk"], rtol=1e-6)
+
+
+def test_aux_that_nobody_asks_for_is_told_as_such():
+    frame = spurious_table(400)
+    frame["t"] = np.arange(len(frame)) / len(frame)
+    notes = fit_table(frame, "sold", [], ["t"], objective="erm", model="trees", rounds=5).summary["data"]["notes"]
+    assert any("objective 'erm' infers none" in note for note in notes)

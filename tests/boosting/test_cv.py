@@ -141,3 +141,21 @@ def test_wrong_parameters(parameters, said, simulation):
 def test_parameters_of_one_model_are_refused():
     with pytest.raises(TypeError, match="has no parameter penalty_weight: it chooses among penalty_weights"):
         InvariantBoostingClassifierCV(penalty_weight=1.0)
+
+
+def test_plain_boosting_stands_beside_an_objective_without_a_weight(simulation):
+    x, y, environment, _ = simulation
+    model = InvariantBoostingClassifierCV("groupdro", rule="worst-env", **{**FAST, "cv": 3})
+    ready = model._ready(x, y, environment, None, None)
+    alone, both = model._found(ready, 0), model._found(ready, 0, plain_beside=True)
+    assert [f.objective.name for f in both.searched.families] == ["groupdro", "erm"]
+    assert both.searched.families[both.searched.candidates[both.searched.plain].family].objective.name == "erm"
+    with pytest.raises(ValueError, match="no candidate of plain risk minimisation"):
+        _ = alone.searched.plain
+
+
+def test_what_only_networks_have_is_not_recommended():
+    with pytest.raises(TypeError, match=r"has no parameter warm_start: it starts anew, on every fold.*Leave it out\.$"):
+        InvariantBoostingClassifierCV(warm_start=True)
+    with pytest.raises(TypeError, match=r"or use InvariantBoostingClassifier\(penalty_weight=\.\.\.\)"):
+        InvariantBoostingClassifierCV(penalty_weight=1)

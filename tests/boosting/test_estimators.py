@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from irmtv import InvariantBoostingClassifier, InvariantBoostingRegressor, load, save
+from irmtv.datasets import make_simulation
 
 FAST = {"n_estimators": 15, "num_leaves": 4, "n_jobs": 1, "random_state": 0}
 
@@ -142,7 +143,7 @@ def test_pictures():
     clf = InvariantBoostingClassifier("vrex", environment="site", **FAST).fit(frame, y)
     axes = clf.plot_features()
     assert next(t.get_text() for t in axes.get_yticklabels()) in ("age", "ward")
-    assert "gain" in axes.get_xlabel()
+    assert "move the score" in axes.get_xlabel()
     clf.plot_history()
     clf.plot_environments(frame, y)
 
@@ -241,3 +242,46 @@ def test_wrong_rows():
         clf.predict(frame.to_numpy())
     with pytest.raises(ValueError, match="to_onnx writes networks"):
         clf.to_onnx("model.onnx")
+
+
+def test_importances_are_how_far_features_move_the_score():
+    """Of stumps, which are additive: by moving one column alone, about its mean over the training rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 3))
+    y = (2 * x[:, 0] - x[:, 1] + rng.normal(size=500) > 0).astype(int)
+    clf = InvariantBoostingClassifier("erm", num_leaves=2, n_estimators=40, n_jobs=1).fit(x, y)
+    moved = []
+    for j in range(3):
+        alone = np.zeros_like(x)
+        alone[:, j] = x[:, j]
+        score = clf.decision_function(alone)
+        moved.append(np.abs(score - score.mean()).mean())
+    np.testing.assert_allclose(clf.feature_importances_, np.array(moved) / sum(moved), rtol=1e-5)
+
+
+def test_what_a_penalty_has_undone_moves_little():
+    """Splits that take back others have gain; nothing moves by them."""
+    rows = make_simulation(2000, (0.999, 0.7), 0.9, random_state=0).train
+    how = {"num_leaves": 4, "n_estimators": 60, "penalty_weight": 300, "n_jobs": 1, "random_state": 0}
+    spurious = [
+        InvariantBoostingClassifier(name, **how)
+        .fit(rows.x.numpy(), rows.y.numpy(), environment=rows.environment.numpy())
+        .feature_importances_[5:]
+        .sum()
+        for name in ("erm", "vrex")
+    ]
+    assert spurious[0] > 0.4 and spurious[1] < 0.5 * spurious[0]
+
+
+def test_a_warm_up_must_end():
+    frame, y = table()
+    with pytest.raises(ValueError, match="n_estimators must be more than the rounds of the warm-up, 15"):
+        InvariantBoostingClassifier("vrex", environment="site", warmup=15, **FAST).fit(frame, y)
+    with pytest.raises(ValueError, match="n_estimators must be more than the rounds of the warm-up, 1,"):
+        InvariantBoostingClassifier("irm-tv-l1", environment="site", **{**FAST, "n_estimators": 1}).fit(frame, y)
+
+
+def test_intervals_as_categories_are_refused_before_training():
+    frame, y = table()
+    with pytest.raises(ValueError, match=r"Got Interval in 'band'.*astype\(str\)"):
+        InvariantBoostingClassifier("erm", **FAST).fit(frame.assign(band=pd.cut(frame["year"], 4)), y)

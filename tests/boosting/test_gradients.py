@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from irmtv.boosting.gradients import ScoreObjective, second_derivatives
+from irmtv.boosting.gradients import ScoreObjective
 from irmtv.core.losses import as_loss
 from irmtv.core.membership import Codes, Soft, SoftPair
 from irmtv.objectives import OBJECTIVES
@@ -115,24 +115,17 @@ def test_the_l1_gradient_by_hand():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_second_derivatives_are_those_of_finite_differences(loss):
-    f, y, *_ = rows(loss)
-    chosen = as_loss(loss)
-
-    def first(v, which):
-        v = v.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(chosen.value_and_slope(v, y)[which].sum(), v)
-        return gradient
-
-    found = second_derivatives(chosen, f, y)
-    for which in (0, 1):  # of the loss, of the slope
-        columns = [()] if f.ndim == 1 else [(slice(None), k) for k in range(f.shape[1])]
-        for column in columns:
-            step = torch.zeros_like(f)
-            step[column or slice(None)] = 1e-6
-            expected = (first(f + step, which) - first(f - step, which)) / 2e-6
-            at = column or slice(None)
-            torch.testing.assert_close(found[which][at], expected[at], rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_curvature_of_the_risk_is_that_of_finite_differences(loss, weighted):
+    """In every score alone."""
+    of, f, _ = score_objective("erm", loss, weighted)
+    found, h = of.pull(f, ()).risk_curvature, 1e-5
+    columns = [slice(None)] if f.ndim == 1 else [(slice(None), k) for k in range(f.shape[1])]
+    for column in columns:
+        step = torch.zeros_like(f)
+        step[column] = h
+        expected = (of.pull(f + step, ()).risk_gradient - of.pull(f - step, ()).risk_gradient) / (2 * h)
+        torch.testing.assert_close(found[column], expected[column], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -186,4 +179,6 @@ def test_several_scores_at_once_are_each_alone(name, soft, weighted, loss):
     each = [of.values(one, weights) for one in several]
     np.testing.assert_allclose(of.risks(several), [risk for risk, _ in each], rtol=1e-12)
     np.testing.assert_allclose(of.risks(several), [of.risk(one) for one in several], rtol=1e-12)
-    np.testing.assert_allclose(of.penalties(several, weights), [penalty for _, penalty in each], rtol=1e-10, atol=1e-14)
+    risks, penalties = of.several(several, weights)
+    np.testing.assert_allclose(risks, [risk for risk, _ in each], rtol=1e-12)
+    np.testing.assert_allclose(penalties, [penalty for _, penalty in each], rtol=1e-10, atol=1e-14)

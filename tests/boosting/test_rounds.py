@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import lightgbm
@@ -15,8 +16,9 @@ from irmtv.boosting import measured, rounds
 from irmtv.boosting.gradients import Pull
 from irmtv.boosting.measured import snapshots
 from irmtv.boosting.rounds import Binned, Trees, best_constant, boost
-from irmtv.boosting.trust_region import LineSearch, combined, radius_of
+from irmtv.boosting.trust_region import After, LineSearch, combined, radius_of
 from irmtv.core.losses import as_loss
+from irmtv.core.types import Rows, Task
 from irmtv.objectives import OBJECTIVES
 
 FEW = Trees(n_estimators=12, num_leaves=5, min_child_samples=5, n_jobs=1)
@@ -69,18 +71,35 @@ def test_scores_that_are_kept_are_those_of_the_booster(loss, reserve):
     "name", ["vrex", "mm-rex", "irm-tv-l1", "irm-tv-l2", "irmv1", "irm-tv-l1+vrex", "minimax-tv-l1"]
 )
 def test_no_weight_is_too_large(name, loss):
-    """From 1e-2 to 1e6: finite, and no worse than the constant that boosting began with, but for noise."""
+    """From 1e-2 to 1e6: finite, and on all training rows never worse than the constant that boosting began with."""
     task = small_task(loss)
     begin = best_constant(task.loss, task.train.y, None, task.n_outputs)
     shape = (len(task.train),) if task.n_outputs == 1 else (len(task.train), task.n_outputs)
     constant = float(task.loss.value(begin.expand(shape), task.train.y).mean())
+    trees = replace(FEW, n_estimators=60)
     for weight in (1e-2, 1.0, 1e2, 1e4, 1e6):
         weights = [weight] * len(OBJECTIVES[name].penalties)
-        binned, found = boosted(task, name, weights, warmup=2, reserve=SOME)
-        scores = found.watched[-1].scores
-        assert bool(scores.isfinite().all())
-        assert float(task.loss.value(scores, binned.watched.y).mean()) < 1.1 * constant
+        _, found = boosted(task, name, weights, warmup=2, reserve=SOME, trees=trees)
         assert all(0 <= length <= 1 for length in found.lengths)
+        for upto in (5, 20, 60):
+            raw = found.booster.predict(task.train.x.numpy(), raw_score=True, num_iteration=upto)
+            scores = torch.as_tensor(found.base + raw.reshape(shape))
+            assert float(task.loss.value(scores, task.train.y).mean()) <= constant + 1e-9
+
+
+def test_few_rows_do_not_make_a_penalty_run_away():
+    """Six hundred rounds at a weight of a million: the objective alone would let the risk double."""
+    rng = np.random.default_rng(2)
+    environment, y = np.repeat([0, 1], 200), rng.integers(0, 2, 400)
+    follows = np.where(rng.random(400) < np.where(environment == 0, 0.95, 0.65), y, 1 - y)
+    x = np.c_[y + rng.normal(size=400), 2 * follows + 0.5 * rng.normal(size=400)]
+    rows = Rows(
+        torch.as_tensor(x), torch.as_tensor(y).double(), environment=torch.as_tensor(environment), names=("a", "b")
+    )
+    trees = Trees(n_estimators=600, n_jobs=1)
+    _, found = boosted(Task(rows, as_loss("binary")), "irm-tv-l1", [1e6], warmup=1, reserve=SOME, trees=trees)
+    scores = torch.as_tensor(found.base + found.booster.predict(x, raw_score=True))
+    assert float(as_loss("binary").value(scores, rows.y).mean()) <= math.log(2)
 
 
 @pytest.mark.parametrize("loss", N_OUTPUTS)
@@ -206,10 +225,23 @@ def test_steps_are_halved_until_the_objective_is_no_higher_than_of_late(at_once)
     search = LineSearch(memory=2)
 
     def length(now, function):
-        return search.length(now, 0.5, lambda lengths: [function(a) for a in lengths], at_once)
+        return search.length(After(*now, 0), 0.5, lambda lengths: [After(*function(a), 0) for a in lengths], at_once)
 
     assert length((1.0, 4.0), lambda a: (1.0, 4.0)) == 1  # 3 is not above 3
     assert length((1.0, 0.0), lambda a: (1.0, 8 * a)) == 0.5  # 1 + 4 a <= 3, two rounds ago
     assert length((1.0, 0.0), lambda a: (1.0, 8 * a)) == 2**-8  # 3 is forgotten: nothing is low enough
     assert length((1.0, 0.0), lambda a: (math.nan, 0.0)) == 0
     assert length((1.0, 0.0), lambda a: (1.0, 0.0) if a <= 1 / 16 else (math.nan, 0.0)) == 1 / 16
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_no_step_brings_the_risk_of_all_rows_above_that_of_the_constant(at_once):
+    search = LineSearch(ceiling=1.0)
+
+    def length(now, overall):
+        return search.length(After(0, 0, now), 1.0, lambda lengths: [After(0, 0, overall(a)) for a in lengths], at_once)
+
+    assert length(0.9, lambda a: 0.9 + a) == 2**-4  # the first that is not above 1
+    assert length(0.9, lambda a: 1.1) == 0
+    assert length(1.2, lambda a: 1.1) == 1  # above it already: down it may go
+    assert length(0.9, lambda a: math.nan) == 0

@@ -63,9 +63,9 @@ def test_trees_from_the_table_to_predictions_scores_report_and_verification(comm
     how = ("--model", "trees", "--rounds", 30, "--penalty-weights", "100")
     ended = command("fit", path, "--target", "sold", "-e", "site", *how, "--out", out)
     assert ended.code == 0, ended.err
-    assert re.search(r"^model: trees \d+, penalty weight 100", ended.out, re.MULTILINE)
+    assert re.search(r"^model: trees \(\d+ leaves\), penalty weight 100", ended.out, re.MULTILINE)
     page = (tmp_path / "report.html").read_text()
-    assert "trees: shares of the gain of all splits" in page and "chosen − ERM, points" in page
+    assert "trees: how far features move the score" in page and "chosen − ERM, points" in page
     (tmp_path / "report.html").unlink()
     assert command("report", out).code == 0
     assert (tmp_path / "report.html").read_text() == page

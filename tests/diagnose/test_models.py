@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 from scipy.stats import binom
 
-from diagnose.worlds import regression, rows_of
+from diagnose.worlds import regression, rows_of, task_rows
 from irmtv.boosting.library import lightgbm
+from irmtv.datasets import make_simulation
 from irmtv.diagnose import diagnose, diagnose_table, losses, network_model, plain_model, tree_model
-from irmtv.diagnose.features import equal_means, feature_changes, joint_test, own_slopes, torch
+from irmtv.diagnose.features import OF_TREES, equal_means, feature_changes, joint_test, own_slopes, torch
 from irmtv.diagnose.informative import given_informative
 from irmtv.diagnose.losses import loss_by_environment
 from irmtv.diagnose.outputs import every_class, output_shares
@@ -285,3 +286,9 @@ def test_a_page_says_what_auto_chose_among_and_old_summaries_have_a_page():
     old["features"] = {k: v for k, v in summary["features"].items() if k != "model"}
     content = diagnosis_content(old)
     assert ("model", "a linear model") in content["facts"] and page(content) == page(diagnosis_content(summary))
+
+
+def test_trees_that_are_invariant_read_less_of_what_misleads():
+    task = make_simulation(3000, p_s=(0.999, 0.7), p_v=0.8, random_state=0)
+    plain, invariant = tree_model.shares(task_rows(task), 4, 100, OF_TREES, 0)
+    assert invariant[5:].sum() < 0.75 * plain[5:].sum()

@@ -204,9 +204,9 @@ def test_invariant_and_spurious_features_are_apart_and_summed():
     assert [d.split(" · ")[1] for d in drawn] == ["invariant", "invariant", "spurious", "spurious"]
 
 
-def of_trees(shares, model="trees 4", plain="trees 12"):
+def of_trees(shares, model="trees (4 leaves)", plain="trees (12 leaves)"):
     made = summary(n_features=len(shares), known_features=False)
-    made.update(model=model, plain_model=plain, features_kind="gain")
+    made.update(model=model, plain_model=plain, features_kind="contributions")
     for f, (erm, chosen) in zip(made["features"], shares, strict=True):
         f.update(erm=erm, chosen=chosen)
     for p in made["path"]:
@@ -221,9 +221,9 @@ def test_importances_of_trees_in_the_order_of_their_change():
     assert table["columns"][3] == "change, points"
     assert [row[3] for row in table["rows"]] == ["+30.0", "−25.0", "−5.0"]
     assert [row[0] for row in block["data"]["rows"]] == ["feature 2", "feature 3", "feature 1"]
-    assert "share of the gain of all splits" in block["svg"] and "chosen − ERM, points" in block["svg"]
+    assert "share in how far all move the score" in block["svg"] and "chosen − ERM, points" in block["svg"]
     assert "the largest is that of feature 2, from 10 % to 40 %" in block["alt"]
-    assert block["text"].startswith("Feature importances: what a feature's splits gain")
+    assert block["text"].startswith("Feature importances: how far a feature moves the score")
     assert figure_of(content, "training")["data"]["columns"][0] == "round"
     assert blocks_of(content)["path"][1]["columns"][1] == "round"
 
@@ -240,7 +240,7 @@ def test_features_are_compared_within_one_kind_of_model_and_that_is_said():
     content = model_content(of_trees([(0.2, 0.1), (0.8, 0.9)], plain="linear"))
     said = blocks_of(content)["features"][0]["text"]
     assert said.startswith("Elsewhere in this page ERM is linear") and "one kind of model, trees" in said
-    assert ("model", "trees 4, irm-tv-l1, chosen by invariance; ERM is linear") in content["facts"]
+    assert ("model", "trees (4 leaves), irm-tv-l1, chosen by invariance; ERM is linear") in content["facts"]
 
 
 def test_paths_of_two_kinds_of_models_stand_side_by_side():

@@ -418,8 +418,8 @@ def test_where_the_choice_pays():
     found = invariance(written([ERM, [0.55, 0.55]], SE))
     assert found.figures["pays_at"] == pytest.approx(0.25)
     assert (
-        "It is worse than plain risk minimisation in the worst of them too: it pays where the next environment lies "
-        "further out by more than 0.25 times their spread."
+        "Its risk is higher than that of plain risk minimisation in the worst of them, too: it pays where the next "
+        "environment lies further out by more than 0.25 times their spread."
     ) in found.message
     for risk in (0.45, 0.5):
         found = invariance(written([ERM, [risk, risk]], SE))

@@ -57,7 +57,7 @@ class Contender(ABC, Generic[R]):
 
     @abstractmethod
     def name_of(self, searched: Searched, index: int) -> str:
-        """What a candidate is: the kind, and how large ("mlp 32", hidden units; "trees 12", leaves)."""
+        """What a candidate is: the kind, and how large ("mlp 32", hidden units; "trees (12 leaves)")."""
 
     @property
     @abstractmethod

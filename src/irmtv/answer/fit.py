@@ -25,7 +25,7 @@ from irmtv.answer.trees import Trees
 from irmtv.answer.words import headline, versions
 from irmtv.boosting.library import lightgbm
 from irmtv.boosting.parameters import suits_trees
-from irmtv.core.messages import did_you_mean, shown
+from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.estimators.parameters import as_seed
 from irmtv.progress import ProgressBar
 from irmtv.search.families import infers_held_out
@@ -126,6 +126,8 @@ def fit_table(
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {list(MODELS)}. Got {model!r}.{did_you_mean(model, MODELS)}")
+    check_positive(steps, "steps")
+    check_positive(rounds, "rounds")
     clock = _Clock()
     table = Table.of(source, encoding)
     clock.lap("reading")
@@ -296,8 +298,11 @@ def _contenders(
 
 def _about_rows(contender: Contender[Any], aux: Sequence[str], notes: list[str]) -> None:
     """What of the rows is not used."""
-    if aux and contender.everything.objective.infers is None:
-        notes.append(f"aux ({', '.join(aux)}) is not used, since environments are given, and is no feature either")
+    objective, task = contender.everything.objective, contender.everything.task
+    if aux and objective.infers is None:
+        given = task.train.environment is not None and len(task.train.names) > 1
+        why = "environments are given" if given else f"objective {objective.name!r} infers none"
+        notes.append(f"aux ({', '.join(aux)}) is not used, since {why}, and is no feature either")
     if contender.rows is not contender.everything:
         notes.append(
             f"the path was compared on {len(contender.rows.task.train):,} rows, drawn at random from every "

@@ -59,7 +59,7 @@ class Found:
         return rows
 
     def model_of(self, index: int) -> str:
-        """What a candidate is: "linear", "trees 12"."""
+        """What a candidate is: "linear", "trees (12 leaves)"."""
         which, place = owner(self.paths, index)
         return self.contenders[which].name_of(self.paths[which].searched, place)
 

@@ -110,7 +110,7 @@ class Networks(Contender[Prepared]):
 
     def _path(self, estimator: Any, objective: Objective, bar: ProgressBar | None) -> Path:
         prepared = replace(self.rows, objective=objective)
-        searched: Searched = estimator._searched(prepared, self.seed, keep_states=True, progress=bar)
+        searched: Searched = estimator._searched(prepared, self.seed, keep_states=True, plain_beside=True, progress=bar)
         return Path(searched, partial(held_out_outputs, searched, prepared=prepared))
 
     def _path_of(self, objective: Objective, weight: Any, like: Searched, index: int) -> Path:

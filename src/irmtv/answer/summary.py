@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 # coefficient x standard deviation; rise of the risk when a feature is shuffled; gain of the splits of trees
-FeaturesKind = Literal["coefficients", "shuffling", "gain"]
+FeaturesKind = Literal["coefficients", "shuffling", "contributions"]
 
 
 class Estimate(TypedDict):
@@ -35,7 +35,7 @@ class PathPoint(TypedDict):
     """One penalty weight, at its best step: the lowest held-out risk, of what passes where anything does."""
 
     penalty_weight: float
-    label: str  # the weight, or what else tells it from others ("trees 12: 100", "1e+03, l2 0.003")
+    label: str  # the weight, or what else tells it from others ("trees (12 leaves): 100", "1e+03, l2 0.003")
     step: int  # of trees: round
     risk: float | None  # held-out risk over all rows
     worst: float | None  # in the worst environment
@@ -109,7 +109,7 @@ class FitSummary(TypedDict):
     task: Literal["binary", "multiclass", "regression"]
     classes: list[str]  # empty for regression
     objective: str
-    model: str  # "linear", "mlp 32", "trees 12" (leaves)
+    model: str  # "linear", "mlp 32", "trees (12 leaves)"
     plain_model: NotRequired[str]  # that of plain risk minimisation in the tables; older files: the same
     settings: dict[str, Any]
     rule: str

@@ -30,8 +30,9 @@ def together(paths: Sequence[Path], rule: str) -> Path:
     records = beside([searched.records for searched in each])
     choice = choose(rule, records)
     if not choice.message:
-        said = f"the lowest risk by {rule!r} among {len(records)} candidates of {len(paths)} kinds of models."
-        choice = replace(choice, message=said)
+        said = f"the lowest risk by {rule!r} among {len(records)} candidates of {len(paths)} kinds of models"
+        plain = ": plain risk minimisation." if bool(records.reference[choice.index]) else "."
+        choice = replace(choice, message=said + plain)
     shift, candidates = 0, []
     for searched in each:
         candidates += [replace(c, family=c.family + shift) for c in searched.candidates]

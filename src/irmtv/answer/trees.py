@@ -38,7 +38,7 @@ class Trees(Contender[Ready]):
 
     rhythm = "round"
     kind = "trees"
-    features_kind: FeaturesKind = "gain"
+    features_kind: FeaturesKind = "contributions"
 
     def __init__(self, kind: str, table: Sequence[Any], *, rounds: int, how: Mapping[str, Any]) -> None:
         made = InvariantBoostingRegressorCV if kind == "regression" else InvariantBoostingClassifierCV
@@ -54,7 +54,7 @@ class Trees(Contender[Ready]):
         return self._boosters
 
     def name_of(self, searched: Searched, index: int) -> str:
-        return f"{self.kind} {self._leaves(searched, index)}"
+        return f"{self.kind} ({self._leaves(searched, index)} leaves)"
 
     def _leaves(self, searched: Searched, index: int) -> int:
         of = searched.candidates[index]
@@ -70,7 +70,7 @@ class Trees(Contender[Ready]):
 
     def search(self, bar: ProgressBar | None, share: float) -> Path:
         stage(bar, "penalty path, trees", share)
-        self._boosters = self.estimator._found(self.rows, self.seed, progress=bar)
+        self._boosters = self.estimator._found(self.rows, self.seed, plain_beside=True, progress=bar)
         return _path(self.found, self.rows)
 
     def _path_of(self, objective: Objective, weight: Any, like: Searched, index: int) -> Path:
@@ -87,7 +87,7 @@ class Trees(Contender[Ready]):
         return {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
 
     def feature_weights(self, searched: Searched) -> tuple[Floats, Floats]:
-        """Shares of the gain of all splits. Plain boosting, on all rows, stops where it did best on held-out ones."""
+        """How far features move the score, as shares. Plain boosting stops where it did best on held-out rows."""
         chosen: Floats = self.estimator.feature_importances_
         plain = searched.candidates[searched.plain]
         if plain == searched.chosen:

@@ -37,6 +37,7 @@ from irmtv.validate.rows import Part, read_weight
 
 Floats = npt.NDArray[np.float64]
 WATCHED = 100  # rounds of which `history_` and early stopping know
+EXPLAINED = 500  # training rows, evenly spaced, that `feature_importances_` are measured on
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ class BoostingEstimator(InvariantEstimator):
         self.n_iter_ = at
         self.environments_ = _named(ready, first)
         self.environment_weights_ = first.measure
-        self.feature_importances_ = self.predictor_.importances()
+        x = ready.task.train.x.numpy()
+        self.feature_importances_ = self.predictor_.importances(x[np.linspace(0, len(x) - 1, EXPLAINED).astype(int)])
 
     def _outputs_of(self, columns: Columns) -> Floats:
         found: Floats = self.predictor_.logits(self.predictor_.table(self, columns.features))
@@ -152,7 +154,7 @@ class BoostingEstimator(InvariantEstimator):
         )
 
     def plot_features(self, ax: Any = None, n_features: int = 20) -> Any:
-        """The features' shares of the gain of all splits, the largest first.
+        """The features' shares in how far all of them move the scores (`feature_importances_`), the largest first.
 
         Parameters
         ----------
@@ -170,7 +172,7 @@ class BoostingEstimator(InvariantEstimator):
         names = getattr(self, "feature_names_in_", None)
         names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else [str(n) for n in names]
         axes = plot_features(self.feature_importances_[None], names, int(n_features), ax)
-        axes.set(xlabel="share of the gain of all splits")
+        axes.set(xlabel="share in how far features move the score")
         return axes
 
     def __sklearn_tags__(self) -> Any:
@@ -250,7 +252,8 @@ class InvariantBoostingClassifier(BoostingEstimator, InvariantClassifier):
     ----------
     classes_ : the labels.
     n_features_in_, feature_names_in_ : the features, without environment and aux columns.
-    feature_importances_ : (D,) shares of the gain of all splits; they sum to 1.
+    feature_importances_ : (D,) how far each feature moves the scores (the mean absolute value of its Shapley values
+        over 500 training rows), as shares; they sum to 1.
     environments_, environment_weights_ : the training environments, and what each counts.
     history_ : DataFrame, one row per watched round and environment: risk, slope, accuracy, and on which rows.
     selected_ : which round was kept, and by which rule.

@@ -48,6 +48,7 @@ def content_of(estimator: Any) -> Content:
         }
         for member in predictor.members
     ]
+    arrays["importances"] = estimator.feature_importances_
     arrays |= {f"member{i}/base": member.base for i, member in enumerate(predictor.members)}
     if predictor.y is not None:
         arrays |= {"y/mean": predictor.y.mean, "y/scale": predictor.y.scale}
@@ -76,7 +77,10 @@ def read_content(file: ModelFile, kind: str) -> BoostingEstimator:
             y = Scaler(file.arrays["y/mean"], file.arrays["y/scale"])
         rho = read_rho(file, n_features)
         estimator.predictor_ = TreePredictor(table, members, y, rho, threads(estimator.n_jobs))
-        estimator.feature_importances_ = estimator.predictor_.importances()
+        importances = file.arrays["importances"]
+        if importances.shape != (n_features,) or importances.dtype != np.float64 or not (importances >= 0).all():
+            raise ValueError(f"importances must be {n_features} numbers of at least 0. Got {importances!r}")
+        estimator.feature_importances_ = importances
     return estimator
 
 

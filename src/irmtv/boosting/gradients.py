@@ -43,22 +43,6 @@ from irmtv.objectives.learned_measure import exponentiated_ascent, within_distan
 Base = Codes | Soft | SoftPair
 
 
-def second_derivatives(loss: ClosedForm, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """l'' and s'' of every row, in every score alone: both shaped like f."""
-    if loss.name == "squared":
-        return torch.full_like(f, 2.0), torch.full_like(f, 4.0)
-    if loss.name == "binary":
-        p = torch.sigmoid(f)
-        spread = p * (1 - p)
-        return spread, spread * (2 + f * (1 - 2 * p))
-    if loss.name == "multiclass":
-        p = torch.softmax(f, -1)
-        spread = p * (1 - p)
-        away = f - (p * f).sum(-1, keepdim=True)
-        return spread, 2 * spread + p * (1 - 2 * p) * away
-    raise ValueError(f"trees minimise the losses 'binary', 'multiclass' and 'squared'. Got {loss.name!r}.")
-
-
 def _curvature(loss: ClosedForm, at: _Forward) -> Tensor:
     """l'' of every row from what is known of it: shaped like f."""
     if loss.name == "squared":
@@ -195,10 +179,10 @@ class ScoreObjective:
         found: list[float] = self._risks(self._at(f[None])).tolist()
         return found
 
-    def penalties(self, f: Tensor, weights: Sequence[float]) -> list[float]:
-        """At several scores at once, (K, N) or (K, N, C)."""
-        found: list[float] = self._parts(self._summed(self._at(f[None]))[0], weights)[1].expand(len(f)).tolist()
-        return found
+    def several(self, f: Tensor, weights: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Risks and weighted penalties at several scores at once, (K, N) or (K, N, C)."""
+        risk, penalty = self._parts(self._summed(self._at(f[None]))[0], weights)
+        return risk.expand(len(f)).tolist(), penalty.expand(len(f)).tolist()
 
     def _risks(self, at: _Forward) -> Tensor:
         """(K,)."""

@@ -56,8 +56,9 @@ def check_objective(objective: Objective) -> None:
     if not suits_trees(objective):
         known = [name for name, o in OBJECTIVES.items() if suits_trees(o)]
         raise ValueError(
-            f"objective must be one that trees can minimise: {known}, or a sum of them. Got {objective.name!r}, which "
-            "is more than a function of scores and environments; InvariantClassifier and InvariantRegressor have it."
+            f"objective must be one that trees can minimise: {known}, or a sum of penalties. Got {objective.name!r}, "
+            "which is more than a function of scores and environments. Networks have it: InvariantClassifier and "
+            "InvariantRegressor, or --model mlp."
         )
 
 
@@ -85,6 +86,11 @@ def asked_of(estimator: Any, objective: Objective, seed: int, penalty_weight: An
     penalised = any(weights) or objective.measure_of(settings) == "learned"
     reserve = _reserve(estimator.reserve)
     warmup = _warmup(estimator, objective, settings, trees)
+    if any(weights) and warmup >= trees.n_estimators:
+        raise ValueError(
+            f"n_estimators must be more than the rounds of the warm-up, {warmup}, for objective {objective.name!r}, "
+            f"whose penalties would else never act. Got {trees.n_estimators}. Use more rounds, or a shorter warmup."
+        )
     return Asked(objective, settings, weights, warmup, trees, reserve if penalised else Fraction(0))
 
 

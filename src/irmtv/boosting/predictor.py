@@ -33,11 +33,13 @@ class TreeMember:
         found: Floats = scores + self.booster.predict(features, **told)
         return found
 
-    def importances(self) -> Floats:
-        """Gain of every feature's splits: (D,)."""
+    def importances(self, features: Floats, n_jobs: int) -> Floats:
+        """How far every feature moves the scores of these rows, on average: (N, D) -> (D,)."""
         if self.iterations == 0:
-            return np.zeros(self.booster.num_feature())
-        found: Floats = self.booster.feature_importance("gain", iteration=self.iterations)
+            return np.zeros(features.shape[1])
+        told = {"pred_contrib": True, "num_iteration": self.iterations, "num_threads": n_jobs}
+        each = self.booster.predict(features, **told).reshape(len(features), len(self.base), -1)  # and one for the mean
+        found: Floats = np.abs(each[:, :, :-1]).mean(0).sum(0)
         return found
 
 
@@ -57,9 +59,14 @@ class TreePredictor:
         found: Floats = np.mean([m.logits(features, self.n_jobs) for m in self.members], 0)
         return found if self.y is None else self.y.back(found[:, None])[:, 0]
 
-    def importances(self) -> Floats:
-        """Each feature's share of the gain of all splits, mean over the members: (D,), sums to 1 or is 0."""
-        each = np.stack([m.importances() for m in self.members])
+    def importances(self, features: Floats) -> Floats:
+        """Each feature's share in how far all of them move the scores of these rows: (D,), sums to 1 or is 0.
+
+        The mean absolute value of its Shapley values (TreeSHAP), mean over the members. The gain of splits, which
+        LightGBM has, would not do: a split that takes back an earlier one, or a tree that was shortened to nothing,
+        counts in it as any other.
+        """
+        each = np.stack([m.importances(features, self.n_jobs) for m in self.members])
         total = each.sum(1, keepdims=True)
         found: Floats = np.where(total > 0, each / np.where(total > 0, total, 1), 0).mean(0)
         return found

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import Tensor
 from irmtv.boosting.gradients import Base, ScoreObjective
 from irmtv.boosting.inferred import RhoOnRounds
 from irmtv.boosting.library import lightgbm
-from irmtv.boosting.trust_region import LineSearch, combined, radius_of
+from irmtv.boosting.trust_region import After, LineSearch, combined, radius_of
 from irmtv.core.losses import ClosedForm
 from irmtv.core.membership import Codes
 from irmtv.core.types import Rows, Task
@@ -183,7 +184,9 @@ def boost(
     climbs = objective.climbs(settings)
     base = best_constant(loss, task.train.y, task.train.weight, task.n_outputs)
     ensemble = _Ensemble(binned, trees, base)
-    search, radius = LineSearch(), radius_of(weights) if radius is None else radius
+    radius = radius_of(weights) if radius is None else radius
+    outlook = _Outlook(of, there, ensemble)
+    search = LineSearch(outlook.risk_of_all())
     at_once = max(1, AT_ONCE // ensemble.scores[0].numel())
     watched = []
     silent = [float(objective.warmup_weight(torch.tensor(w, dtype=torch.float64))) for w in weights]
@@ -205,17 +208,8 @@ def boost(
         if ensemble.grow(direction.gradient, direction.curvature):
             length = 1.0
             if pull.penalty_gradient is not None:
-
-                def after(lengths: Sequence[float], acting: Sequence[float] = acting) -> list[tuple[float, float]]:
-                    if len(lengths) == 1:
-                        (length,) = lengths
-                        f, g = ensemble.after(0, length), ensemble.after(int(there is not of), length)
-                        return [(of.risk(f), there.values(g, acting)[1])]
-                    risks = of.risks(ensemble.after_each(0, lengths))
-                    penalties = there.penalties(ensemble.after_each(int(there is not of), lengths), acting)
-                    return list(zip(risks, penalties, strict=True))
-
-                length = search.length((pull.risk, pull.penalty), direction.share, after, at_once)
+                now = After(pull.risk, pull.penalty, outlook.risk_of_all())
+                length = search.length(now, direction.share, partial(outlook.after, acting), at_once)
             ensemble.take(length)
         if (r + 1) % every == 0 or r + 1 == trees.n_estimators:
             inferred = None if rho is None else rho.membership(binned.watched)
@@ -247,6 +241,34 @@ def _mixtures(rows: Rows, settings: Mapping[str, Any], trees: Trees) -> Tensor |
     n = int(settings.get("n_environments") or len(rows.names))
     found: Tensor = settings["expand"].draw(n, [torch.Generator().manual_seed(trees.seed)])
     return found
+
+
+class _Outlook:
+    """What some of a round's trees come to, on the rows that trees are grown on and on those set aside."""
+
+    def __init__(self, of: ScoreObjective, there: ScoreObjective, ensemble: _Ensemble) -> None:
+        self.of, self.there, self.ensemble = of, there, ensemble
+        self.part = int(there is not of)  # that penalties look at
+        self.share = there.total / (of.total + there.total) if self.part else 0.0  # of its rows among all
+
+    def risk_of_all(self) -> float:
+        """As it is now."""
+        here, aside = self.ensemble.seen(False), self.ensemble.seen(bool(self.part))
+        return self._of_all(self.of.risk(here), self.there.risk(aside))
+
+    def _of_all(self, grown_on: float, aside: float) -> float:
+        return (1 - self.share) * grown_on + self.share * aside
+
+    def after(self, weights: Sequence[float], lengths: Sequence[float]) -> list[After]:
+        if len(lengths) == 1:  # remembered, for the round that begins there
+            risks = [self.of.risk(self.ensemble.after(0, lengths[0]))]
+            aside, penalty = self.there.values(self.ensemble.after(self.part, lengths[0]), weights)
+            asides, penalties = [aside], [penalty]
+        else:
+            risks = self.of.risks(self.ensemble.after_each(0, lengths))
+            asides, penalties = self.there.several(self.ensemble.after_each(self.part, lengths), weights)
+        found = zip(risks, penalties, asides, strict=True)
+        return [After(risk, penalty, self._of_all(risk, aside)) for risk, penalty, aside in found]
 
 
 class _Ensemble:

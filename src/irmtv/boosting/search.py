@@ -21,7 +21,7 @@ from irmtv.boosting.measured import snapshots
 from irmtv.boosting.parameters import Asked
 from irmtv.boosting.rounds import Binned, Boosted, boost
 from irmtv.core.types import Rows, Task, that_count
-from irmtv.crossfit import align, constant_risk, deal_folds, gain_over_rescaled, left_out_tasks, own_task
+from irmtv.crossfit import align, constant_risk, deal_folds, fold_tasks, gain_over_rescaled, left_out_tasks, own_task
 from irmtv.engine import Progress
 from irmtv.engine.snapshots import Snapshot
 from irmtv.objectives import OBJECTIVES
@@ -54,7 +54,7 @@ class _Parts:
         `most` asks for so many parts only.
         """
         n = len(self.tasks) if most is None else min(most, len(self.tasks))
-        plain = asked.objective.infers is None and asked.objective.measure != "learned" and not any(asked.weights)
+        plain = asked.objective.infers is None and not _has_penalty(asked)
         plain = plain and asked.objective.measure_of(asked.settings) == "empirical"
         key = ("plain", asked.trees.num_leaves) if plain else None
         found = self.known.get(key, []) if key is not None else []
@@ -112,6 +112,7 @@ def search_trees(
     seed: int,
     leaves: Sequence[int] = (),
     options: Mapping[str, Any] | None = None,
+    plain_beside: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Found:
     """Train every combination outside every fold, and choose.
@@ -122,7 +123,7 @@ def search_trees(
     combinations : penalty weights, one mapping each; 0 among them is plain boosting.
     ask : (objective or None for the task's own, combination, leaves or None) -> what to train.
     categorical : columns that hold codes.
-    rule, n_folds, seed, options : as for `irmtv.search.search`.
+    rule, n_folds, seed, options, plain_beside : as for `irmtv.search.search`.
     leaves : numbers of leaves. Plain boosting has the fewest with which it gains 98 % of what it gains with the best,
         on held-out rows of two folds. Where a penalty acts 90 % must do: it makes the gradient of the rows noisier, and
         large trees follow the noise.
@@ -133,7 +134,7 @@ def search_trees(
     has_places = isinstance(first.settings.get("measure"), tuple)  # one weight per environment
     task = replace(task, train=that_count(task.train, every_environment=has_places))
     check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=first.settings)
-    fold = deal_folds(task, n_folds, seed, by_class=True)
+    fold, parts = deal_folds(task, n_folds, seed, by_class=True), fold_tasks(task, n_folds, seed, by_class=True)
     every = max(1, first.trees.n_estimators // SNAPSHOTS)
     n_environments = len(task.train.names)
     own_is_asked = rule == "invariance" and not infers_held_out(objective)
@@ -141,12 +142,13 @@ def search_trees(
     expected = min(COMPARED, n_folds) * max(0, len(leaves) - 1) + n_folds * len(combinations)
     expected += n_folds * n_environments * (own_is_asked and 1 < n_environments <= MOST_OWN)
     tell = _telling(progress, expected + n_environments * len(combinations) * left_is_asked, first.trees.n_estimators)
-    folds = _Parts([_outside(task, fold == k) for k in range(n_folds)], categorical, every, tell=tell)
+    folds = _Parts(parts, categorical, every, tell=tell)
     without = _Parts(left_out_tasks(task), categorical, every, tell=tell) if left_is_asked else None
     best = _best_leaves(folds, ask, leaves) if leaves else _Leaves()
     families = [(objective, list(combinations))]
     plain_is_there = any(not any(ask(None, c, best.plain).weights) for c in combinations) and bool(objective.penalties)
-    if rule == "invariance" and not infers_held_out(objective) and not plain_is_there and objective.name != "erm":
+    wanted = (plain_beside or rule == "invariance") and objective.name != "erm"
+    if wanted and not infers_held_out(objective) and not plain_is_there:
         families.append((ERM, [{}]))
     asked = [[ask(o, c, best.of(ask(o, c, best.plain))) for c in some] for o, some in families]
     trained = [[folds.trained(a) for a in some] for some in asked]
@@ -182,11 +184,6 @@ def _telling(progress: Callable[[Progress], None] | None, boosters: int, rounds:
             progress(Progress(rounds, rounds, n, 0, max(n, boosters), perf_counter() - begin))
 
     return tell
-
-
-def _outside(task: Task, held: Tensor) -> Task:
-    train, held_out = (task.train.take(which.nonzero().squeeze(1)) for which in (~held, held))
-    return replace(task, train=train, held_out=held_out, test=None)
 
 
 @dataclass(frozen=True)
@@ -229,9 +226,8 @@ def _has_penalty(asked: Asked) -> bool:
 
 def is_plain(asked: Asked, at: int) -> bool:
     """Whether a booster is plain risk minimisation at a round."""
-    learned = asked.objective.infers is None and asked.objective.measure_of(asked.settings) == "learned"
-    in_warmup = at <= asked.warmup and asked.objective.silent_in_warmup
-    return not learned and (in_warmup or not any(asked.weights))
+    in_warmup = at <= asked.warmup and asked.objective.silent_in_warmup and any(asked.weights)
+    return in_warmup or not _has_penalty(asked)
 
 
 def _candidate_rounds(asked: Asked, boosted: Boosted, plain_is_there: bool) -> list[int]:
@@ -239,10 +235,11 @@ def _candidate_rounds(asked: Asked, boosted: Boosted, plain_is_there: bool) -> l
     rounds = [w.round for w in boosted.watched]
     begin = 1
     if asked.objective.infers is not None:
-        begin = asked.warmup if asked.objective.climbs(asked.settings) == "warm-up" else rounds[-1]
+        settled = asked.warmup if asked.objective.climbs(asked.settings) == "warm-up" else rounds[-1]
+        begin = min(settled, rounds[-1])
     if plain_is_there and any(asked.weights) and is_plain(asked, asked.warmup):
         begin = max(begin, asked.warmup + 1)
-    return [r for r in rounds if r >= begin] or [rounds[-1]]
+    return [r for r in rounds if r >= begin]
 
 
 def _records(

@@ -104,7 +104,7 @@ def _categories(column: Any, name: Any) -> Labels | None:
     """The categories of a column that holds some; None of numbers."""
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        return tuple(plain(v) for v in column.cat.remove_unused_categories().cat.categories)
+        return _text_or_numbers([plain(v) for v in column.cat.remove_unused_categories().cat.categories], name)
     if getattr(dtype, "kind", "O") in NUMBER_KINDS:
         return None
     if getattr(dtype, "kind", "O") in "mM" or isinstance(dtype, pd.PeriodDtype):
@@ -112,14 +112,19 @@ def _categories(column: Any, name: Any) -> Labels | None:
     known = column.dropna().infer_objects()
     if getattr(known.dtype, "kind", "O") in NUMBER_KINDS:  # numbers among objects
         return None
-    labels = [plain(v) for v in known.unique()]
+    labels = _text_or_numbers([plain(v) for v in known.unique()], name)
+    return tuple(sorted(labels, key=lambda v: (isinstance(v, str), v)))
+
+
+def _text_or_numbers(labels: Sequence[Any], name: Any) -> Labels:
+    """As they are, if a file can hold them."""
     odd = [v for v in labels if not isinstance(v, (str, int, float, bool))]
     if odd:
         raise ValueError(
             f"X must be numbers or categories, which are text or numbers. Got {type(odd[0]).__name__} in {name!r}: an "
             f"argument must be a string or a number. Use X[{name!r}].astype(str), or drop the column."
         )
-    return tuple(sorted(labels, key=lambda v: (isinstance(v, str), v)))
+    return tuple(labels)
 
 
 def _codes(column: Any, labels: Labels) -> Floats:

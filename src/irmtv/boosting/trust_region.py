@@ -12,12 +12,13 @@ A tree is fitted to the gradient of  risk + c * (sum_k lambda_k penalty_k).  Two
    quarter more. But what a penalty adds to the gradient is, on few rows, mostly noise, times k. So k grows with the
    weight, from 3 (at lambda = 100 and below) as its square root to 10 (at 1,111 and above): no weight is too large.
 2. Line search. The new tree's values are halved until the round's objective, risk + c * penalties, is no higher than
-   the highest that it was over the last ten rounds (each of them weighed by the present c). Not the last alone: l1
-   penalties have kinks, at which every step that is worth making rises first. If eight halvings do not help, the tree
-   is left at that size, and at none where the objective is not finite.
+   the highest that it was over the last ten rounds (each of them weighed by the present c), and the risk of all
+   training rows no higher than that of the constant which boosting began with. Not the last round alone: l1 penalties
+   have kinks, at which every step that is worth making rises first. If eight halvings do not help, the tree is left at
+   that size; at none where the risk would still be above the constant's, or the objective is not finite.
 
-Nothing here depends on the size of lambda beyond k and c, so that large weights train alike, and an objective that is
-finite stays so.
+So whatever the weight, no penalty can make a booster predict its training rows worse than a constant. Beyond k and c
+nothing depends on the size of lambda: large weights train nearly alike.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,34 +70,45 @@ def combined(pull: Pull, radius: float = LEAST_RADIUS) -> Direction:
     return Direction(risk + share * penalty, stretched, share)
 
 
-class LineSearch:
-    """Halves the steps of a round that would leave the objective higher than it has been of late."""
+class After(NamedTuple):
+    """What a round comes to with so much of its trees."""
 
-    def __init__(self, memory: int = MEMORY, halvings: int = HALVINGS) -> None:
+    risk: float  # of the rows that trees are grown on
+    penalty: float  # weighted, of the rows that penalties look at
+    overall: float  # the risk of all training rows
+
+
+class LineSearch:
+    """Halves the steps of a round that would leave the objective higher than it has been of late.
+
+    Parameters
+    ----------
+    ceiling : the risk of all training rows before the first tree, above which none may bring it.
+    memory, halvings : rounds that are remembered, and how often a step is halved.
+    """
+
+    def __init__(self, ceiling: float = math.inf, memory: int = MEMORY, halvings: int = HALVINGS) -> None:
         self.past: deque[tuple[float, float]] = deque(maxlen=memory)  # risk and penalties of rounds
-        self.halvings = halvings
+        self.ceiling, self.halvings = ceiling, halvings
 
     def length(
-        self,
-        now: tuple[float, float],
-        share: float,
-        after: Callable[[Sequence[float]], Sequence[tuple[float, float]]],
-        at_once: int = 1,
+        self, now: After, share: float, after: Callable[[Sequence[float]], Sequence[After]], at_once: int = 1
     ) -> float:
         """How much of a tree to take: 1, 1/2, 1/4, ...
 
-        `now` are risk and penalties before the tree, `after` gives them for some lengths. 1 is tried first, then
-        `at_once` at a time.
+        `now` is before the tree, `after` tells what some lengths come to. 1 is tried first, then `at_once` at a time.
         """
-        self.past.append(now)
+        self.past.append((now.risk, now.penalty))
         most = max(risk + share * penalty for risk, penalty in self.past)
+        ceiling = max(self.ceiling, now.overall)  # plain rounds may have come above it, on rows set aside
         lengths = [0.5**k for k in range(self.halvings)]
         for begin, end in _groups(len(lengths), at_once):
-            for length, (risk, penalty) in zip(lengths[begin:end], after(lengths[begin:end]), strict=True):
-                if risk + share * penalty <= most:  # False where it is not finite, too
+            for length, a in zip(lengths[begin:end], after(lengths[begin:end]), strict=True):
+                if a.risk + share * a.penalty <= most and a.overall <= ceiling:  # False where not finite, too
                     return length
         least = 0.5**self.halvings
-        return least if math.isfinite(sum(after([least])[0])) else 0.0
+        (a,) = after([least])
+        return least if math.isfinite(a.risk + a.penalty) and a.overall <= ceiling else 0.0
 
 
 def _groups(n: int, at_once: int) -> Iterator[tuple[int, int]]:

@@ -45,7 +45,8 @@ from irmtv.diagnose.words import LEVEL, finite, floats, holm, listed, number, p_
 from irmtv.engine import train
 from irmtv.selection.equality import equal_means, spread
 
-PENALTY_WEIGHT = 1e3
+# of TV-l1; trees that follow a larger one follow noise
+PENALTY_WEIGHT, OF_TREES = 1e3, 1e2
 STEPS, LEARNING_RATE = 600, 1e-2
 RIDGE = 1e-2  # per row, in units of the mean curvature: what few rows determine stays at the pooled slope
 PERMUTATIONS = 199
@@ -176,7 +177,7 @@ def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = N
     elif model.kind == "mlp":
         erm, invariant = network_model.shares(rows, PENALTY_WEIGHT, seed)
     else:
-        erm, invariant = tree_model.shares(rows, *model.trees, PENALTY_WEIGHT, seed)
+        erm, invariant = tree_model.shares(rows, *model.trees, OF_TREES, seed)
     corrected = holm(p[1:])
     one = slope.ndim == 2
     # of classes the sizes alone: a slope for each has no sign of its own
@@ -196,9 +197,8 @@ def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = N
     unknown = float("inf")
     found.sort(key=lambda f: (f.p_holm if np.isfinite(f.p_holm) else unknown, -np.nan_to_num(f.spread)))
     kind = "linear" if model is None else model.kind
-    return FeatureChanges(
-        tuple(found), rows.names, joint_test(rows, seed, model=model), float(p[0]), PENALTY_WEIGHT, kind
-    )
+    weight = OF_TREES if kind == "trees" else PENALTY_WEIGHT
+    return FeatureChanges(tuple(found), rows.names, joint_test(rows, seed, model=model), float(p[0]), weight, kind)
 
 
 def own_slopes(rows: DiagnosisRows, model: PlainModel | None = None) -> tuple[Floats, Floats]:

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from irmtv.answer.networks import BATCH, HIDDEN, MANY_ROWS
 from irmtv.core.types import Rows, Runs, Task
 from irmtv.diagnose.outputs import output_shares
 from irmtv.diagnose.rows import DiagnosisRows, Floats, Mask
 from irmtv.engine import FittedRuns, train
 
-HIDDEN = (32,)
 L2 = (0.0, 3e-3)
 STEPS, LEARNING_RATE, EVERY = 600, 1e-2, 20
-MANY_ROWS, BATCH = 10_000, 2048  # above so many rows, training on batches
 
 
 def fitted_outputs(rows: DiagnosisRows, trained_on: Sequence[Mask], seed: int) -> list[Floats]:

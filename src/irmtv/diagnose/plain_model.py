@@ -17,6 +17,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from irmtv.answer.networks import ALIKE
 from irmtv.boosting.library import lightgbm
 from irmtv.core.messages import did_you_mean
 from irmtv.diagnose import network_model, tree_model
@@ -25,7 +26,6 @@ from irmtv.diagnose.rows import DiagnosisRows, Floats, Ints, Mask
 
 KINDS = {"linear": "a linear model", "mlp": "a network", "trees": "boosted trees"}  # the simplest first
 MODELS = ("auto", *KINDS)
-ALIKE = 0.99  # a simpler model is kept unless another has less than this times its risk
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ def _size(rows: DiagnosisRows, seed: int) -> Size:
 
 def shares(rows: DiagnosisRows, leaves: int, rounds: int, penalty_weight: float, seed: int) -> tuple[Floats, Floats]:
     """How much the outputs hang on each feature, of plain boosting and under TV-l1: (D,) each."""
-    settings = {"n_estimators": rounds, "num_leaves": leaves, "min_rows": 1, "random_state": seed}
+    # the first round of a penalty on slopes is plain boosting
+    settings = {"n_estimators": max(2, rounds), "num_leaves": leaves, "min_rows": 1, "random_state": seed}
 
     def share(weight: float) -> Floats:
         model = _fitted(rows, "irm-tv-l1", penalty_weight=weight, **settings)

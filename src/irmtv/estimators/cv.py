@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -52,9 +53,12 @@ def _tells_of_one_model(init: Callable[P, None]) -> Callable[P, None]:
         for name, instead in OF_ONE_MODEL.items():
             if name in parameters:
                 kind = type(args[0]).__name__
+                single = kind.removesuffix("CV")
+                of_one = next((c for c in type(args[0]).__mro__ if c.__name__ == single), None)
+                has_it = of_one is not None and name in signature(of_one).parameters
                 raise TypeError(
-                    f"{kind} has no parameter {name}: {instead}. Got {name}={parameters[name]!r}. Leave it out, or use "
-                    f"{kind.removesuffix('CV')}({name}=...)."
+                    f"{kind} has no parameter {name}: {instead}. Got {name}={parameters[name]!r}. Leave it out"
+                    + (f", or use {single}({name}=...)." if has_it else ".")
                 )
         init(*args, **parameters)
 
@@ -66,6 +70,9 @@ class _Path(InvariantEstimator):
 
     l2: Any  # a number, or "auto"
     _path: tuple[float, ...] = PATH  # where penalty_weights is None
+    _less_time = (
+        "Fewer max_steps, penalty_weights, folds (cv) or n_seeds take less time; verbose=1 shows how much is left."
+    )
 
     def fit(self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None) -> Any:
         """Train the path on every fold, choose, and train the choice on all rows.
@@ -96,8 +103,7 @@ class _Path(InvariantEstimator):
         except KeyboardInterrupt:
             self.__dict__.pop("predictor_", None)  # of an earlier call: what was read of these rows is not its own
             raise KeyboardInterrupt(
-                f"{type(self).__name__} was interrupted before it had chosen and is not fitted. Fewer max_steps, "
-                "penalty_weights, folds (cv) or n_seeds take less time; verbose=1 shows how much is left."
+                f"{type(self).__name__} was interrupted before it had chosen and is not fitted. {self._less_time}"
             ) from None
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:

@@ -119,7 +119,7 @@ def _about_model(summary: Mapping[str, Any]) -> str:
     risks = models.get("risks", {})
     if models.get("asked") == "auto" and len(risks) > 1:
         told = ", ".join(f"{kind} {short(risk)}" for kind, risk in risks.items())
-        said += f" It was chosen by the held-out loss over all rows ({told}); the simplest that comes within 1 % of the lowest."
+        said += f" It was chosen by the held-out loss over all rows ({told}): the simplest within 1 % of the lowest."
     return said
 
 

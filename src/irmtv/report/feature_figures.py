@@ -17,18 +17,18 @@ MOST_FEATURES = 25
 NOTES: Mapping[FeaturesKind, str] = {
     "coefficients": "linear model: coefficients",
     "shuffling": "permutation importance on held-out rows",
-    "gain": "trees: shares of the gain of all splits",
+    "contributions": "trees: how far features move the score",
 }
 AXES: Mapping[FeaturesKind, str] = {
     "coefficients": "share of all absolute weights, in %",
     "shuffling": "share of the rise in risk when shuffled, in %",
-    "gain": "share of the gain of all splits, in %",
+    "contributions": "share in how far all move the score, in %",
 }
 TEXTS: Mapping[FeaturesKind, str] = {
     "coefficients": "Coefficient times standard deviation, as a share of the sum over all features, with its sign.",
     "shuffling": "How much the held-out risk rises when a column is shuffled, as a share of the sum over all features.",
-    "gain": "Feature importances: what a feature's splits gain, as a share of the gain of all splits of all trees. A "
-    "split that takes back what an earlier tree did counts as well, so that what a penalty removed keeps a share.",
+    "contributions": "Feature importances: how far a feature moves the score of a row (the mean absolute value of its "
+    "Shapley values over 500 training rows), as a share of the sum over all features.",
 }
 
 
@@ -57,7 +57,7 @@ def feature_blocks(summary: FitSummary) -> list[Block]:
     """
     kind = features_kind(summary)
     same = all(f["erm"] == f["chosen"] for f in summary["features"])
-    by_change = kind == "gain" and not same
+    by_change = kind == "contributions" and not same
     ordered = sorted(summary["features"], key=size, reverse=True)
     if by_change:
         ordered.sort(key=lambda f: abs(change(f) or 0.0), reverse=True)

@@ -45,6 +45,7 @@ def search(
     steps: int = 2000,
     snapshot_every: int | None = None,
     keep_states: bool = False,
+    plain_beside: bool = False,
     progress: Callable[[Progress], None] | None = None,
     **settings: Any,
 ) -> Searched:
@@ -70,6 +71,8 @@ def search(
         it, a large one overfits in the warm-up, before any penalty acts.
     steps, snapshot_every : gradient steps, and every how many a run is a candidate (None: 40 times).
     keep_states : keep the fold models of all candidates, for `Searched.fold_models`.
+    plain_beside : have plain risk minimisation among the candidates also where the objective has no weight that could
+        be 0 and the rule does not ask for it ("invariance" does).
     progress : called with a `Progress`.
     settings : for `train`, the same for all.
 
@@ -114,7 +117,8 @@ def search(
             )
 
     families = [family(chosen, combinations, how)]
-    if rule == "invariance" and not infers_held_out(chosen) and not families[0].plain():
+    wanted = plain_beside or rule == "invariance"
+    if wanted and not infers_held_out(chosen) and not families[0].plain():
         rates = [{name: c[name] for name in OF_ALL_OBJECTIVES if name in c} for c in combinations]
         distinct = [c for i, c in enumerate(rates) if c not in rates[:i]]
         families.append(family(OBJECTIVES["erm"], distinct, {name: how[name] for name in ENGINE if name in how}))

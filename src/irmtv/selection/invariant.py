@@ -386,8 +386,8 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float, ma
     )
     if f["pays_at"] is not None and f["pays_at"] > 0:
         text += (
-            " It is worse than plain risk minimisation in the worst of them too: it pays where the next environment "
-            f"lies further out by more than {f['pays_at']:.2g} times their spread."
+            " Its risk is higher than that of plain risk minimisation in the worst of them, too: it pays where the "
+            f"next environment lies further out by more than {f['pays_at']:.2g} times their spread."
         )
     if f["p_confirmed"] is not None and f["p_confirmed"] < level:
         text += (

@@ -58,6 +58,8 @@ class Records:
     @property
     def plain(self) -> int:
         """The candidate of plain risk minimisation with the lowest held-out risk: what others are compared with."""
+        if not bool(self.reference.any()):
+            raise ValueError("there is no candidate of plain risk minimisation among these.")
         risk = self.pooled().overall.nan_to_num(torch.inf)
         return int(risk.masked_fill(~self.reference, torch.inf).argmin())
 
