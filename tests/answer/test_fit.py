@@ -158,3 +158,13 @@ def test_of_very_many_rows_some_are_compared_and_all_are_trained_on(monkeypatch)
     assert rows == {"north": 1000, "south": 100}  # a thousand of each, or all it has
     assert any("1,100 rows, drawn at random" in note for note in answer.summary["data"]["notes"])
     assert answer.pipeline[-1].environment_weights_.tolist() == pytest.approx([1200 / 1300, 100 / 1300])
+
+
+@pytest.mark.parametrize(
+    ("objective", "environment", "missing"),
+    [("auto", [], "environment or aux"), ("vrex", [], "environment"), ("minimax-tv-l1", ["site"], "aux")],
+)
+def test_what_an_objective_learns_from_is_asked_for_in_words_of_the_command(objective, environment, missing):
+    frame = pd.DataFrame({"x": np.arange(40.0), "site": ["a", "b"] * 20, "y": [0, 1] * 20})
+    with pytest.raises(ValueError, match=rf"objective '{objective}' needs {missing}\. Got none.*--environment site"):
+        fit_table(frame, "y", environment, objective=objective)

@@ -27,6 +27,7 @@ from irmtv.boosting.library import lightgbm
 from irmtv.boosting.parameters import suits_trees
 from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.estimators.parameters import as_seed
+from irmtv.objectives import OBJECTIVES
 from irmtv.progress import ProgressBar
 from irmtv.search.families import infers_held_out
 from irmtv.tabular import Columns, Table, split_columns, table_steps, task_of
@@ -126,6 +127,7 @@ def fit_table(
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {list(MODELS)}. Got {model!r}.{did_you_mean(model, MODELS)}")
+    _check_columns(objective, bool(environment), bool(aux))
     check_positive(steps, "steps")
     check_positive(rounds, "rounds")
     clock = _Clock()
@@ -219,6 +221,21 @@ def fit_table(
     summary["seconds"] = {**clock.laps, "all": clock.total()}
     stage(bar, "done", 0.0)
     return Answer(Pipeline([*pre.steps, ("model", estimator)]), summary)
+
+
+def _check_columns(objective: str, environment: bool, aux: bool) -> None:
+    """Whether what the objective learns from is there; in words for a table."""
+    if objective == "auto":
+        missing = "environment or aux" if not (environment or aux) else None
+    else:
+        needs = OBJECTIVES[objective].needs
+        missing = needs if {"environment": not environment, "aux": not aux}.get(str(needs)) else None
+    if missing is not None:
+        raise ValueError(
+            f"objective {objective!r} needs {missing}. Got none. Name a column that says where each row came from, "
+            "--environment site (in Python environment=['site']), or columns of numbers or dates that environments are "
+            "inferred from, --aux year; --objective erm needs neither."
+        )
 
 
 class _Clock:
