@@ -12,14 +12,19 @@ import sklearn
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+def loaded(name: str):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def run(capsys):
     """Run an example's main() and give what it prints; scikit-learn's settings are put back."""
 
     def run(name: str) -> str:
-        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = loaded(name)
         with sklearn.config_context():
             module.main()
         return capsys.readouterr().out
@@ -62,3 +67,19 @@ def test_tables_for_the_command_line(run, tmp_path, monkeypatch):
     assert "sales.csv, 4,000 rows" in text and "elsewhere.csv, 5,000 rows" in text
     columns = (tmp_path / "sales.csv").read_text().splitlines()[0].split(",")
     assert columns[:15] == [f"x{i}" for i in range(1, 16)] and columns[15:] == ["period", "sold"]
+
+
+def test_one_cell_of_the_table_of_boosting():
+    """V-REx on the first setting of docs/boosting.md, whose plain boosting has about 61 %."""
+    pytest.importorskip("lightgbm")
+    accuracy, outcome = loaded("boosting_simulation").worst(("V-REx", (0.999, 0.7), 0.9, 10))
+    assert outcome == "invariant-found" and accuracy > 80
+
+
+def test_one_part_of_boostings_step_rule():
+    pytest.importorskip("lightgbm")
+    example = loaded("boosting_step_rule")
+    task = example.make_simulation(3000, (0.999, 0.7), 0.9, random_state=100)
+    task = example.replace(task, held_out=task.test, test=None)
+    free, cut = (example.worst(task, example.trained(task, "vrex", 3, 2, radius)) for radius in (None, 0.0))
+    assert free > cut + 10  # without any pull a penalty is plain boosting

@@ -6,6 +6,7 @@ import ast
 import doctest
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,10 @@ def test_examples_run(module):
     tried = doctest.testmod(module)
     assert tried.attempted > 0
     assert tried.failed == 0
+
+
+def test_the_page_s_example_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "boosting.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "docs/boosting.md", "exec"), {})
+    assert "an invariant model was found" in capsys.readouterr().out
