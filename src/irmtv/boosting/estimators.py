@@ -269,8 +269,9 @@ class InvariantBoostingClassifier(BoostingEstimator, InvariantClassifier):
     >>> site = np.repeat(["a", "b"], 300)
     >>> right = np.where(rng.random(600) < np.repeat([0.95, 0.7], 300), y, 1 - y)  # agrees more often at one site
     >>> X = np.c_[y + rng.normal(size=600), 2 * right + 0.5 * rng.normal(size=600)]
-    >>> plain = InvariantBoostingClassifier("erm", num_leaves=4, n_estimators=30, n_jobs=1).fit(X, y)
-    >>> clf = InvariantBoostingClassifier("vrex", num_leaves=4, n_estimators=30, n_jobs=1).fit(X, y, environment=site)
+    >>> few = {"num_leaves": 4, "n_estimators": 30, "n_jobs": 1, "random_state": 0}
+    >>> plain = InvariantBoostingClassifier("erm", **few).fit(X, y)
+    >>> clf = InvariantBoostingClassifier("vrex", **few).fit(X, y, environment=site)
     >>> bool(clf.feature_importances_[1] < plain.feature_importances_[1])
     True
     """
@@ -331,7 +332,8 @@ class InvariantBoostingRegressor(BoostingEstimator, InvariantRegressor):
     >>> X, site = rng.normal(size=(300, 3)), np.repeat([0, 1, 2], 100)
     >>> X[::7, 2] = np.nan  # missing values are read as they are
     >>> y = 10 * X[:, 0] + 50 + site * X[:, 1] + rng.normal(size=300)
-    >>> reg = InvariantBoostingRegressor("vrex", num_leaves=4, n_jobs=1).fit(X, y, environment=site)
+    >>> reg = InvariantBoostingRegressor("vrex", penalty_weight=1, num_leaves=4, n_jobs=1, random_state=0)
+    >>> reg = reg.fit(X, y, environment=site)
     >>> reg.predict(X).shape, int(reg.feature_importances_.argmax())
     ((300,), 0)
     """
