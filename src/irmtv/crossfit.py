@@ -88,7 +88,11 @@ def fold_tasks(task: Task, n_folds: int, seed: int, by_class: bool = False) -> l
 
     With `by_class` every fold of a classification task has its share of each class, too.
     """
-    fold = deal_folds(task, n_folds, seed, by_class)
+    return tasks_outside(task, deal_folds(task, n_folds, seed, by_class), n_folds)
+
+
+def tasks_outside(task: Task, fold: Tensor, n_folds: int) -> list[Task]:
+    """The same for folds that are dealt already: (N,) of 0 to n_folds - 1."""
     return [
         replace(
             task,

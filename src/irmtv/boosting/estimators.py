@@ -169,9 +169,7 @@ class BoostingEstimator(InvariantEstimator):
         """
         check_is_fitted(self, "predictor_")
         check_positive(n_features, "n_features")
-        names = getattr(self, "feature_names_in_", None)
-        names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else [str(n) for n in names]
-        axes = plot_features(self.feature_importances_[None], names, int(n_features), ax)
+        axes = plot_features(self.feature_importances_[None], self._feature_names(), int(n_features), ax)
         axes.set(xlabel="share in how far features move the score")
         return axes
 

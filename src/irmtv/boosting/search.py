@@ -21,7 +21,7 @@ from irmtv.boosting.measured import snapshots
 from irmtv.boosting.parameters import Asked
 from irmtv.boosting.rounds import Binned, Boosted, boost
 from irmtv.core.types import Rows, Task, that_count
-from irmtv.crossfit import align, constant_risk, deal_folds, fold_tasks, gain_over_rescaled, left_out_tasks, own_task
+from irmtv.crossfit import align, constant_risk, deal_folds, gain_over_rescaled, left_out_tasks, own_task, tasks_outside
 from irmtv.engine import Progress
 from irmtv.engine.snapshots import Snapshot
 from irmtv.objectives import OBJECTIVES
@@ -134,7 +134,7 @@ def search_trees(
     has_places = isinstance(first.settings.get("measure"), tuple)  # one weight per environment
     task = replace(task, train=that_count(task.train, every_environment=has_places))
     check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=first.settings)
-    fold, parts = deal_folds(task, n_folds, seed, by_class=True), fold_tasks(task, n_folds, seed, by_class=True)
+    fold = deal_folds(task, n_folds, seed, by_class=True)
     every = max(1, first.trees.n_estimators // SNAPSHOTS)
     n_environments = len(task.train.names)
     own_is_asked = rule == "invariance" and not infers_held_out(objective)
@@ -142,7 +142,7 @@ def search_trees(
     expected = min(COMPARED, n_folds) * max(0, len(leaves) - 1) + n_folds * len(combinations)
     expected += n_folds * n_environments * (own_is_asked and 1 < n_environments <= MOST_OWN)
     tell = _telling(progress, expected + n_environments * len(combinations) * left_is_asked, first.trees.n_estimators)
-    folds = _Parts(parts, categorical, every, tell=tell)
+    folds = _Parts(tasks_outside(task, fold, n_folds), categorical, every, tell=tell)
     without = _Parts(left_out_tasks(task), categorical, every, tell=tell) if left_is_asked else None
     best = _best_leaves(folds, ask, leaves) if leaves else _Leaves()
     families = [(objective, list(combinations))]

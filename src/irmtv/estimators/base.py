@@ -471,11 +471,13 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
                 "another: use sklearn.inspection.permutation_importance."
             )
         check_positive(n_features, "n_features")
-        names = getattr(self, "feature_names_in_", None)
-        names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else list(names)
         scale = self.predictor_.x.scale
         per_deviation = linear[0] * np.where(np.isfinite(scale), scale, 0.0)
-        return plot_features(per_deviation, names, int(n_features), ax, self._output_names())
+        return plot_features(per_deviation, self._feature_names(), int(n_features), ax, self._output_names())
+
+    def _feature_names(self) -> list[str]:
+        names = getattr(self, "feature_names_in_", None)
+        return [f"x{i}" for i in range(self.n_features_in_)] if names is None else list(names)
 
     def _output_names(self) -> list[str]:
         """Of the rows of `coef_`, where there are several."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.types import Runs, Task, that_count
-from irmtv.crossfit import deal_folds, fold_tasks, left_out_tasks
+from irmtv.crossfit import deal_folds, left_out_tasks, tasks_outside
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
@@ -95,7 +95,8 @@ def search(
     task = replace(task, train=that_count(task.train, every_environment=has_places))
     check_search(task, chosen, combinations, rule=rule, n_folds=n_folds, options=options, settings=settings)
     every = max(1, steps // SNAPSHOTS) if snapshot_every is None else snapshot_every
-    folds = fold_tasks(task, n_folds, seed, by_class)
+    fold = deal_folds(task, n_folds, seed, by_class)
+    folds = tasks_outside(task, fold, n_folds)
     without = left_out_tasks(task) if rule == "leave-one-env-out" else []
     how = {**settings, "steps": steps}
     each = _as_seeds(seed, seeds)
@@ -133,7 +134,6 @@ def search(
     if rule == "invariance" and not infers_held_out(chosen):
         records = replace(records, own=_own(families, candidates, records, folds, each, every))
     given = dict(options or {}) if rule == "invariance" else {}
-    fold = deal_folds(task, n_folds, seed, by_class)
     return Searched(choose(rule, records, **given), tuple(families), candidates, records, fold)
 
 
