@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from irmtv.boosting.rounds import Binned, Trees, boost
 from irmtv.core.losses import Binary
 from irmtv.core.types import Rows, Task
+from irmtv.models.trees.rounds import Binned, Trees, boost
 from irmtv.objectives import OBJECTIVES
 
 SIZES = ((5_000, 15), (20_000, 20), (100_000, 20))

@@ -60,7 +60,7 @@ def _with_pandas(path: str) -> None:
 
 
 def _with_irmtv(path: str) -> None:
-    from irmtv.tabular import read_table
+    from irmtv.app.io import read_table
 
     read_table(path)
 
@@ -69,7 +69,7 @@ def _prepare(path: str) -> None:
     """Reading, dividing, preprocessing: what `fit` does before it trains."""
     from sklearn.pipeline import Pipeline
 
-    from irmtv.tabular import read_table, split_columns, table_steps
+    from irmtv.app.io import read_table, split_columns, table_steps
 
     columns = split_columns(read_table(path).frame, target="bought", environment="site")
     Pipeline(table_steps()).fit_transform(columns.features)
@@ -83,7 +83,7 @@ def _command(*arguments: str) -> None:
 
 STEPS = {"pandas": _with_pandas, "read": _with_irmtv, "prepare": _prepare, "command": _command}
 # imported before the clock starts
-IMPORTS = {"pandas": "pandas", "read": "irmtv.tabular", "prepare": "irmtv.tabular", "command": "irmtv.answer"}
+IMPORTS = {"pandas": "pandas", "read": "irmtv.app.io", "prepare": "irmtv.app.io", "command": "irmtv.app.fit"}
 
 
 def _measured(step: str, *arguments: str) -> dict[str, float]:

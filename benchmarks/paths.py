@@ -25,9 +25,9 @@ from rich.table import Table
 
 from irmtv import InvariantClassifier, InvariantClassifierCV, Runs, Task, train
 from irmtv.core.types import Rows
-from irmtv.crossfit import fold_tasks
 from irmtv.datasets import make_simulation
-from irmtv.search import search
+from irmtv.models.search import search
+from irmtv.selection.folds import fold_tasks
 
 WEIGHTS = (0.0, *np.logspace(-1, 5, 19).tolist())
 FOLDS = 5

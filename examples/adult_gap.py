@@ -15,7 +15,7 @@ import numpy as np
 
 from irmtv import Runs, train
 from irmtv.datasets import load_adult
-from irmtv.experiments.papers import papers_folder
+from irmtv.lab.experiments.papers import papers_folder
 
 AS_PUBLISHED: dict[str, Any] = {"hidden": (16,), "steps": 8300, "learning_rate": 4e-3, "l2": 1e-3}
 PENALISED: dict[str, Any] = {"warmup": 8000, "penalty_weight": 2e3}

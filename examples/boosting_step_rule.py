@@ -18,9 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from irmtv.boosting.rounds import Binned, Boosted, Trees, boost
 from irmtv.core.types import Task
 from irmtv.datasets import make_simulation
+from irmtv.models.trees.rounds import Binned, Boosted, Trees, boost
 from irmtv.objectives import OBJECTIVES
 
 SETTINGS = ((0.7, 0.9), (0.9, 0.9), (0.9, 0.8))

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from irmtv.diagnose.features import joint_test, own_slopes
-from irmtv.diagnose.informative import given_informative
-from irmtv.diagnose.losses import loss_by_environment
-from irmtv.diagnose.plain_model import KINDS, fit_plain_model
-from irmtv.diagnose.rows import DiagnosisRows, read_rows
-from irmtv.diagnose.words import holm
+from irmtv.app.diagnose.features import joint_test, own_slopes
+from irmtv.app.diagnose.informative import given_informative
+from irmtv.app.diagnose.losses import loss_by_environment
+from irmtv.app.diagnose.plain_model import KINDS, fit_plain_model
+from irmtv.app.diagnose.rows import DiagnosisRows, read_rows
+from irmtv.app.diagnose.words import holm
 from irmtv.selection.equality import equal_means
 
 TESTS = ("loss", "level", "a feature", "all features", "informative")

@@ -20,9 +20,9 @@ import pandas as pd
 
 from irmtv import Runs, train
 from irmtv.datasets import make_simulation
-from irmtv.experiments import load_spec
-from irmtv.experiments.papers import paper_spec
-from irmtv.report import report_experiment
+from irmtv.lab.experiments import load_spec
+from irmtv.lab.experiments.papers import paper_spec
+from irmtv.lab.tables import report_experiment
 
 NEAR = 2.0  # published standard deviations
 VERDICTS = ("inside", "better", "below")

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from irmtv.datasets import DATASETS
-from irmtv.experiments import load_spec, read_records, run_experiment
-from irmtv.progress import ProgressBar
+from irmtv.engine.progress_bar import ProgressBar
+from irmtv.lab.experiments import load_spec, read_records, run_experiment
 from irmtv.selection import Records, equal_means, iid, invariance, zero_means
 
 SPEC = Path(__file__).parents[1] / "papers" / "irm_tv" / "selection.toml"

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from paths import REPOSITORY
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -40,7 +42,7 @@ def chromium() -> str | None:
 
 def artefacts() -> Path:
     """The folder of what tests keep to be looked at."""
-    folder = Path(os.environ.get("IRMTV_TEST_ARTEFACTS", Path(__file__).parents[1] / "test-artefacts"))
+    folder = Path(os.environ.get("IRMTV_TEST_ARTEFACTS", REPOSITORY / "test-artefacts"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

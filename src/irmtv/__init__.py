@@ -15,19 +15,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from irmtv._moved import install as _install_moved_names
 from irmtv._version import __version__
 
 if TYPE_CHECKING:
-    from irmtv.boosting import (
+    from irmtv.core.types import Rows, Runs, Task
+    from irmtv.data import make_task
+    from irmtv.engine import FittedRuns, train
+    from irmtv.estimators import (
+        EnvironmentInference,
         InvariantBoostingClassifier,
         InvariantBoostingClassifierCV,
         InvariantBoostingRegressor,
         InvariantBoostingRegressorCV,
-    )
-    from irmtv.core.types import Rows, Runs, Task
-    from irmtv.engine import FittedRuns, train
-    from irmtv.estimators import (
-        EnvironmentInference,
         InvariantClassifier,
         InvariantClassifierCV,
         InvariantRegressor,
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         save,
     )
     from irmtv.objectives import OBJECTIVES
-    from irmtv.validate import make_task
+
+_install_moved_names()
 
 # loaded when they are first asked for: `irmtv --help` and the shell's completion need neither torch nor scikit-learn
 _LATER = {
@@ -45,13 +46,13 @@ _LATER = {
     "Rows": "irmtv.core.types",
     "Runs": "irmtv.core.types",
     "Task": "irmtv.core.types",
-    "make_task": "irmtv.validate",
+    "make_task": "irmtv.data",
     "train": "irmtv.engine",
     "EnvironmentInference": "irmtv.estimators",
-    "InvariantBoostingClassifier": "irmtv.boosting",
-    "InvariantBoostingClassifierCV": "irmtv.boosting",
-    "InvariantBoostingRegressor": "irmtv.boosting",
-    "InvariantBoostingRegressorCV": "irmtv.boosting",
+    "InvariantBoostingClassifier": "irmtv.estimators",
+    "InvariantBoostingClassifierCV": "irmtv.estimators",
+    "InvariantBoostingRegressor": "irmtv.estimators",
+    "InvariantBoostingRegressorCV": "irmtv.estimators",
     "InvariantClassifier": "irmtv.estimators",
     "InvariantClassifierCV": "irmtv.estimators",
     "InvariantRegressor": "irmtv.estimators",
@@ -84,7 +85,7 @@ __all__ = [
 
 
 # parts that `import irmtv` alone gives access to, as irmtv.engine.train
-_PARTS = ("core", "engine", "metrics", "objectives", "selection", "validate")
+_PARTS = ("core", "engine", "metrics", "objectives", "selection", "data")
 
 
 def __getattr__(name: str) -> Any:

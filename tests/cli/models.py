@@ -9,8 +9,8 @@ import pandas as pd
 from sklearn.pipeline import Pipeline
 
 import irmtv
+from irmtv.app.io import read_table, split_columns, table_steps
 from irmtv.estimators.files import save
-from irmtv.tabular import read_table, split_columns, table_steps
 
 
 def houses(n: int = 300, seed: int = 0) -> pd.DataFrame:

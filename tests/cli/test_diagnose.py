@@ -16,12 +16,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from answer.tables import spurious_table
-from irmtv.diagnose import diagnosis, network_model, tree_model
-from irmtv.diagnose import found as found_module
-from irmtv.diagnose import informative as informative_module
-from irmtv.diagnose.plain_model import KINDS, simplest
-from irmtv.progress import ProgressBar
+from app.fit.tables import spurious_table
+from irmtv.app.diagnose import diagnosis, network_model, tree_model
+from irmtv.app.diagnose import found as found_module
+from irmtv.app.diagnose import informative as informative_module
+from irmtv.app.diagnose.plain_model import KINDS, simplest
+from irmtv.engine.progress_bar import ProgressBar
+from paths import REPOSITORY
 
 DATA = os.environ.get("IRMTV_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="IRMTV_DATA is not set: no real data")
@@ -146,7 +147,7 @@ def test_the_bar_moves_to_its_end(command, table, monkeypatch):
 
 def test_help_loads_nothing_that_computes():
     code = "import sys; from irmtv.cli import app; app(['diagnose', '--help'], standalone_mode=False); "
-    code += "assert not {'sklearn', 'irmtv.diagnose', 'irmtv.tabular'} & set(sys.modules)"
+    code += "assert not {'sklearn', 'irmtv.app.diagnose', 'irmtv.app.io'} & set(sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "would invariance have something to work with" in " ".join(ended.stdout.split())
@@ -184,7 +185,7 @@ def test_king_county_raw_with_dates(command, tmp_path, quick):
 
 def test_the_example_of_the_documentation(command, tmp_path, monkeypatch):
     """docs/diagnose.md: its code makes the table, and its command gives what stands there."""
-    page = (Path(__file__).parents[2] / "docs" / "diagnose.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "diagnose.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(\w+)\n(.*?)```", page, flags=re.DOTALL)
     code = next(text for kind, text in blocks if kind == "python")
     line = next(text for kind, text in blocks if kind == "bash" and "patients.csv" in text)

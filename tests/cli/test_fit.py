@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import irmtv
-from answer.tables import spurious_table
+from app.fit.tables import spurious_table
 from irmtv.estimators.files import read_about
 
 DATA = os.environ.get("IRMTV_DATA")
@@ -89,7 +89,7 @@ def test_trees_without_lightgbm_say_what_to_install(command, table, monkeypatch,
     def missing():
         raise ImportError("boosting needs LightGBM. Install it with pip install 'irmtv[boosting]'.")
 
-    monkeypatch.setattr("irmtv.boosting.estimators.lightgbm", missing)
+    monkeypatch.setattr("irmtv.estimators.boosting.lightgbm", missing)
     how = ("--target", "sold", "-e", "site", "--out", tmp_path / "m.irmtv")
     ended = command("fit", table, *how, "--model", "trees")
     assert (ended.code, ended.out) == (1, "")

@@ -22,8 +22,8 @@ import typer
 from sklearn.pipeline import Pipeline
 
 import irmtv
+from irmtv.app.io import split_columns, table_names, table_steps, task_of
 from irmtv.estimators.files import save
-from irmtv.tabular import split_columns, table_names, table_steps, task_of
 
 SEEDS = 12
 QUICK = ("--model", "linear", "--steps", 3, "--folds", 2)
@@ -161,8 +161,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     """What stands before training; the model is loaded once for all files."""
-    import irmtv.answer
-    import irmtv.diagnose
+    import irmtv.app.diagnose
+    import irmtv.app.fit
     from irmtv.estimators import files
 
     number = itertools.count()
@@ -177,8 +177,8 @@ def no_training(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     loaded, about = irmtv.load(model), files.read_about(model)
     monkeypatch.setattr(irmtv, "load", lambda _: loaded)
     monkeypatch.setattr(files, "read_about", lambda _: about)
-    monkeypatch.setattr(irmtv.answer, "fit_table", enough)
-    monkeypatch.setattr(irmtv.diagnose, "diagnose_table", enough)
+    monkeypatch.setattr(irmtv.app.fit, "fit_table", enough)
+    monkeypatch.setattr(irmtv.app.diagnose, "diagnose_table", enough)
 
 
 def spoilt(name: str, seed: int, folder: Path) -> Path:

@@ -14,8 +14,8 @@ import pytest
 
 import irmtv
 from cli.models import fitted, houses
-from irmtv.tabular import predict as predict_module
-from irmtv.tabular import write
+from irmtv.app.io import predict as predict_module
+from irmtv.app.io import write
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ import os
 import numpy as np
 import pytest
 
-from experiments.small import ERM, TV, small_text
+from app.pages.summaries import ODD, summary
 from irmtv import InvariantClassifier, cli
+from irmtv.app.pages.model import model_content
 from irmtv.estimators.files import save
-from irmtv.experiments import parse_spec, run_experiment
-from irmtv.report.model import model_content
-from irmtv.report.page import page
-from report.summaries import ODD, summary
+from irmtv.html.page import page
+from irmtv.lab.experiments import parse_spec, run_experiment
+from lab.experiments.small import ERM, TV, small_text
 
 
 @pytest.fixture(scope="module")

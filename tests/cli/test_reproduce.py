@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.small import ERM, TV, small_text
-from irmtv.experiments import papers, running_times
+from irmtv.lab.experiments import papers, running_times
+from lab.experiments.small import ERM, TV, small_text
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_identifiability_where_nothing_is_stored(command, quick, tmp_path, monke
     def fails(*arguments: object, **settings: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("irmtv.experiments.run.train", fails)
+    monkeypatch.setattr("irmtv.lab.experiments.run.train", fails)
     ended = command("identifiability", "--out", tmp_path / "x", "--repetitions", "1")
     assert (ended.code, ended.out) == (1, "")
     assert "has no result to make a table of" in ended.err

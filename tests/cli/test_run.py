@@ -15,14 +15,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.records import small_disk
-from experiments.small import ERM, THREE, TV, small_text
 from irmtv import OBJECTIVES, __version__
-from irmtv import report as report_module
 from irmtv.cli import experiments as commands
-from irmtv.experiments import Store, papers, store_files
-from irmtv.experiments import run as run_module
-from irmtv.progress import ProgressBar
+from irmtv.engine.progress_bar import ProgressBar
+from irmtv.lab import tables as report_module
+from irmtv.lab.experiments import Store, papers, store_files
+from irmtv.lab.experiments import run as run_module
+from lab.experiments.records import small_disk
+from lab.experiments.small import ERM, THREE, TV, small_text
 
 
 def irmtv(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -339,7 +339,7 @@ def test_failures_are_told_the_rest_is_shown_and_the_exit_code_is_1(command, tmp
     for kind in ("all", "folds"):
         text = f"simulation, irm-tv-l1, {kind}, seeds 0: RuntimeError: out of memory [/oh]"
         assert f"failed, and tried again next time: {text}\n" in ended.err
-    assert "irmtv.experiments.Store.read(FOLDER).failures()" in ended.err
+    assert "irmtv.lab.experiments.Store.read(FOLDER).failures()" in ended.err
     with Store.read(tmp_path / "x") as store:
         assert all("out of memory" in failure.text for failure in store.failures())
     assert "vrex" in ended.out and "irm-tv-l1" not in ended.out

@@ -108,8 +108,8 @@ def test_a_class_that_is_a_number_and_a_path_of_which_nothing_was_taken(command,
     import pandas as pd
     from sklearn.pipeline import Pipeline
 
+    from irmtv.app.io import table_steps
     from irmtv.estimators.files import save
-    from irmtv.tabular import table_steps
 
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=60)})

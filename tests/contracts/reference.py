@@ -13,8 +13,8 @@ from benchmarks import textbook
 from torch import Tensor, nn
 
 from irmtv.core.types import Task
-from irmtv.engine.nets import MLP
-from irmtv.environments.aux_network import AuxNetwork
+from irmtv.engine.networks import MLP
+from irmtv.objectives.environments.aux_network import AuxNetwork
 
 KINDS = {
     "irmv1": "l2",

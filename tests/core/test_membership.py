@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair, Weighted, mean_over_rows
 from irmtv.core.risk import divide, summarise
-from irmtv.environments.aux_network import Grouped
+from irmtv.objectives.environments.aux_network import Grouped
 
 CPU = torch.device("cpu")
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -22,7 +22,7 @@ from irmtv.core.losses import Binary
 from irmtv.datasets import DATASETS, Tables, adult, load_adult
 from irmtv.datasets.adult import CATEGORIES, COLUMNS, FILES, INTEGERS, SUBGROUPS, adult_task, read_adult
 from irmtv.datasets.fetch import VARIABLE, find_files
-from irmtv.experiments.spec_checks import data_problems
+from irmtv.lab.experiments.spec_checks import data_problems
 
 HEADER = ", ".join(COLUMNS[:-1]) + ", Y"
 TINY = (90, 60)  # rows of the tiny adult.data and adult.test

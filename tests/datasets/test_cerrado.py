@@ -16,7 +16,7 @@ from irmtv.core.losses import Multiclass
 from irmtv.datasets import cerrado
 from irmtv.datasets.cerrado import FILES, load_cerrado
 from irmtv.datasets.fetch import VARIABLE, find_files
-from irmtv.networks import make_network
+from irmtv.engine.named_networks import make_network
 
 NAME = "samples_validation_cerrado.npz"
 

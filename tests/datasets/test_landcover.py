@@ -21,7 +21,7 @@ from irmtv.datasets.fetch import VARIABLE
 from irmtv.datasets.landcover import load_landcover
 from irmtv.datasets.landcover_files import read_landcover
 from irmtv.datasets.safe_pickle import RefusedPickleError
-from irmtv.networks import make_network
+from irmtv.engine.named_networks import make_network
 
 DOWNLOAD = "Take landcover.pkl, released with In-N-Out"
 PLACE = "name the folder by data_home= or the environment variable IRMTV_DATA"

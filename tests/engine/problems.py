@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from irmtv import make_task
 from irmtv.engine.batches import StratifiedBatches
-from irmtv.engine.nets import MLP
-from irmtv.environments import AuxNetwork
+from irmtv.engine.networks import MLP
+from irmtv.objectives.environments import AuxNetwork
 
 
 def refuse(*parts):

@@ -12,7 +12,7 @@ from irmtv import Runs, train
 from irmtv.core.membership import Soft
 from irmtv.engine import Linear
 from irmtv.engine.snapshots import Watcher, covariance_of_means
-from irmtv.environments import AuxNetwork
+from irmtv.objectives.environments import AuxNetwork
 
 S = {"dtype": torch.float64, "learning_rate": 0.05}
 X = arrays(n=30, seed=7)[0]

@@ -13,12 +13,13 @@ from engine.problems import arrays, close, losses, parameters, task_of, train_by
 from irmtv import Rows, Runs, make_task, train
 from irmtv.core.membership import Codes, Soft, SoftPair, Weighted
 from irmtv.core.types import weights_of
-from irmtv.engine import Conv1d, row_environments
-from irmtv.engine.hrm import HrmProgram
+from irmtv.engine import Conv1d
+from irmtv.engine.components import row_environments
+from irmtv.engine.components.row_environments import RowEnvironments
 from irmtv.engine.program import Program
-from irmtv.engine.row_environments import RowEnvironments
 from irmtv.engine.rows import TrainingRows
 from irmtv.engine.snapshots import covariance_of_means
+from irmtv.engine.solvers.hrm import HrmProgram
 
 S = {"dtype": torch.float64, "steps": 15, "warmup": 5, "penalty_weight": 50.0}
 N = 100

@@ -14,8 +14,8 @@ from engine.problems import arrays, close, parameters, refuse, task_of, train_by
 from irmtv import Runs, make_task, train
 from irmtv.datasets import make_simulation
 from irmtv.engine import Progress, TrainingInterrupted
-from irmtv.engine.nets import MLP
-from irmtv.environments.aux_network import GroupedRows, PlainRows, SortedRows, lay_out
+from irmtv.engine.networks import MLP
+from irmtv.objectives.environments.aux_network import GroupedRows, PlainRows, SortedRows, lay_out
 
 # a fixed q is enough for several of these
 pytestmark = pytest.mark.filterwarnings("ignore:warmup=0 with schedule='annealed'")
@@ -404,7 +404,7 @@ def test_every_layout_of_aux_trains_as_the_plain_network(monkeypatch, aux, n_env
         return lay_out(z, per_set)
 
     def fit(layout):
-        monkeypatch.setattr("irmtv.engine.rho.lay_out", layout)
+        monkeypatch.setattr("irmtv.engine.components.rho.lay_out", layout)
         settings = {**S, "schedule": schedule, "n_environments": n_environments, "environment_learning_rate": 0.01}
         return train(tasks, "minimax-tv-l1+vrex", Runs(range(4), data=[0, 1, 0, 1]), hidden=(3,), **settings)
 

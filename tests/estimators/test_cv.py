@@ -17,12 +17,12 @@ from engine.problems import arrays, refuse
 from irmtv import Runs, train
 from irmtv.core.losses import as_loss
 from irmtv.core.types import Rows, Task
-from irmtv.crossfit import fold_tasks
 from irmtv.datasets import make_control, make_simulation
+from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.cv import PATH
-from irmtv.progress import ProgressBar
-from irmtv.search import search
+from irmtv.models.search import search
+from irmtv.selection.folds import fold_tasks
 
 matplotlib.use("Agg")
 NO_MATTER = pytest.mark.filterwarnings("ignore:.*plain risk minimisation is kept, though it is not invariant")
@@ -408,13 +408,13 @@ def test_paths_of_sums_and_words_are_drawn_too():
     ],
 )  # fmt: skip
 def test_what_is_refused_before_training(monkeypatch, parameters, message):
-    monkeypatch.setattr("irmtv.search.run.train", None)
+    monkeypatch.setattr("irmtv.models.search.run.train", None)
     with refuse(*message):
         fit(**parameters)
 
 
 def test_rules_without_environments(monkeypatch):
-    monkeypatch.setattr("irmtv.search.run.train", None)
+    monkeypatch.setattr("irmtv.models.search.run.train", None)
     for objective in ("erm", "lff", "eiil"):
         weights = [1] if objective == "eiil" else None
         with refuse("rule 'invariance' compares environments", "use rule='iid'"):

@@ -30,7 +30,7 @@ from irmtv.datasets import make_control, make_simulation
 from irmtv.estimators import InvariantClassifier, environment_inference
 from irmtv.estimators.environment_inference import EnvironmentInference
 from irmtv.estimators.strength import split_strength
-from irmtv.inference import infer_environments
+from irmtv.models.inference import infer_environments
 
 FAST = {"max_steps": 250, "learning_rate": 2e-2, "random_state": 0}
 

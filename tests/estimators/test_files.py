@@ -22,7 +22,7 @@ from irmtv import (
     InvariantRegressor,
     InvariantRegressorCV,
 )
-from irmtv.environments import Affine
+from irmtv.objectives.environments import Affine
 from irmtv.persistence import ModelFileError, read_model, write_model
 
 RNG = np.random.default_rng(0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "inferred_environments.py"
+from paths import REPOSITORY
+
+EXAMPLE = REPOSITORY / "examples" / "inferred_environments.py"
 
 
 def test_the_example_runs(capsys):

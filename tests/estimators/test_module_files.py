@@ -12,7 +12,7 @@ from torch import nn
 
 import irmtv
 from irmtv import InvariantClassifier, InvariantClassifierCV, InvariantRegressor
-from irmtv.engine.nets import Conv1d, Module
+from irmtv.engine.networks import Conv1d, Module
 from irmtv.persistence import ModelFileError, read_model, write_model
 
 RNG = np.random.default_rng(0)

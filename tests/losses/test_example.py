@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pytorch_loop.py"
+from paths import REPOSITORY
+
+EXAMPLE = REPOSITORY / "examples" / "pytorch_loop.py"
 
 
 def test_the_plain_loop(capsys):

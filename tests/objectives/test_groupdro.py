@@ -11,7 +11,7 @@ import torch
 from engine.problems import close, losses, parameters, refuse, task_of
 from irmtv import OBJECTIVES, Runs, make_task, train
 from irmtv.engine.batches import BalancedBatches, StratifiedBatches
-from irmtv.engine.nets import MLP
+from irmtv.engine.networks import MLP
 from irmtv.objectives import combine
 
 KINDS = ("binary", "squared", "multiclass")

@@ -114,7 +114,7 @@ def celeba_features(
 ) -> None:
     """Make the file of CelebA features from images: one line of 512 numbers each, and the attributes."""
     from irmtv.datasets.celeba_builder import build_celeba_features
-    from irmtv.progress import ProgressBar
+    from irmtv.engine.progress_bar import ProgressBar
 
     try:
         with ProgressBar("celeba-features", console=Console(stderr=True, highlight=False)) as bar:

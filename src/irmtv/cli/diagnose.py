@@ -18,7 +18,7 @@ from irmtv.cli.options import DataPath, Encoding, Environment, Target, TaskKind
 from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
-    from irmtv.diagnose import Diagnosis
+    from irmtv.app.diagnose import Diagnosis
 
 FEWEST_ROWS = 100  # that a diagnosis needs
 MOST_LINES = 12  # of a table in a terminal; the page has all
@@ -50,18 +50,18 @@ def diagnose(
     Compares the given environments, looks for others in --aux, or both. Trains nothing that is kept.
     """
     if out is not None:
-        from irmtv.tabular.write import check_writable
+        from irmtv.app.io.write import check_writable
 
         check_writable(out, inputs=[data])
     if max_rows != 0 and max_rows < FEWEST_ROWS:
         raise ValueError(f"--max-rows must be 0 (all rows) or at least {FEWEST_ROWS}. Got {max_rows}.")
     if not environment and not aux:
-        from irmtv.diagnose.words import NOTHING_TO_COMPARE
+        from irmtv.app.diagnose.words import NOTHING_TO_COMPARE
 
         raise ValueError(NOTHING_TO_COMPARE)
-    from irmtv.diagnose import diagnose_table
-    from irmtv.progress import ProgressBar
-    from irmtv.tabular import read_table
+    from irmtv.app.diagnose import diagnose_table
+    from irmtv.app.io import read_table
+    from irmtv.engine.progress_bar import ProgressBar
 
     try:
         with ProgressBar("reading", console=Console(stderr=True, highlight=False)) as bar:
@@ -93,9 +93,9 @@ def diagnose(
 
 
 def _write(found: Diagnosis, path: Path) -> None:
-    from irmtv.report.diagnosis import diagnosis_content
-    from irmtv.report.page import page
-    from irmtv.report.tables import write_text
+    from irmtv.app.pages.diagnosis import diagnosis_content
+    from irmtv.core.files import write_text
+    from irmtv.html.page import page
 
     write_text(path, page(diagnosis_content(found.summary)))
 
@@ -144,7 +144,7 @@ def show(found: Diagnosis) -> None:
 
 def _chosen(found: Diagnosis) -> str | None:
     """Which model it was, where it was chosen; the sentences name it, too."""
-    from irmtv.diagnose.words import number
+    from irmtv.app.diagnose.words import number
 
     model = found.model
     if model.asked != "auto":
@@ -154,7 +154,7 @@ def _chosen(found: Diagnosis) -> str | None:
 
 
 def _environments(found: Diagnosis) -> Shown:
-    from irmtv.diagnose.words import within
+    from irmtv.app.diagnose.words import within
 
     losses = found.losses
     assert losses is not None
@@ -165,7 +165,7 @@ def _environments(found: Diagnosis) -> Shown:
 
 
 def _features(found: Diagnosis) -> Shown:
-    from irmtv.diagnose.words import number
+    from irmtv.app.diagnose.words import number
 
     features = found.features
     assert features is not None

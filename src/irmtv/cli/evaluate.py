@@ -44,10 +44,10 @@ def evaluate(
 ) -> None:
     """The metric in every environment of a labelled table, with 95 % intervals; the worst, the spread."""
     from irmtv import load
+    from irmtv.app.io import TableModel, evaluate_file, table_names
+    from irmtv.app.io.write import TableWriter, check_table_writable
+    from irmtv.engine.progress_bar import ProgressBar
     from irmtv.estimators.files import read_about
-    from irmtv.progress import ProgressBar
-    from irmtv.tabular import TableModel, evaluate_file, table_names
-    from irmtv.tabular.write import TableWriter, check_table_writable
 
     if out is not None:
         check_table_writable(out, inputs=(model, data))
@@ -166,7 +166,7 @@ def _rows(table: EnvironmentTable, held_out: tuple[dict[str, Any], Any]) -> dict
 
 
 def _show(table: EnvironmentTable, rows: dict[str, Any]) -> None:
-    from irmtv.answer.words import number_format
+    from irmtv.app.fit.words import number_format
 
     form = number_format(table.metric)
     trained = any(row["in_training"] is not None for row in [*rows["environments"], rows["overall"]])

@@ -16,11 +16,11 @@ from irmtv.cli.report import NAME as PAGE
 if TYPE_CHECKING:
     import pandas as pd
 
-    from irmtv.experiments import Report, Spec
-    from irmtv.report.identifiability import Identifiability
-    from irmtv.report.page import Content
-    from irmtv.report.running_times import RunningTimesReport
-    from irmtv.theory import TheoryReport
+    from irmtv.html.page import Content
+    from irmtv.lab.experiments import Report, Spec
+    from irmtv.lab.tables.identifiability import Identifiability
+    from irmtv.lab.tables.running_times import RunningTimesReport
+    from irmtv.lab.theory import TheoryReport
 
 THEORY, IDENTIFIABILITY, RUNNING_TIMES = "theory", "identifiability", "running-times"  # no tables of scores
 THEORY_DESCRIPTION = "Every statement of the paper's mathematics, run: one page with numbers, figures and verdicts."
@@ -74,7 +74,7 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """A table that comes with the package: the paper's, beside the published numbers, or one of our own."""
-    from irmtv.experiments.papers import paper_spec, paper_specs
+    from irmtv.lab.experiments.papers import paper_spec, paper_specs
 
     if name is None:
         import tomllib
@@ -123,8 +123,8 @@ def _train(
     wait: bool,
 ) -> tuple[Spec, Report]:
     """The spec as asked for, trained into the folder; Ctrl-C ends the command."""
-    from irmtv.experiments import ExperimentInterrupted, load_spec, run_experiment
-    from irmtv.progress import ProgressBar
+    from irmtv.engine.progress_bar import ProgressBar
+    from irmtv.lab.experiments import ExperimentInterrupted, load_spec, run_experiment
 
     spec = load_spec(path)
     if settings is not None:
@@ -152,9 +152,9 @@ def _train(
 
 
 def _run(path: Path, out: Path, as_json: bool, *asked: Any) -> None:
-    from irmtv.report import report_experiment, to_terminal
-    from irmtv.report.experiment_page import experiment_content, stored_versions
-    from irmtv.report.page import write_page
+    from irmtv.html.page import write_page
+    from irmtv.lab.tables import report_experiment, to_terminal
+    from irmtv.lab.tables.experiment_page import experiment_content, stored_versions
 
     spec, trained = _train(path, out, *asked)
     made = report_experiment(spec, out)
@@ -178,8 +178,8 @@ def _nothing(out: Path) -> NoReturn:
 
 
 def _identifiability(path: Path, out: Path, as_json: bool, *asked: Any) -> None:
-    from irmtv.report.experiment_page import identifiability_content, stored_versions
-    from irmtv.report.identifiability import report_identifiability
+    from irmtv.lab.tables.experiment_page import identifiability_content, stored_versions
+    from irmtv.lab.tables.identifiability import report_identifiability
 
     spec, trained = _train(path, out, *asked)
     made = report_identifiability(spec, out)
@@ -193,10 +193,10 @@ def _identifiability(path: Path, out: Path, as_json: bool, *asked: Any) -> None:
 def _running_times(
     out: Path, as_json: bool, columns: list[str] | None, steps: int | None, repetitions: int | None, device: str | None
 ) -> None:
-    from irmtv.experiments.running_times import measure_running_times
-    from irmtv.progress import ProgressBar
-    from irmtv.report.experiment_page import running_times_content
-    from irmtv.report.running_times import report_running_times
+    from irmtv.engine.progress_bar import ProgressBar
+    from irmtv.lab.experiments.running_times import measure_running_times
+    from irmtv.lab.tables.experiment_page import running_times_content
+    from irmtv.lab.tables.running_times import report_running_times
 
     _check_folder(out)
     given: dict[str, Any] = {"steps": steps, "repetitions": repetitions, "device": device}
@@ -213,7 +213,7 @@ def _running_times(
 
 
 def _show_and_write(made: Identifiability | RunningTimesReport, out: Path, content: Content, as_json: bool) -> None:
-    from irmtv.report.page import write_page
+    from irmtv.html.page import write_page
 
     written = [*made.write(out), write_page(content, out / PAGE)]  # first: a pipe may be closed meanwhile
     if as_json:
@@ -238,8 +238,8 @@ def _check_folder(out: Path) -> None:
 
 
 def _theory(out: Path, as_json: bool, jobs: int) -> None:
-    from irmtv.progress import ProgressBar
-    from irmtv.theory import run_statements
+    from irmtv.engine.progress_bar import ProgressBar
+    from irmtv.lab.theory import run_statements
 
     notes = Console(stderr=True, highlight=False)
     _check_folder(out)
@@ -277,5 +277,5 @@ def _told(report: Report) -> str:
         lines.append(f"{report.diverged} of them diverged and were frozen at their last finite state.")
     lines += [f"failed, and tried again next time: {text}" for text in report.failed]
     if report.failed:
-        lines.append("The tracebacks are in the folder's store: irmtv.experiments.Store.read(FOLDER).failures().")
+        lines.append("The tracebacks are in the folder's store: irmtv.lab.experiments.Store.read(FOLDER).failures().")
     return "\n".join(lines)

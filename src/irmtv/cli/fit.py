@@ -18,8 +18,9 @@ from irmtv.cli.options import DataPath, Encoding, Environment, Target, TaskKind
 from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
-    from irmtv.answer.summary import EnvironmentRow, Estimate, FitSummary
-    from irmtv.answer.words import Formatter
+    from irmtv.app.fit.summary import EnvironmentRow, FitSummary
+    from irmtv.app.fit.words import Formatter
+    from irmtv.core.numbers import Estimate
 
 MOST_ENVIRONMENTS = 15  # lines of the table in a terminal, the worst first; the report has all
 
@@ -66,17 +67,17 @@ def fit(
     plain risk minimisation is invariant already; an invariant model was found, at this price; none was found.
     """
     weights = _numbers(penalty_weights)
-    from irmtv.tabular.write import check_writable
+    from irmtv.app.io.write import check_writable
 
     check_writable(out, inputs=[data])
     page_path = report if report is not None else out.with_name("report.html")
     check_writable(page_path, "--report", inputs=[data])
     if page_path.absolute() == out.absolute():
         raise ValueError(f"--report must be another file than --out. Got {str(out)!r} for both.")
-    from irmtv.answer import fit_table
+    from irmtv.app.fit import fit_table
+    from irmtv.app.io import read_table
+    from irmtv.engine.progress_bar import ProgressBar
     from irmtv.estimators.files import save
-    from irmtv.progress import ProgressBar
-    from irmtv.tabular import read_table
 
     try:
         with ProgressBar("reading", console=Console(stderr=True, highlight=False)) as bar:
@@ -114,15 +115,15 @@ def fit(
 
 
 def _write_report(summary: FitSummary, path: Path) -> None:
-    from irmtv.report.model import model_content
-    from irmtv.report.page import write_page
+    from irmtv.app.pages.model import model_content
+    from irmtv.html.page import write_page
 
     write_page(model_content(summary), path)
 
 
 def show(summary: FitSummary) -> None:
     """The table of environments, and the answer in a sentence."""
-    from irmtv.answer.words import number_format
+    from irmtv.app.fit.words import number_format
 
     form = number_format(summary["metric"])
     kept = summary["outcome"] in ("erm-invariant", "none-found")  # the same model twice

@@ -40,9 +40,9 @@ def predict(
     if as_json and out is None:
         raise ValueError("--json prints a summary, and so do the predictions without --out. Add --out FILE.")
     from irmtv import load
-    from irmtv.progress import ProgressBar
-    from irmtv.tabular import TableModel, predict_file, table_names
-    from irmtv.tabular.write import check_table_writable
+    from irmtv.app.io import TableModel, predict_file, table_names
+    from irmtv.app.io.write import check_table_writable
+    from irmtv.engine.progress_bar import ProgressBar
 
     if out is not None:
         check_table_writable(out, inputs=(model, data))

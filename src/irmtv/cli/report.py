@@ -10,7 +10,7 @@ import typer
 from irmtv.cli.output import AsJson, print_json, say
 
 if TYPE_CHECKING:
-    from irmtv.report.page import Content
+    from irmtv.html.page import Content
 
 NAME = "report.html"
 
@@ -39,10 +39,10 @@ def report(
         raise FileNotFoundError(
             f"RUNS_OR_MODEL must be a model file or the folder of an experiment. There is no {str(source)!r}."
         )
-    from irmtv.tabular.write import check_writable
+    from irmtv.app.io.write import check_writable
 
     check_writable(path, inputs=_stored(source))
-    from irmtv.report.page import write_page
+    from irmtv.html.page import write_page
 
     content = _of_folder(source) if source.is_dir() else _of_model(source)
     write_page(content, path)
@@ -68,8 +68,8 @@ def _stored(source: Path) -> list[Path]:
 
 
 def _of_folder(folder: Path) -> Content:
-    from irmtv.experiments import StoreError
-    from irmtv.report.experiment_page import folder_content
+    from irmtv.lab.experiments import StoreError
+    from irmtv.lab.tables.experiment_page import folder_content
 
     try:
         return folder_content(folder)
@@ -80,9 +80,9 @@ def _of_folder(folder: Path) -> Content:
 
 
 def _of_model(path: Path) -> Content:
+    from irmtv.app.pages.estimator_page import estimator_content
+    from irmtv.app.pages.model import is_summary, model_content
     from irmtv.estimators.files import load, read_about
-    from irmtv.report.estimator_page import estimator_content
-    from irmtv.report.model import is_summary, model_content
 
     about = read_about(path)
     if about is not None and is_summary(about):

@@ -41,8 +41,8 @@ def verify(model: ModelPath, as_json: AsJson = False) -> None:
 def _checked(path: Path) -> dict[str, Any]:
     """All that is known of a model file; raises where it is not whole or does not predict."""
     from irmtv import load
+    from irmtv.app.io import TableModel
     from irmtv.persistence import FORMAT, read_model
-    from irmtv.tabular import TableModel
 
     file = read_model(path)  # checksum, format and content
     about = file.meta.get("about") or {}
@@ -81,8 +81,8 @@ def _predicts(ready: Any) -> str:
     import numpy as np
     import pandas as pd
 
+    from irmtv.app.io import TableColumns
     from irmtv.persistence import ModelFileError
-    from irmtv.tabular import TableColumns
 
     takes_gaps = isinstance(ready.steps[0][1], TableColumns)
     row = pd.DataFrame({name: [np.nan if takes_gaps else 0.0] for name in ready.columns})

@@ -1,7 +1,7 @@
 """One tensor program that trains many runs."""
 
 from irmtv.engine.fitted import FittedRuns
-from irmtv.engine.nets import MLP, Conv1d, Linear, Module
+from irmtv.engine.networks import MLP, Conv1d, Linear, Module
 from irmtv.engine.train import Progress, TrainingInterrupted, train
 
 __all__ = ["MLP", "Conv1d", "FittedRuns", "Linear", "Module", "Progress", "TrainingInterrupted", "train"]

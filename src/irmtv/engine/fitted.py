@@ -12,12 +12,12 @@ from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Rows, Runs, Task
-from irmtv.engine.nets import MLP, Module, Net
+from irmtv.engine.networks import MLP, Module, Net
 from irmtv.engine.plan import Chunk
 from irmtv.engine.snapshots import History
-from irmtv.environments.aux_network import AuxNetwork, AuxScaler
 from irmtv.metrics import EnvironmentTable, evaluate_environments
 from irmtv.objectives.base import Objective
+from irmtv.objectives.environments.aux_network import AuxNetwork, AuxScaler
 
 
 @dataclass(frozen=True)

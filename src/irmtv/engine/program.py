@@ -22,21 +22,21 @@ from irmtv.core.membership import Blocks, Membership, Soft, SoftPair, Weighted, 
 from irmtv.core.risk import BlockHead, LastLayer, per_sample, summarise, summarise_blocks
 from irmtv.core.types import Statistics, Task
 from irmtv.engine.capture import CapturedStep
+from irmtv.engine.components.learned_measure import LearnedMeasure
+from irmtv.engine.components.penalty_weights import PenaltyWeights, Phase
+from irmtv.engine.components.rho import RhoOnAux
+from irmtv.engine.components.roles import MASKS, ROW_WEIGHTS
+from irmtv.engine.components.sources import SOURCES
+from irmtv.engine.context import Stage
 from irmtv.engine.fitted import FittedChunk, State
 from irmtv.engine.guard import Guard
-from irmtv.engine.measure import LearnedMeasure
-from irmtv.engine.nets import MLP, Conv1d, Module, Net
+from irmtv.engine.networks import MLP, Conv1d, Module, Net
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.plan import Chunk
-from irmtv.engine.rho import RhoOnAux
-from irmtv.engine.roles import MASKS, ROW_WEIGHTS
 from irmtv.engine.rows import StepRows, TrainingRows
 from irmtv.engine.shared import follow, leaders
 from irmtv.engine.snapshots import Snapshot, Watcher
-from irmtv.engine.sources import SOURCES
-from irmtv.engine.stage import Stage
 from irmtv.engine.start import Start
-from irmtv.engine.weights import PenaltyWeights, Phase
 from irmtv.objectives.base import Objective, Weight
 from irmtv.objectives.lambda_phi import worst_risk_objective
 from irmtv.selection import Rule

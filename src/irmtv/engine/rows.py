@@ -9,10 +9,10 @@ from torch import Tensor
 
 from irmtv.core.membership import Blocks, Codes, Membership, Weighted
 from irmtv.engine.batches import BalancedBatches, Batches, StratifiedBatches
-from irmtv.engine.nets import Module, Net
-from irmtv.engine.sources import Source
-from irmtv.engine.stage import Stage
-from irmtv.environments.aux_network import GroupedRows
+from irmtv.engine.components.sources import Source
+from irmtv.engine.context import Stage
+from irmtv.engine.networks import Module, Net
+from irmtv.objectives.environments.aux_network import GroupedRows
 
 FULL_BATCH_BELOW, BATCH_ROWS = 100_000, 1024
 

@@ -218,7 +218,7 @@ def check_call(
         raise ValueError(f"runs must be irmtv.Runs, for example Runs(seed=range(3)). Got {type(runs).__name__}.")
     if not (progress is None or callable(progress)):
         raise ValueError(
-            f"progress must be a function of a Progress, such as irmtv.progress.ProgressBar. Got {progress!r}."
+            f"progress must be a function of a Progress, e.g. irmtv.engine.progress_bar.ProgressBar. Got {progress!r}."
         )
     for name, value in (("snapshot_every", snapshot_every), ("max_chunk", max_chunk)):
         if not (value is None or _whole(value, 1)):

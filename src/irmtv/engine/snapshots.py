@@ -13,7 +13,7 @@ from irmtv.core.losses import Loss
 from irmtv.core.membership import Codes, Membership, Soft, SoftPair, Weighted
 from irmtv.core.risk import divide, per_sample
 from irmtv.core.types import Rows, weights_of
-from irmtv.engine.nets import Net, Parameters
+from irmtv.engine.networks import Net, Parameters
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Runs, Task
 from irmtv.engine.allocator import keep_freed_memory
 from irmtv.engine.fitted import FittedRuns
-from irmtv.engine.hrm import HrmProgram
-from irmtv.engine.nets import MLP, Net
+from irmtv.engine.networks import MLP, Net
 from irmtv.engine.plan import plan
 from irmtv.engine.program import Program
 from irmtv.engine.settings import (
@@ -31,6 +30,7 @@ from irmtv.engine.settings import (
     warn_of_frozen_rho,
 )
 from irmtv.engine.snapshots import History
+from irmtv.engine.solvers.hrm import HrmProgram
 from irmtv.engine.start import Start
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective

@@ -1,5 +1,7 @@
 """scikit-learn estimators: tables in, predictions out."""
 
+from irmtv.estimators.boosting import InvariantBoostingClassifier, InvariantBoostingRegressor
+from irmtv.estimators.boosting_cv import InvariantBoostingClassifierCV, InvariantBoostingRegressorCV
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.environment_inference import EnvironmentInference
@@ -8,6 +10,10 @@ from irmtv.estimators.regressor import InvariantRegressor
 
 __all__ = [
     "EnvironmentInference",
+    "InvariantBoostingClassifier",
+    "InvariantBoostingClassifierCV",
+    "InvariantBoostingRegressor",
+    "InvariantBoostingRegressorCV",
     "InvariantClassifier",
     "InvariantClassifierCV",
     "InvariantRegressor",

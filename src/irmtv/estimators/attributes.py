@@ -15,7 +15,7 @@ from irmtv.core.messages import users_stacklevel
 from irmtv.core.types import Rows, Task
 from irmtv.engine import FittedRuns
 from irmtv.engine.snapshots import History
-from irmtv.estimators.predictor import Predictor
+from irmtv.models.networks.predictor import Predictor
 from irmtv.objectives.parameters import warmup_steps
 
 Floats = npt.NDArray[np.float64]

@@ -19,14 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from irmtv.core.losses import Loss
 from irmtv.core.messages import check_length, check_positive, shown, users_stacklevel
 from irmtv.core.types import Rows, Runs, Task, that_count
-from irmtv.crossfit import fold_of_rows
-from irmtv.engine import FittedRuns, train
-from irmtv.engine.nets import MLP, Module
-from irmtv.engine.train import TrainingInterrupted
-from irmtv.environments.aux_network import AuxScaler
-from irmtv.estimators.attributes import environment_names, environment_weights, history_frame, warn_of_a_constant
-from irmtv.estimators.aux_rows import rows_in
-from irmtv.estimators.columns import (
+from irmtv.data.aux_rows import rows_in
+from irmtv.data.columns import (
     Columns,
     as_aux,
     as_features,
@@ -39,6 +33,16 @@ from irmtv.estimators.columns import (
     split,
     warn_of_copies,
 )
+from irmtv.data.environments import factorize, pool
+from irmtv.data.row_order import warn_of_another_order
+from irmtv.data.rows import Part, read_weight
+from irmtv.data.scaling import Scaler
+from irmtv.data.series import series_shape
+from irmtv.engine import FittedRuns, train
+from irmtv.engine.networks import MLP, Module
+from irmtv.engine.progress_bar import ProgressBar
+from irmtv.engine.train import TrainingInterrupted
+from irmtv.estimators.attributes import environment_names, environment_weights, history_frame, warn_of_a_constant
 from irmtv.estimators.parameters import (
     as_dtype,
     as_seed,
@@ -49,15 +53,11 @@ from irmtv.estimators.parameters import (
     training_settings,
 )
 from irmtv.estimators.plots import plot_environments, plot_features, plot_history
-from irmtv.estimators.predictor import Predictor, carried_over, keep
-from irmtv.estimators.row_order import warn_of_another_order
-from irmtv.estimators.scaling import Scaler
-from irmtv.estimators.series import series_shape
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
+from irmtv.models.networks.predictor import Predictor, carried_over, keep
 from irmtv.objectives.base import Objective
-from irmtv.progress import ProgressBar
-from irmtv.validate.environments import factorize, pool
-from irmtv.validate.rows import Part, read_weight
+from irmtv.objectives.environments.aux_network import AuxScaler
+from irmtv.selection.folds import fold_of_rows
 
 Floats = npt.NDArray[np.float64]
 SNAPSHOTS = 50  # of training, for `history_` and early stopping

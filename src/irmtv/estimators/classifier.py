@@ -18,10 +18,10 @@ from sklearn.utils.validation import _check_y, column_or_1d
 
 from irmtv.core.losses import Loss, as_loss
 from irmtv.core.messages import did_you_mean, plain, plain_repr, shown
+from irmtv.data.columns import whole_target
+from irmtv.data.rows import Part, read_weight
+from irmtv.data.scaling import Scaler
 from irmtv.estimators.base import InvariantEstimator
-from irmtv.estimators.columns import whole_target
-from irmtv.estimators.scaling import Scaler
-from irmtv.validate.rows import Part, read_weight
 
 Floats = npt.NDArray[np.float64]
 

@@ -18,17 +18,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive, did_you_mean, plain, users_stacklevel
 from irmtv.core.types import Rows, Runs
+from irmtv.engine.progress_bar import ProgressBar
 from irmtv.engine.settings import PER_RUN
 from irmtv.estimators.base import InvariantEstimator, Prepared
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed, not_in_grid
 from irmtv.estimators.plots import plot_path
 from irmtv.estimators.regressor import InvariantRegressor
+from irmtv.models.own_models import divergence_is_recorded
+from irmtv.models.search import RULES, SNAPSHOTS, Searched, search
 from irmtv.objectives.base import Objective
 from irmtv.objectives.parameters import FOLLOWS_PHI, HyperParameter, is_non_negative
-from irmtv.own_models import divergence_is_recorded
-from irmtv.progress import ProgressBar
-from irmtv.search import RULES, SNAPSHOTS, Searched, search
 
 P = ParamSpec("P")
 PATH = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)

@@ -18,18 +18,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.losses import Loss
 from irmtv.core.messages import check_length, did_you_mean, shown, users_stacklevel
-from irmtv.estimators.aux_rows import in_order, names_of, rows_in
+from irmtv.data.aux_rows import in_order, names_of, rows_in
+from irmtv.data.columns import as_aux, as_features, as_labels, split
+from irmtv.data.row_order import warn_of_another_order
+from irmtv.data.scaling import Scaler
+from irmtv.data.target import FEW_VALUES
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.clusters import Clusters, lexicographic
-from irmtv.estimators.columns import as_aux, as_features, as_labels, split
 from irmtv.estimators.parameters import as_seed
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.estimators.row_order import warn_of_another_order
-from irmtv.estimators.scaling import Scaler
 from irmtv.estimators.strength import Strength, split_strength
-from irmtv.inference import INFERRING, only_inferring
+from irmtv.models.inference import INFERRING, only_inferring
 from irmtv.objectives.eiil import exact_split
-from irmtv.validate.target import FEW_VALUES
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from irmtv.core.messages import plain, shown
-from irmtv.engine.nets import MLP
-from irmtv.environments.affine import Affine
-from irmtv.environments.aux_network import AuxNetwork, AuxScaler
+from irmtv.data.scaling import Scaler
+from irmtv.engine.networks import MLP
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.module_content import Shapes, check_same_module, described, module_content, read_module
-from irmtv.estimators.predictor import Member, Predictor, Rho
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.estimators.scaling import Scaler
+from irmtv.models.networks.predictor import Member, Predictor, Rho
+from irmtv.objectives.environments.affine import Affine
+from irmtv.objectives.environments.aux_network import AuxNetwork, AuxScaler
 from irmtv.persistence import ModelFile, ModelFileError
 
 Content = tuple[dict[str, NDArray[Any] | torch.Tensor], dict[str, Any]]  # arrays, and what else there is

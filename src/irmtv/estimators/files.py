@@ -37,7 +37,10 @@ _KINDS: Mapping[type, str] = {**{cls: kind for kind, cls in PREDICTORS.items()},
 _PIPELINE = "pipeline"
 # estimators of a layer above this one, by kind: class, and the module that writes and reads it, loaded when one is met
 ABOVE: Mapping[str, tuple[str, str]] = {
-    f"invariant-boosting-{what.lower()}{'-cv' if cv else ''}": (f"InvariantBoosting{what}{cv}", "irmtv.boosting.files")
+    f"invariant-boosting-{what.lower()}{'-cv' if cv else ''}": (
+        f"InvariantBoosting{what}{cv}",
+        "irmtv.estimators.boosting_content",
+    )
     for what in ("Classifier", "Regressor")
     for cv in ("", "CV")
 }
@@ -115,7 +118,7 @@ def read_about(path: str | PathLike[str]) -> dict[str, Any] | None:
 
 def _kind_above(estimator: Any) -> str | None:
     of = type(estimator)
-    known = {(name, module.rpartition(".")[0]): kind for kind, (name, module) in ABOVE.items()}
+    known = {(name, "irmtv.estimators"): kind for kind, (name, module) in ABOVE.items()}
     return known.get((of.__name__, of.__module__.rpartition(".")[0]))
 
 

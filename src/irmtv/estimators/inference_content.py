@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from irmtv.data.columns import as_names
+from irmtv.data.scaling import Scaler
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.clusters import Clusters
-from irmtv.estimators.columns import as_names
 from irmtv.estimators.environment_inference import METHODS, EnvironmentInference
 from irmtv.estimators.estimator_content import (
     Content,
@@ -24,7 +25,6 @@ from irmtv.estimators.estimator_content import (
 )
 from irmtv.estimators.module_content import check_same_module
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.estimators.scaling import Scaler
 from irmtv.estimators.strength import Strength
 from irmtv.persistence import ModelFile
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from irmtv.core.messages import shown
-from irmtv.engine.nets import Module, Net
+from irmtv.engine.networks import Module, Net
 from irmtv.estimators.parameters import as_net
-from irmtv.estimators.predictor import Member
+from irmtv.models.networks.predictor import Member
 from irmtv.persistence import ModelFile, ModelFileError
 
 MODULE = "module"

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from irmtv.engine.nets import MLP
-from irmtv.estimators.predictor import Predictor
-from irmtv.onnx_export import to_onnx
+from irmtv.engine.networks import MLP
+from irmtv.models.networks.onnx_export import to_onnx
+from irmtv.models.networks.predictor import Predictor
 from irmtv.persistence.archive import write_bytes
 
 

@@ -13,9 +13,9 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import _check_y
 
 from irmtv.core.losses import Loss, as_loss
+from irmtv.data.columns import whole_target
+from irmtv.data.scaling import Scaler
 from irmtv.estimators.base import InvariantEstimator
-from irmtv.estimators.columns import whole_target
-from irmtv.estimators.scaling import Scaler
 
 Floats = npt.NDArray[np.float64]
 

@@ -12,11 +12,11 @@ from irmtv.core.membership import Soft, SoftPair
 from irmtv.core.messages import check_positive
 from irmtv.core.risk import summarise
 from irmtv.core.types import Reduction
-from irmtv.environments import AuxNetwork, AuxScaler
 from irmtv.losses.base import PenalisedLoss, full_precision, known
 from irmtv.losses.batch import LossFunction, Rows, pooled_soft, read_last_layer, require_tensor
 from irmtv.losses.irm_tv import PENALTIES, Classifier, Norm
 from irmtv.losses.ranks import with_averaged_gradient
+from irmtv.objectives.environments import AuxNetwork, AuxScaler
 
 
 class MinimaxTVLoss(PenalisedLoss):

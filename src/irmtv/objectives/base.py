@@ -11,7 +11,7 @@ from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Measure, Statistics
-from irmtv.environments.affine import expanded, gathered
+from irmtv.objectives.environments.affine import expanded, gathered
 from irmtv.objectives.parameters import (
     FOLLOWS_PHI,
     HyperParameter,

@@ -9,7 +9,7 @@ from typing import Any
 
 from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Measure
-from irmtv.environments.affine import Affine
+from irmtv.objectives.environments.affine import Affine
 from irmtv.objectives.penalty import Penalty
 
 FOLLOWS_PHI = ("adaptive", "adaptive-exact", "learned")  # penalty_weight, where it is not a number
@@ -95,7 +95,7 @@ def _as_affine(value: Any) -> Affine | None:
 
 
 def _check_expand(value: Any) -> str | None:
-    expected = "None, irmtv.environments.Affine(n=..., reach=...), or a mapping with n and reach"
+    expected = "None, irmtv.objectives.environments.Affine(n=..., reach=...), or a mapping with n and reach"
     try:
         return None if isinstance(_as_affine(value), Affine | None) else expected
     except TypeError:  # a key that Affine does not have

@@ -23,7 +23,7 @@ from irmtv.core.messages import shown
 from irmtv.persistence.archive import pack, unpack
 from irmtv.persistence.encoding import dump_json, parse_json
 from irmtv.persistence.errors import ModelFileError
-from irmtv.persistence.trusted import KEY_TYPES, TRUSTED, all_names
+from irmtv.persistence.trusted import KEY_TYPES, MOVED, TRUSTED, all_names
 
 __all__ = ["dump_parts", "load_parts"]
 
@@ -141,6 +141,7 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
         raise ModelFileError(f"{where} lacks {_SCHEMA}.")
     schema = parse_json(entries[_SCHEMA], f"{_SCHEMA} of {where}")
     try:
+        schema = _with_present_names(schema)
         refused = sorted(set(_refused(schema)))
     except RecursionError as error:
         raise ModelFileError(f"{where} is nested too deeply.") from error
@@ -155,7 +156,7 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
     import skops.io
 
     try:
-        made = skops.io.loads(data, trusted=all_names())
+        made = skops.io.loads(pack({**entries, _SCHEMA: dump_json(schema)}), trusted=all_names())
     except Exception as error:  # set-states of other versions of scikit-learn and skrub fail in their own ways
         raise ModelFileError(
             f"{where} cannot be rebuilt with the packages installed here ({type(error).__name__}: {error})."
@@ -166,6 +167,18 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
         got = shown(sorted(map(str, made)) if isinstance(made, dict) else [type(made).__name__])
         raise ModelFileError(f"{where} must contain the parts {shown(sorted(expected))}. Got {got}.")
     return {str(name): part for name, part in made.items()}
+
+
+def _with_present_names(tree: Any) -> Any:
+    """The same with classes of irmtv under the modules where they are today."""
+    if isinstance(tree, list):
+        return [_with_present_names(value) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    renamed = {name: _with_present_names(value) for name, value in tree.items()}
+    if _is_node(tree) and isinstance(tree.get("__module__"), str):
+        renamed["__module__"] = MOVED.get(tree["__module__"], tree["__module__"])
+    return renamed
 
 
 def _is_node(value: Mapping[str, Any]) -> bool:

@@ -1,0 +1,145 @@
+"""Are the environments informative at all? The invariance penalty they reach, against what chance reaches.
+
+The penalty is TV-l1 of plain risk minimisation, (sum_e m_e |S_e - S|)^2, with S_e the mean slope of environment e and S
+that of all rows, on held-out predictions.
+
+* Given environments: the labels are permuted among the rows.
+* Environments found in aux: the rows of aux are permuted and the network searches again. All searches are runs of one
+  tensor program. What it finds in permuted aux is what it finds in noise, so its own optimism is accounted for.
+
+The p-value compares the same difference in units of its standard error: where one environment is noisier than others,
+its mean slope varies more, which is no lack of invariance, and permutations of the penalty itself would not know it.
+
+    given:  sum_e (S_e - S0)^2 / v_e,   v_e the squared standard error of S_e, S0 the mean of S_e weighted by 1 / v_e
+    found:  (sum_i d_i (s_i - S))^2 / sum_i d_i^2 (s_i - S)^2,   d_i the membership of row i less its mean
+
+p = (1 + number of permutations that reach it) / (1 + number of permutations): exact where slopes do not depend on the
+environment or on aux at all, and right for many rows where their means do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from irmtv.app.diagnose.found import climb
+from irmtv.app.diagnose.plain_model import PlainModel
+from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
+from irmtv.app.diagnose.words import LEVEL, finite, number, p_text
+from irmtv.engine import Progress
+from irmtv.estimators.strength import split_strength
+
+OF_LABELS, OF_AUX = 499, 99
+MOST_ROWS = 5_000  # in which permuted aux is searched
+
+
+@dataclass(frozen=True)
+class Informative:
+    """The penalty that the environments reach, and how often chance reaches it."""
+
+    source: str  # "given", "found"
+    penalty: float
+    by_chance: float  # mean over the permutations
+    p: float
+    permutations: int
+    rows: int
+
+    @property
+    def informative(self) -> bool:
+        return self.p < LEVEL
+
+    @property
+    def ratio(self) -> float:
+        return self.penalty / self.by_chance if self.by_chance > 0 else float("nan")
+
+    @property
+    def said(self) -> str:
+        """One sentence."""
+        what = "The given environments" if self.source == "given" else "Environments found in aux"
+        if not self.informative:
+            return (
+                f"{what} are not shown to be informative: the invariance penalty is {number(self.ratio, 2)} times what "
+                f"chance reaches ({p_text(self.p)}, {self.permutations} permutations)."
+            )
+        return (
+            f"{what} are informative: plain risk minimisation is not invariant over them; its penalty is "
+            f"{number(self.ratio, 2)} times what chance reaches ({p_text(self.p)}, {self.permutations} permutations)."
+        )
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "said": self.said,
+            "source": self.source,
+            "penalty": finite(self.penalty),
+            "by_chance": finite(self.by_chance),
+            "ratio": finite(self.ratio),
+            "p": self.p,
+            "permutations": self.permutations,
+            "rows": self.rows,
+            "informative": self.informative,
+        }
+
+
+def given_informative(rows: DiagnosisRows, model: PlainModel, seed: int, permutations: int = OF_LABELS) -> Informative:
+    """Labels permuted."""
+    assert rows.environment is not None
+    codes, n_env = rows.environment, len(rows.names)
+    strength = split_strength(model.slope, codes, permutations, seed)
+    rng = np.random.default_rng(seed)
+    drawn = np.array([_of_labels(model.slope, rng.permutation(codes), n_env) for _ in range(permutations)])
+    p = _p(_of_labels(model.slope, codes, n_env), drawn)
+    return Informative("given", strength.penalty, strength.shuffled, p, permutations, len(rows))
+
+
+def found_informative(
+    rows: DiagnosisRows,
+    model: PlainModel,
+    seed: int,
+    permutations: int = OF_AUX,
+    progress: Callable[[Progress], None] | None = None,
+) -> Informative:
+    """Rows of aux permuted, and searched again."""
+    assert rows.aux is not None
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.permutation(len(rows))[:MOST_ROWS])
+    index, aux = torch.as_tensor(chosen), torch.as_tensor(rows.aux[chosen])
+    orders = [np.arange(len(chosen)), *(rng.permutation(len(chosen)) for _ in range(permutations))]
+    fitted = climb(rows, model, [(index, aux[torch.as_tensor(order)]) for order in orders], seed, progress)
+    # penalty weight 0: the predictor is the same in every run
+    f = fitted.logits(fitted.tasks[0].train.x)[0].double()
+    slope = rows.loss.value_and_slope(f[None, None], torch.as_tensor(rows.y[chosen])[None, None])[1][0, 0].numpy()
+    q = fitted.membership().double().numpy()  # (1 + permutations, N, 2)
+    penalties, tested = _penalties(q, slope), _of_memberships(q, slope)
+    p = _p(tested[0], tested[1:])
+    return Informative("found", float(penalties[0]), float(penalties[1:].mean()), p, permutations, len(chosen))
+
+
+def _p(reached: float, drawn: Floats) -> float:
+    """Equal divisions may differ by rounding."""
+    return float((1 + (drawn >= reached * (1 - 1e-9)).sum()) / (1 + len(drawn)))
+
+
+def _of_labels(slope: Floats, codes: Ints, n_env: int) -> float:
+    """The squared differences of the mean slopes in units of their errors, for given environments."""
+    n = np.bincount(codes, minlength=n_env)
+    mean = np.bincount(codes, slope, n_env) / n
+    spread = np.bincount(codes, np.square(slope - mean[codes]), n_env) / np.maximum(n - 1, 1)
+    weight = n / spread.clip(1e-300)
+    return float((weight * np.square(mean - (weight @ mean) / weight.sum())).sum())
+
+
+def _of_memberships(q: Floats, slope: Floats) -> Floats:
+    """The same for two soft environments: (R, N, 2) -> (R,)."""
+    away = q[:, :, 0] - q[:, :, 0].mean(1, keepdims=True)
+    each = away * (slope - slope.mean())
+    return np.asarray(np.square(each.sum(1)) / np.square(each).sum(1).clip(1e-300))
+
+
+def _penalties(q: Floats, slope: Floats) -> Floats:
+    """(sum_e m_e |S_e - S|)^2 for memberships (R, N, E): (R,)."""
+    sums = np.einsum("rne,n->re", q, slope - slope.mean())
+    return np.asarray(np.square(np.abs(sums).sum(1) / len(slope)))

@@ -1,0 +1,127 @@
+"""How does the loss of plain risk minimisation differ across the environments, on rows that it has not seen?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from irmtv.app.diagnose.plain_model import KINDS, PlainModel
+from irmtv.app.diagnose.rows import DiagnosisRows
+from irmtv.app.diagnose.words import LEVEL, estimate, finite, number, p_text, within
+from irmtv.core.numbers import Estimate
+from irmtv.metrics import evaluate_environments
+from irmtv.selection.equality import equal_means
+
+DRAWS = 500
+
+
+@dataclass(frozen=True)
+class LossByEnvironment:
+    """Held-out loss and metric of plain risk minimisation, per environment."""
+
+    environments: tuple[str, ...]
+    rows: tuple[int, ...]
+    loss: tuple[Estimate, ...]
+    overall: Estimate  # over all rows
+    p: float  # of "the loss has the same mean in every environment"
+    loss_name: str
+    metric: str
+    metric_values: tuple[Estimate, ...]
+    metric_overall: Estimate
+    greater_is_better: bool
+    constant: float  # loss of the best constant, to compare with
+    model: str = KINDS["linear"]  # in a sentence
+
+    @property
+    def differs(self) -> bool:
+        return self.p < LEVEL
+
+    @property
+    def worst(self) -> int:
+        """The environment with the largest loss."""
+        return int(np.argmax([-np.inf if e["value"] is None else e["value"] for e in self.loss]))
+
+    @property
+    def best(self) -> int:
+        return int(np.argmin([np.inf if e["value"] is None else e["value"] for e in self.loss]))
+
+    @property
+    def said(self) -> str:
+        """One sentence."""
+        if not self.differs:
+            return (
+                f"The held-out loss of plain risk minimisation ({self.model}; {self.loss_name}) is "
+                f"{within(self.overall)} over all rows; that it differs between the environments is not shown "
+                f"({p_text(self.p)})."
+            )
+        worst, best = self.worst, self.best
+        return (
+            f"The held-out loss of plain risk minimisation ({self.model}; {self.loss_name}) differs between the "
+            f"environments ({p_text(self.p)}): {within(self.loss[worst])} in {self.environments[worst]}, "
+            f"{within(self.loss[best])} in {self.environments[best]}, {number(self.overall['value'])} over all rows."
+        )
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "said": self.said,
+            "loss": self.loss_name,
+            "metric": self.metric,
+            "greater_is_better": self.greater_is_better,
+            "p": finite(self.p),
+            "overall": {"loss": self.overall, "metric": self.metric_overall},
+            "constant": self.constant,
+            "worst": self.environments[self.worst],
+            "environments": [
+                {"name": name, "rows": n, "loss": loss, "metric": metric}
+                for name, n, loss, metric in zip(
+                    self.environments, self.rows, self.loss, self.metric_values, strict=True
+                )
+            ],
+        }
+
+
+def loss_by_environment(rows: DiagnosisRows, model: PlainModel, seed: int) -> LossByEnvironment:
+    """Means with bootstrap intervals (rows drawn within environments), and the test that they are all equal."""
+    assert rows.environment is not None
+    loss_metric, metric = ("mse", "rmse") if rows.task == "regression" else ("log_loss", "accuracy")
+    drawing: dict[str, Any] = {"names": rows.names, "n_bootstrap": DRAWS, "random_state": seed}
+    table = evaluate_environments(model.outputs[None], rows.y, rows.environment, metric=loss_metric, **drawing)
+    scale = rows.y_scale
+    beside = evaluate_environments(scale * model.outputs[None], scale * rows.y if metric == "rmse" else rows.y,
+                                   rows.environment, metric=metric, **drawing)  # fmt: skip
+    sizes = rows.sizes
+    mean = np.bincount(rows.environment, model.loss, len(rows.names)) / sizes
+    centred = model.loss - mean[rows.environment]
+    variance = np.bincount(rows.environment, centred**2, len(rows.names)) / np.maximum(sizes - 1, 1)
+    p = equal_means(torch.as_tensor(mean)[None], torch.as_tensor(variance / sizes)[None], torch.as_tensor(sizes)[None])
+
+    def values(of: Any) -> tuple[tuple[Estimate, ...], Estimate]:
+        low, high = of.intervals["by_environment"]
+        each = tuple(map(estimate, of.by_environment[0], low[0], high[0]))
+        whole = of.intervals["overall"]
+        return each, estimate(of.overall[0], whole.lower[0], whole.upper[0])
+
+    loss, overall = values(table)
+    metrics, metric_overall = values(beside)
+    if rows.task == "regression":
+        constant = float(np.mean(rows.y**2))
+    else:
+        shares = np.bincount(rows.y.astype(np.int64)) / len(rows)
+        constant = float(-(shares * np.log(shares.clip(1e-300))).sum())
+    return LossByEnvironment(
+        environments=rows.names,
+        rows=tuple(sizes.tolist()),
+        loss=loss,
+        overall=overall,
+        p=float(p[0]),
+        loss_name="squared error / variance of the target" if rows.task == "regression" else "log loss",
+        metric=metric,
+        metric_values=metrics,
+        metric_overall=metric_overall,
+        greater_is_better=metric == "accuracy",
+        constant=constant,
+        model=model.name,
+    )

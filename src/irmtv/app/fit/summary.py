@@ -1,0 +1,123 @@
+"""What `fit` found out, as plain data: it is printed, stored beside the model and shown by the report.
+
+Everything is JSON (None where a number is not finite), so that a report can be made again from the model file alone,
+without the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from irmtv.core.numbers import Estimate
+
+Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
+# coefficient x standard deviation; rise of the risk when a feature is shuffled; gain of the splits of trees
+FeaturesKind = Literal["coefficients", "shuffling", "contributions"]
+
+
+class EnvironmentRow(TypedDict):
+    """One environment on held-out rows: plain risk minimisation, the model that was chosen, chosen minus plain."""
+
+    name: str
+    rows: int
+    erm: Estimate
+    chosen: Estimate
+    difference: Estimate
+
+
+class PathPoint(TypedDict):
+    """One penalty weight, at its best step: the lowest held-out risk, of what passes where anything does."""
+
+    penalty_weight: float
+    label: str  # the weight, or what else tells it from others ("trees (12 leaves): 100", "1e+03, l2 0.003")
+    step: int  # of trees: round
+    risk: float | None  # held-out risk over all rows
+    worst: float | None  # in the worst environment
+    variation: float | None  # mean absolute slope over the environments: the total variation that TV-l1 squares
+    p: float | None  # of the test of invariance; None where another rule chose
+    passes: bool | None
+    chosen: bool
+    model: NotRequired[str]  # as in the summary; its first word is the kind; older files do not say
+
+
+class Curves(TypedDict):
+    """Training of the final model: the risk of every environment over the steps, of trees over the rounds."""
+
+    steps: list[int]
+    environments: list[str]
+    risk: list[list[float | None]]  # by environment, then step
+
+
+class Inferred(TypedDict):
+    """Environments that a network found in aux: membership at some of the training rows."""
+
+    aux: list[str]
+    is_date: list[bool]  # by aux column: values are then years as decimal numbers
+    points: list[list[float]]  # by row, at most 1,000: the values of aux
+    membership: list[list[float]]  # by row: probability of every environment
+    names: list[str]
+
+
+class Feature(TypedDict):
+    """What a feature weighs, as a share of the sum of all absolute weights, signed for linear models.
+
+    What weights are says `features_kind` of the summary. Plain risk minimisation is that of the same kind of model.
+    """
+
+    name: str
+    erm: float | None
+    chosen: float | None
+    invariant: bool | None  # where it is known, of generated data
+
+
+class LossCurve(TypedDict):
+    """The loss as a function of the environment: held-out risks of plain risk minimisation and two penalties."""
+
+    model: str  # "ERM", "TV-l1", "TV-l2"
+    penalty_weight: float | None
+    risk: list[float | None]  # in the order of `environments` of the summary
+
+
+class Data(TypedDict):
+    file: str
+    rows: int  # in the file
+    rows_used: int
+    target: str
+    environment: list[str]  # columns; empty where none is given
+    aux: list[str]
+    columns: list[str]  # read as features
+    features: int  # numbers made of them
+    missing: dict[str, float]  # by column with missing values: their share
+    notes: list[str]  # what was done to the table, in sentences
+
+
+class FitSummary(TypedDict):
+    """All of it."""
+
+    schema: int  # 1
+    command: str  # to run it again
+    created: str  # date and time, ISO
+    seconds: dict[str, float]  # "reading", "preparing", "training", "comparing", "all"
+    versions: dict[str, str]
+    data: Data
+    task: Literal["binary", "multiclass", "regression"]
+    classes: list[str]  # empty for regression
+    objective: str
+    model: str  # "linear", "mlp 32", "trees (12 leaves)"
+    plain_model: NotRequired[str]  # that of plain risk minimisation in the tables; older files: the same
+    settings: dict[str, Any]
+    rule: str
+    outcome: Outcome | None  # None where another rule than "invariance" chose
+    headline: str  # one sentence: which of the three outcomes, with the interval
+    message: str  # what the rule says, in full
+    metric: str
+    greater_is_better: bool
+    environments: list[EnvironmentRow]
+    overall: EnvironmentRow
+    worst: EnvironmentRow
+    path: list[PathPoint]
+    curves: Curves | None
+    inferred: Inferred | None
+    features: list[Feature]
+    features_kind: NotRequired[FeaturesKind]  # older files: coefficients of linear models, else shuffling
+    losses: list[LossCurve]

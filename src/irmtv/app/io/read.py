@@ -1,0 +1,248 @@
+"""Tables from files: CSV, TSV and Parquet, whole or in pieces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from irmtv.app.io.cells import typed
+from irmtv.app.io.delimited import UNNAMED, open_text, read_text, text_batches
+from irmtv.app.io.parquet import open_parquet, parquet_chunks, read_parquet, usable
+from irmtv.app.io.source import check_file
+from irmtv.core.messages import check_positive, shown
+from irmtv.data.tables.errors import TableError
+
+TEXT = (".csv", ".tsv", ".tab", ".txt")
+PARQUET = (".parquet", ".pq")
+ROWS = 50_000  # of a piece
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A file as a table.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        Numbers as int64 or float64, everything else as text; of a Parquet file also dates.
+    path : Path or None
+        Where it was read; None for a DataFrame that was given.
+    notes : tuple of str
+        What a reader of the results should know about the reading.
+    """
+
+    frame: pd.DataFrame
+    path: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, source: str | os.PathLike[str] | Table | pd.DataFrame, encoding: str | None = None) -> Table:
+        """A Table or a DataFrame as it is; a file, read."""
+        if isinstance(source, Table):
+            return source
+        return cls(source) if isinstance(source, pd.DataFrame) else read_table(source, encoding=encoding)
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    encoding: str | None = None,
+    columns: Sequence[str] | None = None,
+    text: Collection[str] = (),
+) -> Table:
+    """Read a table.
+
+    Parameters
+    ----------
+    path : str or Path
+        The suffix says what it is: .csv, .tsv, .tab or .txt, each also with .gz; .parquet or .pq. In .csv and .txt the
+        columns are separated by commas, semicolons or tabs, whichever gives rows of equal length.
+    encoding : str or None, default None
+        Of text; None is UTF-8, with or without a byte-order mark.
+    columns : sequence of str or None, default None
+        Only these.
+    text : collection of str, default ()
+        Columns that stay text even where they look like numbers (codes such as 00123).
+
+    Returns
+    -------
+    Table
+        A column of a text file is numbers where every value that is not missing is one, else text without spaces around
+        it. Missing are empty cells and NA, N/A, n/a, #N/A, <NA>, NaN, nan, -nan, NULL, null and ?; a note tells of
+        those in columns of text.
+
+    Raises
+    ------
+    TableError
+        Where the file is missing, damaged or no table. The message says where, and what to do.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.csv")
+    ...     _ = path.write_text("size;where\\n1;north\\n2;NA\\n")
+    ...     table = read_table(path)
+    >>> table.frame["size"].tolist(), table.frame["where"].isna().tolist()
+    ([1, 2], [False, True])
+    >>> table.notes
+    ('columns are separated by a semicolon', "'where': 1 cell with NA counts as missing")
+    """
+    path = Path(path)
+    if _is_parquet(path):
+        frame, told = read_parquet(path, columns)
+        return Table(frame, path, told)
+    arrow, layout = read_text(path, encoding, columns, text)
+    notes, series, with_commas = list(layout.notes), {}, list[str]()
+    waiting = dict(zip(arrow.column_names, arrow.columns, strict=True))
+    del arrow
+    for name in list(waiting):
+        column = waiting.pop(name)  # so that the text of a column is freed as soon as its numbers are there
+        series[name], missing, comma = typed(column, name in text, layout.separator != ",")
+        del column
+        notes += _about_missing(name, missing)
+        with_commas += [name] * comma
+    if with_commas:
+        notes.append(f"1,5 is read as the number 1.5 in {shown(with_commas)}")
+    for name in [name for name in series if name.startswith(UNNAMED)]:
+        notes.append(_about_unnamed(name, series))
+    return Table(pd.DataFrame(series, copy=False), path, tuple(notes))
+
+
+def table_names(path: str | os.PathLike[str], *, encoding: str | None = None) -> list[str]:
+    """The names of a table's columns; the rows are not read.
+
+    Parameters
+    ----------
+    path, encoding : as in `read_table`.
+    """
+    path = Path(path)
+    if _is_parquet(path):
+        return usable(path, open_parquet(path).schema_arrow, None)[0]
+    source, layout = open_text(path, encoding)
+    source.close()
+    return list(layout.names)
+
+
+def table_chunks(
+    path: str | os.PathLike[str],
+    rows: int = ROWS,
+    *,
+    encoding: str | None = None,
+    columns: Sequence[str] | None = None,
+    text: Collection[str] = (),
+    progress: Callable[[float], None] | None = None,
+) -> Iterator[pd.DataFrame]:
+    """Read a table in pieces, in memory that does not grow with the file.
+
+    Parameters
+    ----------
+    path, encoding, columns : as in `read_table`.
+    rows : int, default 50,000
+        Rows of a piece; the last may have fewer.
+    text : collection of str, default ()
+        Columns that stay text. Which columns are numbers is decided for every piece anew, so columns that hold text
+        elsewhere in the file should be named: codes may look like numbers for a while.
+    progress : callable or None, default None
+        Called with the share of the file that was read.
+
+    Yields
+    ------
+    DataFrame
+        Indexed by the row's number in the file.
+    """
+    for frame, _ in chunks_as_they_stand(path, rows, encoding=encoding, columns=columns, text=text, progress=progress):
+        yield frame
+
+
+def chunks_as_they_stand(
+    path: str | os.PathLike[str],
+    rows: int = ROWS,
+    *,
+    encoding: str | None = None,
+    columns: Sequence[str] | None = None,
+    text: Collection[str] = (),
+    progress: Callable[[float], None] | None = None,
+) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
+    """The pieces of `table_chunks`, each with the same columns as the file has them: NA is text there, 007 too."""
+    path = Path(path)
+    check_positive(rows, "rows")
+    if _is_parquet(path):
+        pieces = parquet_chunks(path, rows, columns, progress)
+    else:
+        layout, batches = text_batches(path, encoding, columns, progress)
+        pieces = _typed_chunks(batches, rows, text, layout.separator != ",")
+    start = 0
+    for frame, cells in pieces:
+        frame.index = pd.RangeIndex(start, start + len(frame))
+        start += len(frame)
+        yield frame, cells
+
+
+def _typed_chunks(
+    batches: Iterator[pa.RecordBatch], rows: int, text: Collection[str], decimal_comma: bool
+) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
+    """Batches of whatever length as pieces of `rows` rows."""
+    waiting: list[pa.RecordBatch] = []
+    n_waiting = 0
+    for batch in batches:
+        waiting.append(batch)
+        n_waiting += batch.num_rows
+        while n_waiting >= rows:
+            table = pa.Table.from_batches(waiting)
+            piece = table.slice(0, rows)
+            yield _typed_frame(piece, text, decimal_comma), piece
+            rest = table.slice(rows)
+            waiting, n_waiting = rest.to_batches(), rest.num_rows
+    if n_waiting:
+        piece = pa.Table.from_batches(waiting)
+        yield _typed_frame(piece, text, decimal_comma), piece
+
+
+def _typed_frame(table: pa.Table, text: Collection[str], decimal_comma: bool) -> pd.DataFrame:
+    series = {name: typed(table.column(name), name in text, decimal_comma).values for name in table.column_names}
+    return pd.DataFrame(series, copy=False)
+
+
+def _is_parquet(path: Path) -> bool:
+    """Whether it is Parquet by its suffix; an error where the suffix is of neither kind."""
+    name = path.name.lower()
+    suffix = Path(name).suffix
+    if suffix in PARQUET:
+        return True
+    if suffix == ".gz" and Path(name.removesuffix(".gz")).suffix in PARQUET:
+        raise TableError(f"{str(path)!r}: Parquet is compressed inside. Unpack it with gunzip.")
+    if Path(name.removesuffix(".gz")).suffix in TEXT:
+        return False
+    check_file(path)  # a folder or a misspelt name is the likelier mistake
+    known = shown((*TEXT, *PARQUET), 10, form=str)
+    raise TableError(
+        f"{str(path)!r} must end in one of {known} (text also with .gz). Got {suffix or 'no suffix'}. Rename it, or "
+        "write it as CSV or Parquet."
+    )
+
+
+def _about_missing(name: str, missing: dict[str, int]) -> list[str]:
+    if not missing:
+        return []
+    n = sum(missing.values())
+    return [f"{name!r}: {n:,} cell{'s' * (n > 1)} with {shown(missing, form=str)} count{'s' * (n == 1)} as missing"]
+
+
+def _about_unnamed(name: str, series: dict[str, pd.Series]) -> str:
+    """A column without a name: left out where it is empty or counts the rows, as the index of a DataFrame does."""
+    values, position = series[name], int(name.removeprefix(UNNAMED)) + 1
+    if values.isna().all():
+        del series[name]
+        return f"column {position}, which has neither name nor values, is left out"
+    if values.dtype == np.int64 and bool((np.diff(values.to_numpy()) == 1).all()) and values.iloc[0] in (0, 1):
+        del series[name]
+        return f"column {position}, which has no name and counts the rows, is left out"
+    return f"column {position} has no name and is called {name!r}"

@@ -1,0 +1,1 @@
+"""The pages of the application: a fitted model, a diagnosis. Drawn from summaries; nothing is trained here."""

@@ -1,0 +1,384 @@
+"""The columns of a table by what they are for: target, environment, aux, features; rows without are left out."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
+from pandas.tseries.api import guess_datetime_format
+
+from irmtv.core.messages import did_you_mean, plain_repr, shown
+from irmtv.data.tables.errors import TableError
+
+TaskName = Literal["binary", "multiclass", "regression"]
+FEW = 20  # distinct whole numbers are classes up to so many
+MANY = 200  # distinct texts are no classes above so many
+TRIED = 20  # distinct values that may show how dates are written
+LARGEST = float(np.finfo(np.float32).max)  # models compute in 32 bits
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A table, divided; every part has the same rows.
+
+    Attributes
+    ----------
+    features : DataFrame (N, columns)
+    y : Series (N,) or None
+        The target; nothing is missing.
+    environment : Series (N,) or None
+        Labels; those of several columns are joined, "a / b".
+    aux : DataFrame (N, A) of float64 or None
+        Dates as decimal years.
+    aux_is_date : tuple of bool, one per aux column
+    kept : (N,) positions of these rows in the table
+    notes : tuple of str
+        What was done, in sentences.
+    missing : dict of str to float
+        Share of missing values, of the features that have any.
+    """
+
+    features: pd.DataFrame
+    y: pd.Series | None
+    environment: pd.Series | None
+    aux: pd.DataFrame | None
+    aux_is_date: tuple[bool, ...]
+    kept: npt.NDArray[np.int64]
+    notes: tuple[str, ...]
+    missing: dict[str, float]
+
+
+def split_columns(
+    frame: pd.DataFrame,
+    *,
+    target: str | None,
+    environment: str | Sequence[str] = (),
+    aux: str | Sequence[str] = (),
+    fitting: bool = True,
+) -> Columns:
+    """Divide a table into target, environment, aux and features.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A table, as `read_table` gives it.
+    target : str or None
+        The column to be predicted; None where there is none.
+    environment, aux : str or sequence of str, default ()
+        Columns. Rows where one of these or the target is missing are left out, and a note counts them.
+    fitting : bool, default True
+        Whether a model shall be learned: then the target must vary, and there must be features.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    TableError
+        Names the column, what is wrong with it and what to do.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"x": [1.0, 2.0, None], "site": ["a", "b", None], "y": [0, 1, 1]})
+    >>> columns = split_columns(frame, target="y", environment="site")
+    >>> columns.features.columns.tolist(), columns.y.tolist(), columns.kept.tolist()
+    (['x'], [0, 1], [0, 1])
+    >>> columns.notes
+    ("1 of 3 rows left out, since 'site' is missing there (1)",)
+    """
+    places, beside = _as_list(environment), _as_list(aux)
+    roles = {"target": [] if target is None else [target], "environment": places, "aux": beside}
+    _check_roles(frame, roles, fitting)
+    taken = list(dict.fromkeys(name for names in roles.values() for name in names))
+    if len(frame) == 0:
+        raise TableError("the table has no rows. Check how it was written.")
+    if fitting and len(taken) == len(frame.columns):
+        raise TableError(
+            f"the table must have features besides {shown(taken)}. Got no other column. Add some, or take fewer as "
+            "environment or aux."
+        )
+    kept, notes = _complete(frame, taken)
+    frame = frame if len(kept) == len(frame) else frame.iloc[kept]
+    y = None if target is None else _target(frame[target], fitting)
+    labels = _labels(frame, places) if places else None
+    values, is_date, told = _numbers(frame[beside]) if beside else (None, (), [])
+    notes += told
+    features = frame.drop(columns=taken)
+    missing = _check_features(features) if fitting else {}
+    gone = [name for name, share in missing.items() if share == 1]
+    if gone and len(gone) == features.shape[1]:
+        raise TableError(f"all features are missing in all rows: {shown(gone)}. Check how the table was written.")
+    if gone:
+        notes.append(f"without any value, and so without use: {shown(gone)}")
+    return Columns(features, y, labels, values, is_date, kept, tuple(notes), missing)
+
+
+def task_of(y: pd.Series, asked: str | None = None) -> tuple[TaskName, str]:
+    """What kind of prediction a target asks for, and why.
+
+    Parameters
+    ----------
+    y : Series
+        The target, nothing missing.
+    asked : str or None, default None
+        "binary", "multiclass" or "regression" where the user says so.
+
+    Returns
+    -------
+    str, str
+        The task, and a sentence that says why; empty where it was asked for.
+
+    Examples
+    --------
+    >>> task_of(pd.Series(["no", "yes", "no"], name="sold"))
+    ('binary', "'sold' has two values, 'no', 'yes': classes")
+    >>> task_of(pd.Series([0.5, 1.5, 2.5], name="price"))[0]
+    'regression'
+    """
+    name, numeric = y.name, is_numeric_dtype(y.dtype) and not is_bool_dtype(y.dtype)
+    distinct = np.asarray(y.unique())
+    if asked is not None:
+        return _asked(y, asked, numeric, len(distinct)), ""
+    if len(distinct) == 2:
+        return "binary", f"{name!r} has two values, {shown(sorted(distinct.tolist()))}: classes"
+    if not numeric:
+        _check_classes(y, len(distinct))
+        return "multiclass", f"{name!r} is text with {len(distinct)} values: classes"
+    if len(distinct) <= FEW and bool(np.all(np.mod(distinct, 1) == 0)):
+        return "multiclass", (
+            f"{name!r} has {len(distinct)} whole numbers: classes. Use --task regression if their size matters"
+        )
+    return "regression", f"{name!r} is numbers with {len(distinct):,} values: a regression"
+
+
+def _asked(y: pd.Series, asked: str, numeric: bool, n_distinct: int) -> TaskName:
+    known = get_args(TaskName)
+    if asked not in known:
+        raise TableError(f"task must be one of {', '.join(known)}. Got {asked!r}.{did_you_mean(asked, known)}")
+    if asked == "regression" and not numeric:
+        raise TableError(
+            f"task regression needs numbers. {y.name!r} is text, such as {plain_repr(y.iloc[0])}. Leave --task out, or "
+            "choose another target."
+        )
+    if asked == "binary" and n_distinct != 2:
+        raise TableError(f"task binary needs two classes. {y.name!r} has {n_distinct}. Use multiclass or regression.")
+    if asked == "multiclass" and n_distinct == 2:
+        return "binary"
+    return "regression" if asked == "regression" else "multiclass" if asked == "multiclass" else "binary"
+
+
+def _check_classes(y: pd.Series, n_distinct: int) -> None:
+    """Many different texts are no classes: often they are numbers, but for a few."""
+    if n_distinct <= MANY and n_distinct <= max(2, len(y) / 2):
+        return
+    text = y.astype(str)
+    unread = pd.to_numeric(text, errors="coerce").isna()
+    if unread.mean() < 0.5:
+        odd = text[unread].unique()
+        raise TableError(
+            f"target {y.name!r} is numbers but for {int(unread.sum())} of {len(y)} rows, such as {shown(odd, 3)}. Make "
+            "these numbers, or leave the cells empty."
+        )
+    raise TableError(
+        f"target {y.name!r} has {n_distinct:,} different texts in {len(y):,} rows, such as {shown(text.iloc[:2])}: too "
+        f"many for classes (at most {MANY}, and half as many as rows). Choose another target, or join some."
+    )
+
+
+# ---- checks -------------------------------------------------------------------------------------------------------
+
+
+def _as_list(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _check_roles(frame: pd.DataFrame, roles: dict[str, list[str]], fitting: bool) -> None:
+    present = list(frame.columns)
+    if len(set(present)) < len(present):
+        twice = [name for name, n in Counter(present).items() if n > 1]
+        raise TableError(f"the table must have every column name once. Got {shown(twice)} more often. Rename columns.")
+    if fitting and len(present) < 2:
+        raise TableError(
+            f"the table has {len(present)} column(s), {shown(present)}. It needs a target and features: check the "
+            "separator."
+        )
+    for role, names in roles.items():
+        for name in names:
+            if name not in set(present):
+                raise TableError(
+                    f"{role} must be a column of the table. Got {name!r}.{did_you_mean(name, present)} The columns are "
+                    f"{shown(present, 20)}. Name one of them."
+                )
+    uses = Counter(name for names in roles.values() for name in dict.fromkeys(names))
+    # a column may say both where a row came from and what environments are looked for in; never the target
+    for name in roles["target"]:
+        if uses[name] > 1:
+            other = next(role for role in ("environment", "aux") if name in roles[role])
+            raise TableError(f"{name!r} cannot be both target and {other}. Name two different columns.")
+
+
+def _complete(frame: pd.DataFrame, taken: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Rows in which none of these is missing, and what to say about the others."""
+    whole = np.ones(len(frame), dtype=bool)
+    gaps = {}
+    for name in taken:
+        gone = frame[name].isna().to_numpy()
+        if gone.any():
+            gaps[name] = int(gone.sum())
+            whole &= ~gone
+    if not gaps:
+        return np.arange(len(frame)), []
+    counted = shown([f"{name!r} is missing there ({n:,})" for name, n in gaps.items()], form=str)
+    if not whole.any():
+        raise TableError(
+            f"no row has all of {shown(taken)}: {counted}. Fill these cells, or name other columns as target, "
+            "environment or aux."
+        )
+    left = int((~whole).sum())
+    return whole.nonzero()[0], [f"{left:,} of {len(whole):,} rows left out, since {counted}"]
+
+
+def _target(y: pd.Series, fitting: bool) -> pd.Series:
+    if is_datetime64_any_dtype(y.dtype) or y.dtype.kind == "m":
+        raise TableError(
+            f"target {y.name!r} is a date. Make a number of it (a year, days since a day), or choose another target."
+        )
+    if is_numeric_dtype(y.dtype):
+        refuse_infinite(pd.DataFrame({y.name: y}), "target")
+    if fitting and y.nunique() < 2:
+        raise TableError(
+            f"target {y.name!r} has one value only, {plain_repr(y.iloc[0])}, in all {len(y):,} rows: there is nothing "
+            "to predict. Check the filter that made the table, or choose another target."
+        )
+    return _whole_numbers(y)
+
+
+def _whole_numbers(values: pd.Series) -> pd.Series:
+    """Numbers that a missing value had made 1.0 and 2.0 as 1 and 2 again: they may be labels."""
+    if values.dtype.kind == "f" and bool(((values % 1 == 0) & (values.abs() < 2**53)).all()):
+        return values.astype(np.int64)
+    return values
+
+
+def _labels(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+    parts = []
+    for name in names:
+        values = _whole_numbers(frame[name])
+        if is_datetime64_any_dtype(values.dtype):
+            text = values.dt.strftime("%Y-%m-%d %H:%M:%S")
+            values = text.str.removesuffix(" 00:00:00") if text.str.endswith(" 00:00:00").all() else text
+        parts.append(values)
+    if len(parts) == 1:
+        return parts[0]
+    joined = parts[0].astype(str).astype(object)
+    for part in parts[1:]:
+        joined = joined + " / " + part.astype(str).astype(object)
+    return joined.rename(" / ".join(names))
+
+
+def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...], list[str]]:
+    """Auxiliary columns as float64, which were dates, and what to say about these."""
+    made, is_date, notes = {}, [], list[str]()
+    for name in frame.columns:
+        values = frame[name]
+        dates = None
+        if is_datetime64_any_dtype(values.dtype):
+            dates = values
+        elif not is_numeric_dtype(values.dtype):
+            dates, told = _dates(values)
+            notes += told
+        is_date.append(dates is not None)
+        made[name] = (values if dates is None else _decimal_years(dates)).astype(np.float64)
+    numbers = pd.DataFrame(made)
+    refuse_infinite(numbers, "aux")
+    constant = [name for name in numbers if numbers[name].nunique() < 2]
+    if len(constant) == numbers.shape[1]:
+        raise TableError(f"aux must vary. {shown(constant)} has one value in all rows. Name other columns.")
+    return numbers, tuple(is_date), notes
+
+
+def _dates(values: pd.Series) -> tuple[pd.Series, list[str]]:
+    """Texts as dates, all written in the same way: days and months never change places from row to row."""
+    words = values.astype(object)
+    month_first, day_first = _formats(words)
+    read = {}
+    for form in dict.fromkeys(("ISO8601", *month_first, *day_first)):
+        read[form] = pd.to_datetime(words, errors="coerce", utc=True, format=form)
+        if not read[form].isna().any():
+            break
+    form = min(read, key=lambda tried: int(read[tried].isna().sum()))
+    dates = read[form]
+    unread = dates.isna()
+    if unread.any():
+        raise TableError(
+            f"aux {values.name!r} must be numbers or dates. Got {int(unread.sum()):,} of {len(values):,} values that "
+            f"are neither, or are written otherwise than the other dates, such as {shown(words[unread].unique(), 3)}. "
+            "Name another column, give it as environment, write dates as 2014-12-31, or empty these cells."
+        )
+    if form not in month_first:
+        return dates, []
+    other = day_first[month_first.index(form)]
+    days = pd.to_datetime(words, errors="coerce", utc=True, format=other)
+    if days.isna().any() or days.equals(dates):
+        return dates, []
+    said = f"{dates.iloc[0]:%Y-%m-%d}"
+    return dates, [
+        f"{values.name!r}: all dates can be read with the day or the month first; read with the month first, "
+        f"{plain_repr(words.iloc[0])} as {said}. Write dates as 2014-12-31 if this is wrong"
+    ]
+
+
+def _formats(words: pd.Series) -> tuple[list[str], list[str]]:
+    """How dates may be written, by the first that shows it: with the month first, and the same with the day first."""
+    month_first, day_first = [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that an order does not fit a value: it is tried on all below
+        for word in words.unique()[:TRIED]:
+            guessed = guess_datetime_format(str(word)), guess_datetime_format(str(word), dayfirst=True)
+            if guessed[0] is not None and guessed[1] is not None:
+                month_first, day_first = [guessed[0]], [guessed[1]]
+                break
+    short = [f"%m{mark}%d{mark}%y" for mark in "/.-"]  # years of two digits are never guessed
+    return month_first + short, day_first + [f"%d{mark}%m{mark}%y" for mark in "/.-"]
+
+
+def _decimal_years(dates: pd.Series) -> pd.Series:
+    """2014.5 in the middle of 2014."""
+    when = dates.dt
+    day = when.day_of_year - 1 + (when.hour + (when.minute + when.second / 60) / 60) / 24
+    years: pd.Series = when.year + day / np.where(when.is_leap_year, 366, 365)
+    return years
+
+
+def _check_features(features: pd.DataFrame) -> dict[str, float]:
+    """Share of missing values by column; raises on infinities."""
+    refuse_infinite(features, "feature")
+    shares = {str(name): float(features[name].isna().mean()) for name in features.columns}
+    return {name: share for name, share in shares.items() if share > 0}
+
+
+def refuse_infinite(frame: pd.DataFrame, role: str) -> None:
+    """Infinities, and numbers that 32 bits cannot hold, by column."""
+    found = {}
+    for name in frame.columns:
+        if frame[name].dtype.kind != "f":
+            continue
+        values: Any = frame[name].to_numpy()
+        with np.errstate(invalid="ignore"):
+            n = int((np.abs(values) > LARGEST).sum())
+        if n:
+            found[str(name)] = n
+    if found:
+        counted = shown([f"{name!r} ({n:,} of {len(frame):,} rows)" for name, n in found.items()], form=str)
+        raise TableError(
+            f"{role} columns must hold finite numbers below 3e38. Got infinite or larger ones in {counted}. Empty "
+            "these cells, or leave the column out."
+        )

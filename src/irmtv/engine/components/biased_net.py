@@ -1,0 +1,119 @@
+"""Weights on the rows from a second network that learns what is easy (`irmtv.objectives.lff`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from irmtv.core.losses import Binary, Multiclass
+from irmtv.core.membership import mean_over_rows
+from irmtv.engine.context import Stage
+from irmtv.engine.guard import Guard
+from irmtv.engine.networks import Module, Net
+from irmtv.engine.optim import Adam, FlatParameters
+from irmtv.engine.rows import StepRows
+from irmtv.objectives.lff import (
+    class_maximum,
+    gce_weight,
+    generalised_cross_entropy,
+    moving_average,
+    relative_difficulty,
+    relative_to_class,
+)
+
+
+class RelativeDifficulty:
+    """b, a network like Phi with a start and an Adam of its own, and each row's difficulty under b relative to Phi.
+
+    A run whose losses or b's gradient are not finite gets weights that are NaN: Phi's guard then freezes it at the
+    same step. Here it is held too, so that its last weights stay as they were.
+    """
+
+    def __init__(self, stage: Stage, net: Net) -> None:
+        if not isinstance(stage.loss, (Binary, Multiclass)):
+            raise ValueError(
+                f"objective {stage.objective.name!r} needs the probability of the right class, that is the built-in "
+                f"loss 'binary' or 'multiclass'. Got {stage.loss.name!r}; make the task with one of them."
+            )
+        self.stage = stage
+        # a user's module keeps the state of every run it started (averages, random streams): b needs its own
+        self.net: Net = Module(net.factory, net.n_outputs) if isinstance(net, Module) else net
+        # a user's module starts from a seed alone: with the run's own it would be Phi's twin
+        starts = [self.net.init(int(torch.randint(2**62, (), generator=g)), g) for g in stage.generators]
+        self.parameters = FlatParameters(starts, stage.device, stage.dtype)
+        self.adam = Adam(self.parameters, stage.column("learning_rate"))
+        self.pull = self.parameters.spread(2 * stage.column("l2"))
+        self.guard = Guard(self.parameters)
+
+        self.averaged = stage.static["variant"] == "averaged"
+        self.exponent = self._per_run(stage.column("gce_exponent"))
+        self.averaging = self._per_run(stage.column("averaging"))
+        y = stage.targets([t.train for t in stage.tasks])  # (T, N)
+        self.classes = y.long().unsqueeze(1).expand(-1, stage.per_set, -1)  # (T, K, N)
+        self.n_classes = max(2, stage.n_outputs)
+        # rows of weight 0 are as if they were not there: no class is measured by them
+        weights = stage.weights
+        self.left_out = None if weights is None else (weights == 0).to(stage.device).unsqueeze(1)  # (T, 1, N)
+        # in the order of the training rows; NaN before a row's first visit: (T, K, N) each
+        self.last = torch.full(self.classes.shape, torch.nan, device=stage.device, dtype=stage.dtype)
+        if self.averaged:
+            self.of_biased, self.of_phi = self.last.clone(), self.last.clone()
+
+    def _per_run(self, column: Tensor) -> Tensor:
+        """(R,) -> (T, K, 1)."""
+        return column.view(self.stage.n_sets, self.stage.per_set, 1)
+
+    def weigh(self, rows: StepRows, f: Tensor, value: Tensor) -> Tensor:
+        logits = self.net.forward(self.parameters.views, rows.x, training=True).logits.view(f.shape)
+        loss = self.stage.loss.value(logits, rows.y).flatten(2)  # (T, K, n) with a graph
+        of_phi = value.flatten(2)
+        self._step(loss, of_phi, None if rows.weight is None else rows.weight.flatten(2))
+        with torch.no_grad():
+            alive = ~self._per_run(self.guard.dead)
+            index = None if rows.numbers is None else rows.numbers.view(loss.shape)  # of these rows
+            biased = loss.detach()
+            if self.averaged:
+                biased = self._relative_average(self.of_biased, biased, index)
+                of_phi = self._relative_average(self.of_phi, of_phi, index)
+            weight = relative_difficulty(biased, of_phi)
+            _put(self.last, index, torch.where(alive, weight, _at(self.last, index)))
+            return torch.where(alive, weight, torch.nan).view(value.shape)
+
+    def _step(self, loss: Tensor, of_phi: Tensor, weight: Tensor | None) -> None:
+        """b's step on its own objective."""
+        if self.averaged:
+            per_row = loss * gce_weight(loss, self.exponent)
+        else:
+            per_row = generalised_cross_entropy(loss, self.exponent)
+        self.parameters.gradient.zero_()
+        torch.autograd.backward(mean_over_rows(per_row, weight).sum())
+        with torch.no_grad():
+            self.parameters.gradient.addcmul_(self.parameters.vector, self.pull)
+            # b's objective is bounded: what tells of a failure is the losses that weights are made of
+            self.guard.check((loss + of_phi).mean(2).flatten(), self.stage.now, self.adam)
+        self.adam.step()
+
+    def _relative_average(self, average: Tensor, value: Tensor, index: Tensor | None) -> Tensor:
+        """Move the averages (T, K, N) of these rows; theirs, relative to the largest of their class: (T, K, n)."""
+        new = moving_average(_at(average, index), value, self.averaging)
+        _put(average, index, new)
+        seen = average if self.left_out is None else average.masked_fill(self.left_out, torch.nan)
+        largest = class_maximum(seen, self.classes, self.n_classes)
+        return relative_to_class(new, _at(self.classes, index), largest)
+
+    def state(self) -> dict[str, Tensor]:
+        """The last weight of every training row, NaN before its first visit: (R, N)."""
+        return {"row_weights": self.last.flatten(0, 1).clone()}
+
+
+def _at(values: Tensor, index: Tensor | None) -> Tensor:
+    """(T, K, N) at the rows `index` (T, K, b); all of them where it is None."""
+    return values if index is None else values.gather(2, index)
+
+
+def _put(values: Tensor, index: Tensor | None, new: Tensor) -> None:
+    """In place: a recorded step goes on with the same tensors."""
+    if index is None:
+        values.copy_(new)
+    else:
+        values.scatter_(2, index, new)

@@ -1,0 +1,120 @@
+"""A selector of the inputs that predict y, and environments inferred from the rest of them (TIVA).
+
+Every input of u = [x, standardised aux] has a gate. The selector's gates are noisy at each of its steps; everybody
+else sees the gates without noise: rho climbs on what Phi will see after the warm-up and what other rows get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from irmtv.core.membership import mean_over_rows
+from irmtv.core.types import Rows
+from irmtv.engine.components.rho import RhoOnAux
+from irmtv.engine.context import Stage
+from irmtv.engine.networks import MLP, Net, Parameters
+from irmtv.engine.optim import Adam, FlatParameters
+from irmtv.objectives.environments.aux_network import AuxRows, PlainRows
+from irmtv.objectives.gates import density, gate
+from irmtv.objectives.tiva import selector_loss
+
+NOISE_STREAM = 1
+
+
+class Selector:
+    """Gates, and a linear model h of its own on the gated inputs: both descend the loss of h and close gates."""
+
+    def __init__(self, stage: Stage, n_inputs: int) -> None:
+        self.stage, self.n_inputs = stage, n_inputs
+        self.h = MLP(n_inputs, (), stage.n_outputs)
+        zero = torch.zeros(n_inputs, dtype=torch.float64)
+        starts = [
+            {**self.h.init(int(s["seed"]), g), "mu": zero}
+            for s, g in zip(stage.settings, stage.generators, strict=True)
+        ]
+        self.parameters = FlatParameters(starts, stage.device, stage.dtype)
+        self.rate = self.parameters.spread(stage.column("selector_learning_rate"))  # (P,)
+        self.adam = Adam(self.parameters, stage.column("selector_learning_rate"))
+        self.sigma = stage.column("gate_noise").unsqueeze(1)  # (R, 1)
+        self.weight = stage.column("gate_weight")
+        self.noise = stage.noise(NOISE_STREAM)
+
+    def gates(self) -> Tensor:
+        """Without noise and without a graph: (R, D + A), 0 closed, 1 open."""
+        return gate(self.parameters.views["mu"].detach())
+
+    def step(self, z: Tensor, y: Tensor, moves: Tensor, weight: Tensor | None) -> None:
+        """One step on inputs (T or R, D + A, N) by the runs that `moves` (R,) names; the others stand still."""
+        stage, views = self.stage, self.parameters.views
+        self.parameters.gradient.zero_()
+        noise = self.noise.normal(stage.now, (self.n_inputs,), stage.dtype)  # (R, D + A)
+        noisy = gate(views["mu"], noise, self.sigma)
+        f = self.h.forward(gated(views, "W0", noisy), z).logits
+        value = stage.loss.value(f.view(stage.n_sets, stage.per_set, *f.shape[1:]), y)  # (T, K, N)
+        total = selector_loss(mean_over_rows(value, weight), density(views["mu"], self.sigma), self.weight)
+        torch.autograd.backward(total.sum())
+        # what is not finite here is not finite in Phi, which reads the same inputs: the guard reports it there
+        self.parameters.gradient.nan_to_num_(0, 0, 0)
+        self.adam.rate.copy_(self.rate * self.parameters.spread(moves))
+        self.adam.step()
+
+    def state(self) -> dict[str, Tensor]:
+        return {"gates": self.gates()}
+
+
+def gated(views: Mapping[str, Tensor], name: str, gates: Tensor) -> dict[str, Tensor]:
+    """A network that reads gated inputs: its first layer's weights (R, out, in), each column times its gate."""
+    return {**views, name: views[name] * gates.unsqueeze(1)}
+
+
+class RhoOnTheRest(RhoOnAux):
+    """rho reads (1 - gate) u: what the selector leaves."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.selector = Selector(stage, self.net.n_aux)
+
+    def read(self, rows: Sequence[Rows]) -> Tensor:
+        return self.stage.inputs(rows)  # x and aux: the objective reads both
+
+    def arrange(self, as_they_are: bool) -> tuple[Tensor | None, tuple[int, ...]]:
+        return super().arrange(True)  # every run has gates of its own: rows that agree in some columns save nothing
+
+    def before_climbing(self, rows: AuxRows, y: Tensor, weight: Tensor | None) -> None:
+        assert isinstance(rows, PlainRows)
+        # whoever is held still in rho, after its warm-up or for being frozen, is held still in the selector
+        rates = self.parameters.by_name(self.adam.rate)["W"][:, 0, 0]
+        self.selector.step(rows.z, y, rates > 0, weight)
+
+    def views(self) -> Mapping[str, Tensor]:
+        return gated(super().views(), "W", 1 - self.selector.gates())
+
+
+class GatedInputs:
+    """Phi reads gate * u: the gates are the selector's, Phi does not move them."""
+
+    adam: Adam | None = None
+
+    def __init__(self, stage: Stage, net: Net, phi: FlatParameters, source: object) -> None:
+        assert isinstance(source, RhoOnTheRest)
+        if not isinstance(net, MLP):
+            raise ValueError(
+                "gated=True puts the gates on the first layer's weights, which the network must show: use hidden=... "
+                f"or irmtv.engine.MLP with it, or gated=False. Got net={type(net).__name__}."
+            )
+        self.selector = source.selector
+
+    def apply(self, views: Parameters) -> Parameters:
+        return gated(views, "W0", self.selector.gates())
+
+    def after(self) -> None:
+        pass
+
+    def settled(self, views: Parameters) -> dict[str, Tensor]:
+        return {name: view.detach().clone() for name, view in self.apply(views).items()}
+
+    def state(self) -> dict[str, Tensor]:
+        return {}  # the selector tells its gates

@@ -1,0 +1,1 @@
+"""Training procedures that are no gradient loop of the engine."""

@@ -1,0 +1,390 @@
+"""InvariantBoostingClassifier and InvariantBoostingRegressor: gradient boosting behind the estimators' interface."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from irmtv.core.losses import Loss
+from irmtv.core.messages import check_length, check_positive
+from irmtv.core.types import Rows, Task
+from irmtv.data.columns import Columns, as_aux, refuse_lazy, split
+from irmtv.data.row_order import warn_of_another_order
+from irmtv.data.rows import Part, read_weight
+from irmtv.data.scaling import Scaler
+from irmtv.estimators.attributes import history_frame
+from irmtv.estimators.base import InvariantEstimator, _held_out
+from irmtv.estimators.classifier import InvariantClassifier
+from irmtv.estimators.parameters import as_seed, chosen_objective, held_out_share, stopping_rule
+from irmtv.estimators.plots import plot_features
+from irmtv.estimators.regressor import InvariantRegressor
+from irmtv.models.trees.library import lightgbm
+from irmtv.models.trees.measured import history
+from irmtv.models.trees.parameters import Asked, asked_of, check_objective, threads
+from irmtv.models.trees.predictor import TreeMember, TreePredictor
+from irmtv.models.trees.rounds import Binned, Boosted, boost
+from irmtv.models.trees.table import Table
+from irmtv.objectives.base import Objective
+from irmtv.selection.scores import STREAMING
+
+Floats = npt.NDArray[np.float64]
+WATCHED = 100  # rounds of which `history_` and early stopping know
+EXPLAINED = 500  # training rows, evenly spaced, that `feature_importances_` are measured on
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Training rows as trees read them."""
+
+    task: Task
+    table: Table
+    y: Scaler | None
+    objective: Objective
+
+
+class BoostingEstimator(InvariantEstimator):
+    """The part of the boosting estimators that does not depend on what is predicted."""
+
+    module: Any = None  # of a network
+
+    def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
+        rule, share = stopping_rule(self.early_stopping, self), held_out_share(self.validation_fraction)
+        ready = self._ready(X, y, environment, aux, sample_weight)
+        seed = as_seed(self.random_state)
+        asked = asked_of(self, ready.objective, seed, self.penalty_weight)
+        task = ready.task
+        if rule is not None:
+            if rule == "worst-env" and ready.objective.infers is None and len(task.train.names) < 2:
+                raise ValueError(
+                    "early_stopping='worst-env' looks at the worst environment of the held-out rows and needs two or "
+                    f"more that are given, or inferred from aux. Got objective {ready.objective.name!r} without. Give "
+                    "them, or use early_stopping='iid'."
+                )
+            task = _held_out(task, share.numerator, share.denominator, seed)
+        every = max(1, asked.trees.n_estimators // WATCHED)
+        binned = Binned(task, ready.table.categorical, asked.trees, asked.reserve)
+        boosted = self._boost(binned, asked, every)
+        seen = history(binned.watched, task.loss, boosted.watched, "train" if rule is None else "held-out")
+        at = asked.trees.n_estimators
+        if rule is not None:
+            score = STREAMING[rule]
+            assert score is not None
+            records = replace(seen, rows=seen.rows[:, 0], risk=seen.risk[:, 0])  # (S, E): every round a candidate
+            at = seen.steps[int(score(records).nan_to_num(torch.inf).argmin())]
+        self._keep_trees(ready, [(boosted, at)])
+        self.history_ = history_frame(seen, 0, self.environments_)
+        self.selected_ = {"rule": rule or "fixed", "step": at, "objective": ready.objective.name}
+        return self
+
+    def _boost(self, binned: Binned, asked: Asked, every: int) -> Boosted:
+        return boost(
+            binned,
+            asked.objective,
+            asked.settings,
+            asked.trees,
+            weights=asked.weights,
+            warmup=asked.warmup,
+            every=every,
+        )
+
+    def _ready(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Ready:
+        """Check everything, read the table, and make a task of it."""
+        lightgbm()  # before anything else fails for want of it
+        self.__dict__.pop("predictor_", None)  # a fit that fails leaves no model
+        objective = chosen_objective(
+            self.objective,
+            environment is not None or self.environment is not None,
+            aux is not None or self.aux is not None,
+        )
+        check_objective(objective)
+        threads(self.n_jobs)
+        warn_of_another_order(X, y=y, environment=environment, aux=aux, sample_weight=sample_weight)
+        columns = split(X, self.environment, self.aux, {"environment": environment, "aux": aux}, fitting=True)
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None. Use fit(X, y).")
+        refuse_lazy(y=y)
+        table, features = Table.of(self, columns.features)
+        target, loss, n_outputs, y_scaler = self._encode(y, reset=True)
+        n = len(features)
+        check_length(len(target), n, "y")
+        weight = read_weight(Part("", None, None, sample_weight=self._count(sample_weight, y)), n)
+        if weight is not None and loss.name != "squared" and len(np.unique(target[weight > 0].numpy())) < 2:
+            raise ValueError(
+                "y must have two or more classes among the rows that count. Got 1 class: rows of others have weight 0."
+            )
+        if y_scaler is not None:
+            values = target.numpy().reshape(n, -1)
+            y_scaler = Scaler.of(values, None if weight is None else weight.numpy(), constant=1.0)
+            target = torch.as_tensor(y_scaler(values).reshape(target.shape))
+        # torch takes no array that must not be written to
+        x = torch.from_numpy(features if features.flags.writeable else features.copy())
+        rows = Rows(x, target, aux=as_aux(columns.aux, n), weight=weight)
+        rows = self._with_environment(rows, columns.environment, objective)
+        return Ready(Task(rows, loss, n_outputs, name=type(self).__name__), table, y_scaler, objective)
+
+    def _keep_trees(self, ready: Ready, trained: Sequence[tuple[Boosted, int]]) -> None:
+        """Fitted attributes, from boosters and the round of each that is kept; nothing of the training rows stays."""
+        members = tuple(TreeMember(b.booster, b.base, b.iterations(at)) for b, at in trained)
+        first, at = trained[0]
+        self.predictor_: Any = TreePredictor(ready.table, members, ready.y, first.rho, threads(self.n_jobs))
+        self.objective_ = ready.objective.name
+        self.n_iter_ = at
+        self.environments_ = _named(ready, first)
+        self.environment_weights_ = first.measure
+        x = ready.task.train.x.numpy()
+        self.feature_importances_ = self.predictor_.importances(x[np.linspace(0, len(x) - 1, EXPLAINED).astype(int)])
+
+    def _outputs_of(self, columns: Columns) -> Floats:
+        found: Floats = self.predictor_.logits(self.predictor_.table(self, columns.features))
+        return found
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> Path:
+        """Not for trees: `predictor_.members[0].booster` is a LightGBM Booster, which onnxmltools converts."""
+        raise ValueError(
+            "to_onnx writes networks, and this is a booster. onnxmltools.convert_lightgbm reads "
+            "predictor_.members[0].booster; add predictor_.members[0].base to its scores."
+        )
+
+    def plot_features(self, ax: Any = None, n_features: int = 20) -> Any:
+        """The features' shares in how far all of them move the scores (`feature_importances_`), the largest first.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or None, default None
+            Where to draw; None is a new figure.
+        n_features : int, default 20
+            How many to show.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        check_is_fitted(self, "predictor_")
+        check_positive(n_features, "n_features")
+        axes = plot_features(self.feature_importances_[None], self._feature_names(), int(n_features), ax)
+        axes.set(xlabel="share in how far features move the score")
+        return axes
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+
+def _named(ready: Ready, boosted: Boosted) -> npt.NDArray[np.object_]:
+    """Those given, "inferred 1", ... where they were inferred, "all" where there are none."""
+    names: list[Any] = list(ready.task.train.names)
+    if boosted.rho is not None:
+        names = [f"inferred {e + 1}" for e in range(boosted.rho.net.n_environments)]
+    array = np.empty(max(1, len(names)), dtype=object)  # element by element: labels may be tuples
+    array[:] = ["all"]
+    for e, name in enumerate(names):
+        array[e] = name
+    return array
+
+
+class InvariantBoostingClassifier(BoostingEstimator, InvariantClassifier):
+    """Gradient boosting whose risk has little total variation over environments, for two or more classes.
+
+    Trees are grown by LightGBM (`pip install 'irmtv[boosting]'`) on the gradient of an invariant objective; see
+    `docs/boosting.md`. Categories and missing values are read as they are.
+
+    Parameters
+    ----------
+    objective : str, default "auto"
+        "erm", "irm-tv-l1", "irm-tv-l2", "irmv1", "vrex", "mm-rex", "groupdro", or "minimax-tv-l1", "minimax-tv-l2" and
+        "zin", which infer environments from aux; or a sum, "irm-tv-l1+vrex". "auto" is "irm-tv-l1" where environments
+        are given, "minimax-tv-l1" where only aux is.
+    environment : str or None, default None
+        The column of X that says where each row came from; it is taken out of X. Values may be passed to `fit`
+        instead. Prediction does not need it.
+    aux : str, list of str or None, default None
+        Columns of X (numbers) that environments are inferred from, where none are given; taken out of X.
+    penalty_weight : float, mapping or None, default 100.0
+        lambda; a mapping has one number per part of a sum; None is the objective's own default. Any number is safe: a
+        penalty never pulls harder than ten times the risk, three times for weights up to 100. Objectives without a
+        penalty ignore it.
+    n_estimators : int, default 100
+        Rounds; each grows one tree, or one per class where there are more than two.
+    learning_rate : float, default 0.1
+        How much of a tree is added.
+    num_leaves : int, default 31
+        Leaves of a tree. Few leaves (4) follow a penalty better: large trees learn rows by heart.
+    min_child_samples : int, default 20
+        Rows that a leaf must have.
+    warmup : int, float or None, default None
+        Rounds (int), or share of the rounds (float), of plain boosting before the penalty acts. What these use is not
+        easily unlearned by trees: None is 0, 1 for penalties on slopes, which need a tree, and a twentieth of all
+        where environments are inferred in them.
+    reserve : float, default 0.3
+        Share of the rows of every environment that say how far environments are apart, where a penalty acts; trees are
+        not grown on these. 0 asks the rows that trees are grown on, which they soon know by heart.
+    objective_params : dict or None, default None
+        Further hyper-parameters of the objective, such as {"measure": "uniform"}.
+    lightgbm_params : dict or None, default None
+        Further parameters of LightGBM, such as {"lambda_l2": 1.0, "feature_fraction": 0.8}.
+    early_stopping : None, bool, "iid" or "worst-env", default None
+        Keep the round with the lowest risk on held-out rows: over all of them ("iid", True) or in the worst
+        environment. The CV estimators choose by invariance instead.
+    validation_fraction : float, default 0.1
+        Share of the rows of every environment that `early_stopping` holds out.
+    min_rows : int, default 10
+        Environments with fewer rows are pooled into one, with a warning.
+    class_weight : dict, "balanced" or None, default None
+        Weights of the classes, as in scikit-learn.
+    n_jobs : int or None, default None
+        Threads; None and -1 are all cores.
+    random_state : int, RandomState or None, default None
+        Of whatever is drawn: held-out rows, the start of inferred environments, LightGBM's samples.
+
+    Attributes
+    ----------
+    classes_ : the labels.
+    n_features_in_, feature_names_in_ : the features, without environment and aux columns.
+    feature_importances_ : (D,) how far each feature moves the scores (the mean absolute value of its Shapley values
+        over 500 training rows), as shares; they sum to 1.
+    environments_, environment_weights_ : the training environments, and what each counts.
+    history_ : DataFrame, one row per watched round and environment: risk, slope, accuracy, and on which rows.
+    selected_ : which round was kept, and by which rule.
+    n_iter_ : the round of the model that is kept.
+    objective_ : the name of the objective that was trained.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from irmtv import InvariantBoostingClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 600)
+    >>> site = np.repeat(["a", "b"], 300)
+    >>> right = np.where(rng.random(600) < np.repeat([0.95, 0.7], 300), y, 1 - y)  # agrees more often at one site
+    >>> X = np.c_[y + rng.normal(size=600), 2 * right + 0.5 * rng.normal(size=600)]
+    >>> few = {"num_leaves": 4, "n_estimators": 30, "n_jobs": 1, "random_state": 0}
+    >>> plain = InvariantBoostingClassifier("erm", **few).fit(X, y)
+    >>> clf = InvariantBoostingClassifier("vrex", **few).fit(X, y, environment=site)
+    >>> bool(clf.feature_importances_[1] < plain.feature_importances_[1])
+    True
+    """
+
+    def __init__(
+        self,
+        objective: str = "auto",
+        *,
+        environment: str | None = None,
+        aux: str | Sequence[str] | None = None,
+        penalty_weight: float | Mapping[str, float] | None = 100.0,
+        n_estimators: int = 100,
+        learning_rate: float = 0.1,
+        num_leaves: int = 31,
+        min_child_samples: int = 20,
+        warmup: int | float | None = None,
+        reserve: float = 0.3,
+        objective_params: Mapping[str, Any] | None = None,
+        lightgbm_params: Mapping[str, Any] | None = None,
+        early_stopping: bool | str | None = None,
+        validation_fraction: float = 0.1,
+        min_rows: int = 10,
+        class_weight: Mapping[Any, float] | str | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.objective = objective
+        self.environment = environment
+        self.aux = aux
+        self.penalty_weight = penalty_weight
+        self.n_estimators = n_estimators
+        self.learning_rate = learning_rate
+        self.num_leaves = num_leaves
+        self.min_child_samples = min_child_samples
+        self.warmup = warmup
+        self.reserve = reserve
+        self.objective_params = objective_params
+        self.lightgbm_params = lightgbm_params
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.min_rows = min_rows
+        self.class_weight = class_weight
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+
+class InvariantBoostingRegressor(BoostingEstimator, InvariantRegressor):
+    """Gradient boosting whose squared error has little total variation over environments.
+
+    y is standardised on the training rows; predictions are in the user's units. The parameters and attributes are those
+    of :class:`InvariantBoostingClassifier`, without `class_weight` and `classes_`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from irmtv import InvariantBoostingRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X, site = rng.normal(size=(300, 3)), np.repeat([0, 1, 2], 100)
+    >>> X[::7, 2] = np.nan  # missing values are read as they are
+    >>> y = 10 * X[:, 0] + 50 + site * X[:, 1] + rng.normal(size=300)
+    >>> reg = InvariantBoostingRegressor("vrex", penalty_weight=1, num_leaves=4, n_jobs=1, random_state=0)
+    >>> reg = reg.fit(X, y, environment=site)
+    >>> reg.predict(X).shape, int(reg.feature_importances_.argmax())
+    ((300,), 0)
+    """
+
+    def __init__(
+        self,
+        objective: str = "auto",
+        *,
+        environment: str | None = None,
+        aux: str | Sequence[str] | None = None,
+        penalty_weight: float | Mapping[str, float] | None = 100.0,
+        n_estimators: int = 100,
+        learning_rate: float = 0.1,
+        num_leaves: int = 31,
+        min_child_samples: int = 20,
+        warmup: int | float | None = None,
+        reserve: float = 0.3,
+        objective_params: Mapping[str, Any] | None = None,
+        lightgbm_params: Mapping[str, Any] | None = None,
+        early_stopping: bool | str | None = None,
+        validation_fraction: float = 0.1,
+        min_rows: int = 10,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.objective = objective
+        self.environment = environment
+        self.aux = aux
+        self.penalty_weight = penalty_weight
+        self.n_estimators = n_estimators
+        self.learning_rate = learning_rate
+        self.num_leaves = num_leaves
+        self.min_child_samples = min_child_samples
+        self.warmup = warmup
+        self.reserve = reserve
+        self.objective_params = objective_params
+        self.lightgbm_params = lightgbm_params
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.min_rows = min_rows
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def _encode(self, y: Any, reset: bool) -> tuple[torch.Tensor, Loss, int, Scaler | None]:
+        shape = np.asarray(y).shape
+        if len(shape) == 2 and shape[1] > 1:
+            raise ValueError(
+                f"y must be (rows,), one target. Got shape {shape}. Fit one booster per target: "
+                "sklearn.multioutput.MultiOutputRegressor(estimator)."
+            )
+        return super()._encode(column_or_1d(y, warn=True) if len(shape) == 2 else y, reset)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = False
+        return tags

@@ -1,0 +1,105 @@
+"""What a model file holds of a fitted boosting estimator, and how it is read; `irmtv.save` and `irmtv.load` ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from irmtv.data.scaling import Scaler
+from irmtv.estimators.boosting import BoostingEstimator, InvariantBoostingClassifier, InvariantBoostingRegressor
+from irmtv.estimators.boosting_cv import InvariantBoostingClassifierCV, InvariantBoostingRegressorCV
+from irmtv.estimators.estimator_content import (
+    Content,
+    attributes_content,
+    check_scale,
+    constructed,
+    n_outputs_of,
+    read_rho,
+    rho_content,
+    set_attributes,
+    told,
+)
+from irmtv.models.trees.library import lightgbm
+from irmtv.models.trees.parameters import threads
+from irmtv.models.trees.predictor import TreeMember, TreePredictor
+from irmtv.models.trees.table import Table
+from irmtv.models.trees.text import check_trees, trees_alone
+from irmtv.persistence import ModelFile
+
+CLASSES: Mapping[str, type[BoostingEstimator]] = {
+    "invariant-boosting-classifier": InvariantBoostingClassifier,
+    "invariant-boosting-classifier-cv": InvariantBoostingClassifierCV,
+    "invariant-boosting-regressor": InvariantBoostingRegressor,
+    "invariant-boosting-regressor-cv": InvariantBoostingRegressorCV,
+}
+
+
+def content_of(estimator: Any) -> Content:
+    """Parameters of the constructor, fitted attributes, trees as LightGBM's text. No training row."""
+    predictor: TreePredictor = estimator.predictor_
+    arrays, meta = attributes_content(estimator)
+    meta["categories"] = [None if labels is None else list(labels) for labels in predictor.table.categories]
+    meta["members"] = [
+        {
+            "iterations": member.iterations,
+            "trees": trees_alone(member.booster.model_to_string(num_iteration=max(1, member.iterations))),
+        }
+        for member in predictor.members
+    ]
+    arrays["importances"] = estimator.feature_importances_
+    arrays |= {f"member{i}/base": member.base for i, member in enumerate(predictor.members)}
+    if predictor.y is not None:
+        arrays |= {"y/mean": predictor.y.mean, "y/scale": predictor.y.scale}
+    if predictor.rho is not None:
+        numbers, meta["rho"] = rho_content(predictor.rho)
+        arrays |= numbers
+    return arrays, meta
+
+
+def read_content(file: ModelFile, kind: str) -> BoostingEstimator:
+    """The fitted estimator. Every number of its trees is checked before LightGBM sees any."""
+    lightgbm()
+    cls = CLASSES[kind]
+    with told(file, cls.__name__):
+        file.check(meta=["parameters", "attributes", "tables", "categories", "members"])
+        estimator = constructed(file, cls)
+        n_features = set_attributes(estimator, file)
+        n_outputs = n_outputs_of(estimator) or 1
+        table = _table(file.meta["categories"], n_features)
+        members = tuple(_member(file, i, of, n_features, n_outputs) for i, of in enumerate(file.meta["members"]))
+        if not members:
+            raise ValueError("there is no booster in it")
+        y = None
+        if "y/mean" in file.arrays:
+            check_scale("y", file.arrays["y/mean"], file.arrays["y/scale"], [(1,)])
+            y = Scaler(file.arrays["y/mean"], file.arrays["y/scale"])
+        rho = read_rho(file, n_features)
+        estimator.predictor_ = TreePredictor(table, members, y, rho, threads(estimator.n_jobs))
+        importances = file.arrays["importances"]
+        if importances.shape != (n_features,) or importances.dtype != np.float64 or not (importances >= 0).all():
+            raise ValueError(f"importances must be {n_features} numbers of at least 0. Got {importances!r}")
+        estimator.feature_importances_ = importances
+    return estimator
+
+
+def _table(categories: Any, n_features: int) -> Table:
+    if not isinstance(categories, list) or len(categories) != n_features:
+        raise ValueError(f"categories must be those of {n_features} columns. Got {categories!r}")
+    for labels in categories:
+        if labels is not None and (not isinstance(labels, list) or len(set(labels)) < len(labels)):
+            raise ValueError(f"categories must be different labels. Got {labels!r}")
+    return Table(tuple(None if labels is None else tuple(labels) for labels in categories))
+
+
+def _member(file: ModelFile, i: int, of: Mapping[str, Any], n_features: int, n_outputs: int) -> TreeMember:
+    base, text, iterations = file.arrays[f"member{i}/base"], of["trees"], of["iterations"]
+    if base.shape != (n_outputs,) or base.dtype != np.float64 or not np.isfinite(base).all():
+        raise ValueError(f"member{i}/base must be {n_outputs} finite numbers. Got {base!r}")
+    if not isinstance(text, str):
+        raise ValueError(f"the trees of member {i} must be text. Got {type(text).__name__}")
+    rounds = check_trees(text, n_features, n_outputs)
+    if type(iterations) is not int or not 0 <= iterations <= rounds:
+        raise ValueError(f"iterations must be a whole number from 0 to {rounds}. Got {iterations!r}")
+    return TreeMember(lightgbm().Booster(model_str=text), base, iterations)

@@ -1,0 +1,1 @@
+"""A page, its theme, drawing: knows nothing of what is shown."""

@@ -1,0 +1,157 @@
+"""How the figures of reports look: one width, that a phone shows in full; colours, markers and dashes for everyone.
+
+No pyplot: nothing global is touched, and a figure is freed by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from irmtv.html.readable import readable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+
+WIDTH = 4.8  # inches: a phone shows a point as about a pixel
+INK, SOFT, LINE, TINT = "#1c2126", "#59636e", "#d9dee3", "#fdf3d0"
+# colours that can be told apart by everyone (Okabe and Ito)
+BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7"
+SMALL, TEXT = 8.2, 9.2  # points
+
+
+class Style(NamedTuple):
+    """How one kind of thing is drawn, in every figure: it differs from others in more than its colour."""
+
+    colour: str
+    marker: str
+    dash: Any
+    hatch: str
+
+
+PLAIN = Style(ORANGE, "s", (0, (4, 2)), "////")  # plain risk minimisation
+CHOSEN = Style(BLUE, "o", "solid", "")
+STYLES = (
+    CHOSEN,
+    Style(VERMILION, "^", (0, (5, 2)), "\\\\\\\\"),
+    Style(GREEN, "D", (0, (1, 1.5)), "...."),
+    Style(PURPLE, "v", (0, (5, 2, 1, 2)), "xxxx"),
+    Style(ORANGE, "s", (0, (8, 2)), "////"),
+    Style(SKY, "P", (0, (3, 1, 1, 1, 1, 1)), "++++"),
+    Style(SOFT, "X", (0, (2, 2)), "||||"),
+)
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure that finds its own margins; `height` in inches."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height), layout="constrained", facecolor="#ffffff")
+    engine = made.get_layout_engine()
+    assert engine is not None
+    engine.set(w_pad=0.07, h_pad=0.06)  # type: ignore[call-arg]  # of the constrained layout
+    return made
+
+
+def plain_axes(axes: Axes, title: str = "", x: str = "", y: str = "", grid: str = "") -> Axes:
+    """Axes with labels, without a box; `grid`: the lines that help to read off "x" or "y"."""
+    axes.set_title(title, fontsize=TEXT, color=INK, loc="left", fontweight="bold")
+    axes.set_xlabel(x, fontsize=TEXT, color=SOFT)
+    axes.set_ylabel(y, fontsize=TEXT, color=SOFT)
+    axes.tick_params(labelsize=SMALL, colors=SOFT, labelcolor=INK, length=3)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(SOFT)
+        spine.set_linewidth(0.8)
+    if grid:
+        axes.grid(axis="x" if grid == "x" else "y", color=LINE, lw=0.7)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 3) -> None:
+    """Above everything, where it hides nothing."""
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=min(columns, len(labels)),
+        frameon=False,
+        fontsize=SMALL,
+        labelcolor=INK,
+        handlelength=2.6,
+        columnspacing=1.4,
+        markerscale=1.3,
+    )
+
+
+def label(name: object, most: int = 26) -> str:
+    """A name of the user's as the text of a figure: one line, not too long, and no formula.
+
+    Examples
+    --------
+    >>> label("a rather long name of a feature"), label("5 $"), label("two\\nlines")
+    ('a rather long name of a fe…', '5 \\\\$', 'two lines')
+    """
+    text = printable(name)
+    return (text if len(text) <= most + 1 else text[:most].rstrip() + "…").replace("$", r"\$")
+
+
+def printable(name: object) -> str:
+    """In one line, without what cannot stand in a drawing."""
+    return readable(" ".join(str(name).split()))
+
+
+def floats(values: Sequence[float | None]) -> Floats:
+    """With NaN for None."""
+    return np.array([math.nan if v is None else float(v) for v in values], dtype=np.float64)
+
+
+def known(values: Sequence[float | None]) -> bool:
+    """Whether there is any number among them."""
+    return bool(np.isfinite(floats(values)).any()) if len(values) else False
+
+
+def error_bars(values: Floats, low: Floats, high: Floats) -> Floats:
+    """(2, n): how far an interval reaches to either side, 0 where there is none."""
+    reach = np.stack([values - low, high - values])
+    return np.asarray(np.where(np.isfinite(reach), np.maximum(reach, 0.0), 0.0))
+
+
+def bars(axes: Axes, place: Floats, values: Floats, low: Floats, high: Floats, height: float, style: Style) -> Any:
+    """Horizontal bars with intervals; none where there is no value. Returns what a legend shows."""
+    there = np.isfinite(values)
+    return axes.barh(
+        place[there],
+        values[there],
+        height,
+        color=style.colour,
+        hatch=style.hatch,
+        edgecolor="#ffffff",
+        linewidth=0.0,
+        xerr=error_bars(values, low, high)[:, there],
+        error_kw={"ecolor": INK, "lw": 0.9, "capsize": 1.8},
+    )
+
+
+def few_ticks(axes: Axes, most: int) -> None:
+    """So few numbers along x that they do not touch, written out."""
+    axes.locator_params(axis="x", nbins=most)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
+
+
+def room(axes: Axes, values: Floats, zero: bool = False) -> None:
+    """Limits of x with some air around the values; `zero`: from zero on, as bars need."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    width = (high - low) or abs(high) or 1.0
+    axes.set_xlim(low - (0.0 if zero and low == 0.0 else 0.06 * width), high + 0.06 * width)

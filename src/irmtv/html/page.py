@@ -1,0 +1,270 @@
+"""One self-contained HTML page: content as plain data in, text out. Nothing is computed or fetched here.
+
+The page opens offline, in light and dark, on a phone and on paper: its style and its script stand inside, its figures
+are inline SVG, and a content security policy forbids it to load or run anything else. Without the script everything is
+there to read; the script sorts tables, saves figures and opens what is folded before it is printed. `Content` is JSON
+apart from the SVG strings, so what a page shows can be stored and compared.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import itertools
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from irmtv.core.files import write_text
+from irmtv.html.figure_data import MOST_ROWS, FigureData, csv_uri, file_name, numeric_columns, shown_cells
+from irmtv.html.readable import readable
+from irmtv.html.theme import definitions, on_dark, themed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Kind = Literal["good", "partly", "bad", "unknown", "plain"]
+# pixels per point of a figure: where a screen has room for fewer, the figure scrolls in its box
+READABLE, LARGEST = 0.8, 1.8
+
+
+class Badge(TypedDict):
+    text: str
+    kind: Kind  # its colour; the text says the same, for those who do not see colours
+
+
+class Block(TypedDict):
+    """One thing in a section. Which keys it needs depends on `kind`; see `text`, `table`, `figure`, ..."""
+
+    kind: Literal["text", "table", "figure", "formula", "code"]
+    text: NotRequired[str]
+    columns: NotRequired[Sequence[str]]
+    numeric: NotRequired[Sequence[bool]]  # by column: set flush right
+    rows: NotRequired[Sequence[Sequence[str]]]
+    marks: NotRequired[Sequence[Kind]]  # by row: "plain" for none
+    svg: NotRequired[str]
+    alt: NotRequired[str]
+    name: NotRequired[str]  # of the files of a figure; else that of its section
+    data: NotRequired[FigureData]  # of a figure, for its CSV
+
+
+class Section(TypedDict):
+    id: str  # of the link to it
+    title: str
+    note: str  # beside the title: where it comes from
+    badge: Badge | None
+    blocks: Sequence[Block]
+
+
+class Chapter(TypedDict):
+    title: str
+    sections: Sequence[Section]
+
+
+class Number(TypedDict):
+    """A number that says much, large."""
+
+    name: str
+    value: str
+    note: str
+
+
+class Headline(TypedDict):
+    """The answer, before everything else."""
+
+    badge: Badge
+    text: str
+    more: str  # "" for nothing
+    numbers: Sequence[Number]
+
+
+class Content(TypedDict):
+    title: str
+    headline: NotRequired[Headline]
+    lead: Sequence[str]  # paragraphs
+    facts: Sequence[tuple[str, str]]  # name and value, at the top
+    chapters: Sequence[Chapter]
+    foot: str
+
+
+def text(paragraph: str) -> Block:
+    return {"kind": "text", "text": paragraph}
+
+
+def code(lines: str) -> Block:
+    """To be copied: a command, a settings file."""
+    return {"kind": "code", "text": lines}
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Sequence[bool] | None = None,
+    marks: Sequence[Kind] | None = None,
+) -> Block:
+    """Cells are text: how a number is rounded is known to whoever made it."""
+    numeric = numeric or [False] * len(columns)
+    marks = marks or ["plain"] * len(rows)
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(f"rows must have one cell per column: expected {len(columns)}. Got {len(row)}: {row!r}.")
+    if len(numeric) != len(columns) or len(marks) != len(rows):
+        raise ValueError(
+            f"numeric must have one entry per column and marks one per row: expected {len(columns)} and {len(rows)}. "
+            f"Got {len(numeric)} and {len(marks)}."
+        )
+    return {"kind": "table", "columns": columns, "rows": rows, "numeric": numeric, "marks": marks}
+
+
+def figure(drawn: Figure, alt: str, *, name: str = "", data: FigureData | None = None, text: str = "") -> Block:
+    """A matplotlib figure.
+
+    Parameters
+    ----------
+    drawn : Figure
+        It is drawn as for white paper; the page gives it the reader's theme.
+    alt : str
+        What it shows, in words, for those who do not see it.
+    name : str, default ""
+        Of the files in which a reader may keep it; else that of its section.
+    data : FigureData or None, default None
+        The numbers in it: a table in the page, and a CSV to keep.
+    text : str, default ""
+        How it is to be read: stands under it.
+
+    Returns
+    -------
+    Block
+    """
+    block: Block = {"kind": "figure", "svg": figure_svg(drawn, letters=True), "alt": alt, "text": text}
+    if name:
+        block["name"] = name
+    if data is not None:
+        block["data"] = data
+    return block
+
+
+def formula(mathtext: str) -> Block:
+    """A formula in matplotlib's mathtext, as a drawing; its source is what a screen reader gets."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(0.1, 0.1))
+    drawn.text(0, 0, mathtext, fontsize=13, math_fontfamily="cm")
+    return {"kind": "formula", "svg": figure_svg(drawn, tight=True), "alt": mathtext.replace("$", "")}
+
+
+def figure_svg(drawn: Figure, tight: bool = False, letters: bool = False) -> str:
+    """The figure as an SVG element that can stand in a page: no XML header, no date, the same at every call.
+
+    `tight`: cut to what is drawn, without a ground, to stand among text. `letters`: texts stay texts, in whatever font
+    the reader has, rather than outlines of letters: not for formulas, which need the fonts they are set in.
+    """
+    import matplotlib
+
+    buffer = io.StringIO()
+    without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "irmtv", "svg.fonttype": "none" if letters else "path"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", r"Glyph \d+ ", UserWarning)  # the reader's fonts may have what ours have not
+        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # labels leave little room
+        drawn.savefig(
+            buffer,
+            format="svg",
+            metadata=without,
+            transparent=tight,
+            bbox_inches="tight" if tight else None,
+            pad_inches=0.01 if tight else 0.1,
+        )
+    found = re.search(r"<svg.*</svg>", buffer.getvalue(), re.DOTALL)
+    assert found is not None
+    return found.group()
+
+
+class _Drawings:
+    """The drawings of one page: each gets names of its own, and the colours of all are collected."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(1)
+        self.colours: set[str] = set()
+
+    def __call__(self, svg: str, letters_inside: bool = False) -> Markup:
+        made, colours = themed(svg, f"d{next(self.numbers)}")
+        self.colours |= colours
+        width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', made)
+        if letters_inside and width is not None:
+            least, most = READABLE * float(width[1]), LARGEST * float(width[1])
+            made = made.replace("<svg ", f'<svg style="min-width: {least:.0f}px; max-width: {most:.0f}px" ', 1)
+        return Markup(made)
+
+
+@cache
+def _resource(name: str) -> str:
+    return resources.files("irmtv.lab.tables").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader("irmtv.lab.tables"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: readable(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
+def page(content: Content) -> str:
+    """The whole page as HTML text."""
+    ids = [section["id"] for chapter in content["chapters"] for section in chapter["sections"]]
+    twice = sorted({i for i in ids if ids.count(i) > 1})
+    if twice:
+        raise ValueError(f"every section's id must be its own, since links lead to it. Got more than one {twice[0]!r}.")
+    drawing = _Drawings()
+    body = _template("body.html").render(content=content, drawing=drawing, **_helpers())
+    script = _resource("page.js")
+    return _template("page.html").render(
+        title=content["title"],
+        policy=_policy(script),
+        style=Markup(_resource("page.css")),
+        colours=Markup(definitions(drawing.colours)),
+        dark_colours=Markup(definitions(drawing.colours, on_dark)),
+        body=Markup(body),
+        script=Markup(script),
+    )
+
+
+def write_page(content: Content, path: str | os.PathLike[str]) -> Path:
+    """Write a page as a whole: the file is the old one or the new one, whatever happens meanwhile."""
+    return write_text(Path(path), page(content))
+
+
+def _policy(script: str) -> str:
+    """Nothing is loaded, nothing is sent, and no script runs but the page's own."""
+    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{own}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _helpers() -> Mapping[str, Any]:
+    return {
+        "csv_uri": csv_uri,
+        "file_name": file_name,
+        "numeric_columns": numeric_columns,
+        "shown_cells": shown_cells,
+        "most_rows": MOST_ROWS,
+    }

@@ -1,0 +1,78 @@
+"""A table of texts, for the terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from irmtv.core.numbers import NO_VALUE
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of short texts; the first columns have labels, the others numbers.
+
+    Examples
+    --------
+    >>> print(TextTable("Shares", ("method", "%"), (("ERM", "27.4"),)).markdown())
+    ### Shares
+    <BLANKLINE>
+    | method | % |
+    | --- | ---: |
+    | ERM | 27.4 |
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    labels: int = 1  # how many columns have labels
+    wide: bool = False  # too wide for a terminal: in files alone
+
+    def markdown(self) -> str:
+        """As GitHub reads it."""
+        lines = [f"### {self.title}", "", f"| {' | '.join(self.columns)} |"]
+        lines += [f"| {' | '.join('---' if i < self.labels else '---:' for i in range(len(self.columns)))} |"]
+        lines += [f"| {' | '.join(row)} |" for row in self.rows]
+        lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n".join(lines)
+
+    def show(self, console: Console) -> None:
+        """Print it."""
+        made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+        for i, column in enumerate(self.columns):
+            if i < self.labels:
+                made.add_column(Text(column))
+            else:  # the heading takes as many lines as it has words: the numbers decide the width
+                made.add_column(Text(column.replace(" ", "\n")), justify="right")
+        for row in self.rows:
+            made.add_row(*map(Text, row))
+        console.print(Text(self.title, style="bold"))
+        console.print(made)
+        for note in self.notes:
+            console.print(Padding(Text(note), (0, 0, 0, 2), expand=False))
+        console.print()
+
+
+def mean_and_sd(values: npt.ArrayLike, digits: int = 1) -> str:
+    """Mean and standard deviation of the finite values, as text.
+
+    Examples
+    --------
+    >>> mean_and_sd([1.0, 2.0, 3.0]), mean_and_sd([2.0]), mean_and_sd([])
+    ('2.0 ± 1.0', '2.0', '–')
+    """
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    if known.size == 0:
+        return NO_VALUE
+    spread = f" ± {known.std(ddof=1):.{digits}f}" if known.size > 1 else ""
+    return f"{known.mean():.{digits}f}{spread}"

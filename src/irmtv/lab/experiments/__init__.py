@@ -1,0 +1,22 @@
+"""Experiments: a spec in TOML, a store that survives being killed, and results chosen by stated rules."""
+
+from irmtv.lab.experiments.results import read_records, read_results
+from irmtv.lab.experiments.run import ExperimentInterrupted, Report, run_experiment
+from irmtv.lab.experiments.spec import Spec, SpecError, load_spec, parse_spec
+from irmtv.lab.experiments.store import Store, StoreBusy, StoreError, StoreFull
+
+__all__ = [
+    "ExperimentInterrupted",
+    "Report",
+    "Spec",
+    "SpecError",
+    "Store",
+    "StoreBusy",
+    "StoreError",
+    "StoreFull",
+    "load_spec",
+    "parse_spec",
+    "read_records",
+    "read_results",
+    "run_experiment",
+]

@@ -1,0 +1,107 @@
+"""What trained runs do on test rows, at every snapshot: the arrays that tables are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from irmtv.datasets import DataSet
+from irmtv.engine import FittedRuns
+from irmtv.engine.networks import MLP
+from irmtv.lab.experiments.plan import metric_name
+from irmtv.lab.experiments.store import Metric
+
+TEST_ROWS = "rows/test"  # (E,) rows of each test environment
+IN_TABLES = ("test/", "population/")  # arrays (S, E), by test environment
+COEFFICIENTS = "coefficients"  # (S, D) of a linear model, where the distribution of the data is known
+OF_LINEAR = ("population/", COEFFICIENTS)
+
+
+def measure(
+    fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], arrays: Sequence[dict[str, np.ndarray]]
+) -> list[tuple[Metric, ...]]:
+    """Add the results at every snapshot to the arrays of each run; return those of the last step by environment.
+
+    "test/METRIC" and "population/accuracy" (S, E): by test environment. "iid/METRIC" (S,): over the test rows that are
+    drawn as the training rows are, which are no test environment. "training/METRIC" (S,): over the training rows.
+    "coefficients" (S, D): of linear models, where the distribution is known, and with it which columns are invariant.
+    """
+    last: list[tuple[Metric, ...]] = [()] * len(fitted)
+    test = fitted.tasks[0].test
+    if test is None:
+        return last
+    shifted = [e for e, name in enumerate(test.names) if name not in data_set.iid]
+    exact = _exact_runs(fitted) if data_set.population is not None else []
+    assert fitted.history is not None
+    found: dict[str, list[np.ndarray]] = {}
+    for step in fitted.history.steps:
+        then = fitted.at(step)
+        for name, values in _results(then, shifted):
+            found.setdefault(name, []).append(values)
+        if exact:
+            found.setdefault("population/accuracy", []).append(_population(then, data_set, arguments, exact))
+            found.setdefault(COEFFICIENTS, []).append(_coefficients(then, exact))
+    rows = found.pop(TEST_ROWS)[0]
+    for r in range(len(fitted)):
+        own = np.isin(fitted.history.steps, arrays[r]["steps"])  # those that this run was measured at
+        of_run = {name: values for name, values in found.items() if not name.startswith(OF_LINEAR) or r in exact}
+        arrays[r] |= {name: np.stack(values)[own, r] for name, values in of_run.items()}
+        arrays[r][TEST_ROWS] = rows[r]
+        last[r] = tuple(
+            Metric(str(test.names[e]), metric_name(name), float(values[-1][r, i]))
+            for name, values in of_run.items()
+            if name.startswith(IN_TABLES)
+            for i, e in enumerate(shifted)
+        )
+    return last
+
+
+def _results(fitted: FittedRuns, shifted: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
+    """One value per run and test environment, (R, E), or one per run, (R,)."""
+    table = fitted.evaluate()
+    rows = np.broadcast_to(table.counts, table.by_environment.shape).astype(np.float64)  # (R, E)
+    yield f"test/{table.metric}", table.by_environment[:, shifted]
+    yield TEST_ROWS, rows[:, shifted]
+    alike = np.delete(np.arange(len(table.names)), shifted)
+    if len(alike):
+        yield f"iid/{table.metric}", np.average(table.by_environment[:, alike], 1, rows[:, alike])
+    yield (
+        f"training/{table.metric}",
+        fitted.evaluate([task.train for task in fitted.tasks], metric=table.metric).overall,
+    )
+
+
+def _exact_runs(fitted: FittedRuns) -> list[int]:
+    """Runs whose accuracy in the population is known: linear in x alone."""
+    if fitted.objective.reads_aux:
+        return []
+    return sorted(r for c in fitted.chunks if _is_linear(c.net) for r in c.chunk.runs)
+
+
+def _population(fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], runs: Sequence[int]) -> np.ndarray:
+    """(R, E); NaN for other runs."""
+    assert data_set.population is not None
+    return _spread(data_set.population(*_linear(fitted).coefficients(), arguments), runs, len(fitted))
+
+
+def _coefficients(fitted: FittedRuns, runs: Sequence[int]) -> np.ndarray:
+    """(R, D); NaN for other runs."""
+    return _spread(_linear(fitted).coefficients()[0].numpy(), runs, len(fitted))
+
+
+def _linear(fitted: FittedRuns) -> FittedRuns:
+    return replace(fitted, chunks=tuple(c for c in fitted.chunks if _is_linear(c.net)))
+
+
+def _spread(known: np.ndarray, runs: Sequence[int], n_runs: int) -> np.ndarray:
+    """What is known of some runs, (R', ...), among all of them, (R, ...)."""
+    values = np.full((n_runs, *known.shape[1:]), np.nan, dtype=known.dtype)
+    values[runs] = known
+    return values
+
+
+def _is_linear(net: Any) -> bool:
+    return isinstance(net, MLP) and len(net.widths) == 2

@@ -1,0 +1,244 @@
+"""What a spec asks for: every run with its key, and the groups in which they are trained.
+
+A run's key is a hash of everything that decides its numbers. A group is trained in one tensor program and stored as
+a whole: members and their order follow from the spec and what the store has, so that a group that was killed and is
+repeated gives the same numbers. (In a group of other members a run's numbers differ by rounding.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from irmtv.core.types import Runs, Task
+from irmtv.datasets import DATASETS
+from irmtv.engine.named_networks import make_network
+from irmtv.engine.networks import MLP, Net
+from irmtv.engine.settings import check_tasks, resolve_settings
+from irmtv.lab.experiments.spec import Method, Spec
+from irmtv.objectives import OBJECTIVES
+
+NUMBERS = 3  # raised when the same settings give other numbers: a generator or the training itself has changed
+ALL = "all"  # the part of a run that was trained on all training rows
+LEFT_OUT = "without "  # and the name of an environment
+RUNS_PER_GROUP = {"cpu": 64, "cuda": 1024}  # a group is what a kill costs; a larger one is faster
+INFERENCE: Mapping[str, Any] = {
+    "n_environments": 2,
+    "steps": 1000,
+    "learning_rate": 5e-3,
+}  # of environments that are inferred as labels
+STATE_BYTES = 1 << 31  # of the states that a group keeps until it is evaluated
+STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")  # of snapshots, by environment
+MEASURED = frozenset({"invariance", "iid", "worst-env"})  # rules that look at held-out folds
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run to be."""
+
+    key: str
+    setting: str
+    method: Method
+    combination: int  # which of the method's hyper-parameter combinations
+    keywords: Mapping[str, Any]  # for `train`
+    settings: Mapping[str, Any]  # all of them, defaults included; JSON-able
+    repetition: int
+    seed: int
+    part: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """A group of runs to be trained together."""
+
+    kind: str  # "all", "folds" or "left-out"
+    members: tuple[Member, ...]
+
+    @property
+    def label(self) -> str:
+        first, last = self.members[0], self.members[-1]
+        seeds = f"{first.seed}" if first.seed == last.seed else f"{first.seed}-{last.seed}"
+        return f"{first.setting}, {first.method.label}, {self.kind}, seeds {seeds}"
+
+
+def fold_names(n_folds: int) -> tuple[str, ...]:
+    """The parts without one fold each."""
+    return tuple(f"fold {k + 1}/{n_folds}" for k in range(n_folds))
+
+
+def left_out_names(environments: Iterable[Hashable]) -> tuple[str, ...]:
+    """The parts without one environment each."""
+    return tuple(f"{LEFT_OUT}{name}" for name in environments)
+
+
+def parts_of(spec: Spec, method: Method, environments: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The parts on which a method must be trained, by kind; `environments` are the names of those left out in turn."""
+    parts: dict[str, tuple[str, ...]] = {"all": (ALL,)}
+    if MEASURED & set(spec.selection.rules):
+        parts["folds"] = fold_names(spec.selection.folds)
+    if "leave-one-env-out" in spec.selection.rules and method.measured_on == "given" and len(environments) > 2:
+        parts["left-out"] = left_out_names(environments)
+    return parts
+
+
+def members(
+    spec: Spec, setting: str, method: Method, kind: str, parts: Sequence[str], repetitions: Sequence[int]
+) -> Iterator[Member]:
+    """Every run of a method in a setting: repetition by repetition, combination by combination, part by part."""
+    combinations = method.combinations(spec.training)
+    resolved = [_resolved(method, keywords) for keywords in combinations]
+    arguments = DATASETS[spec.data.name].arguments(spec.data.arguments_of(setting))
+    network = method.network_of(spec.training)
+    named = {} if network is None else {"network": network}  # keys from before there were names stay as they are
+    for r in repetitions:
+        for c, (keywords, settings) in enumerate(zip(combinations, resolved, strict=True)):
+            for part in parts:
+                what = {
+                    "numbers": NUMBERS,
+                    "data": spec.data.name,
+                    "arguments": arguments,
+                    "objective": method.objective,
+                    "environments": INFERENCE if method.environments == "inferred" else "given",
+                    "settings": settings,
+                    **named,
+                    "snapshot_every": spec.training.snapshot_every,
+                    "dtype": spec.training.dtype,
+                    "seed": spec.seeds[r],
+                    "part": part,
+                }
+                yield Member(key_of(what), setting, method, c, keywords, settings, r, spec.seeds[r], part)
+
+
+def plan(
+    spec: Spec, finished: Collection[str], device: str, first_task: Callable[[str], Task]
+) -> tuple[list[Work], int, int]:
+    """Groups that are still to be trained; how many runs the spec asks for; how many of them are there already.
+
+    `first_task` gives a setting's task: what a method cannot be trained on is found before anything is.
+    """
+    work: list[Work] = []
+    asked: set[str] = set()
+    for setting in spec.data.settings:
+        task = first_task(setting)
+        for method in spec.methods:
+            _check_task(spec, setting, method, task)
+        names = environment_names(spec, task)
+        for method in spec.methods:
+            for kind, parts in parts_of(spec, method, names).items():
+                every = members(spec, setting, method, kind, parts, range(spec.repetitions))
+                for group in _groups(spec, method, kind, parts, list(every), task, device):
+                    # two methods may share a run, or a run may be there from a smaller spec
+                    missing = tuple(m for m in group if m.key not in finished and m.key not in asked)
+                    asked |= {m.key for m in group}
+                    if missing:
+                        work.append(Work(kind, missing))
+    return work, len(asked), len(asked & set(finished))
+
+
+def _groups(
+    spec: Spec, method: Method, kind: str, parts: Sequence[str], every: Sequence[Member], task: Task, device: str
+) -> Iterator[Sequence[Member]]:
+    """Cut into groups: whole repetitions where they fit, else some combinations of one, all its parts together."""
+    limit = _runs_per_group(spec, method, task, device) if kind == "all" else RUNS_PER_GROUP[device]
+    per_repetition = len(every) // spec.repetitions
+    whole = limit // per_repetition * per_repetition
+    size = whole or max(1, limit // len(parts)) * len(parts)
+    step = size if whole else per_repetition
+    for start in range(0, len(every), step):
+        stop = min(start + step, len(every))
+        yield from (every[i : min(i + size, stop)] for i in range(start, stop, size))
+
+
+def _check_task(spec: Spec, setting: str, method: Method, task: Task) -> None:
+    """Whether the setting's data have what the method needs."""
+    if method.environments == "inferred":
+        if task.train.aux is None:
+            raise ValueError(
+                f'method {method.label!r}: environments = "inferred" needs auxiliary variables. Setting {setting!r} '
+                "has none."
+            )
+        codes = torch.arange(len(task.train)) % INFERENCE["n_environments"]  # as many as there will be
+        names = tuple(f"inferred {e + 1}" for e in range(INFERENCE["n_environments"]))
+        task = replace(task, train=replace(task.train, environment=codes, names=names))
+    combinations = method.combinations(spec.training)
+    objective = OBJECTIVES[method.objective]
+    network_for(spec, method, task)
+    settings = [resolve_settings(objective, Runs(), keywords, {}, n_tasks=1)[0] for keywords in combinations]
+    try:
+        check_tasks([task], objective, settings)
+    except ValueError as error:
+        raise ValueError(f"method {method.label!r}, setting {setting!r}: {error}") from None
+
+
+def _runs_per_group(spec: Spec, method: Method, task: Task, device: str) -> int:
+    """As many as train well together, fewer where the states of all their snapshots would fill the memory."""
+    parameters, snapshots = 0, 0
+    net = network_for(spec, method, task)
+    for combination in method.combinations(spec.training):
+        widths = [task.train.x[0].numel(), *combination["hidden"], task.n_outputs]
+        own = sum((a + 1) * b for a, b in pairwise(widths)) if net is None else sum(map(math.prod, net.shapes.values()))
+        parameters = max(parameters, own)
+        snapshots = max(snapshots, combination["steps"] // spec.training.snapshot_every + 2)
+    size = 8 if spec.training.dtype == "float64" else 4
+    return max(1, min(RUNS_PER_GROUP[device], STATE_BYTES // (parameters * snapshots * size)))
+
+
+def network_for(spec: Spec, method: Method, task: Task) -> Net | None:
+    """The network that a method names, for these data; None where `hidden` describes one for a table."""
+    name = method.network_of(spec.training)
+    if name is None:
+        hidden = {tuple(combination["hidden"]) for combination in method.combinations(spec.training)}
+        return flat(task, hidden.pop()) if task.train.x.ndim > 2 and len(hidden) == 1 else None
+    try:
+        return make_network(name, task.train.x.shape[1:], task.n_outputs)
+    except ValueError as error:
+        raise ValueError(f"method {method.label!r}: {error}") from None
+
+
+def flat(task: Task, hidden: Sequence[int] = ()) -> MLP:
+    """The network that `hidden` describes, for series: it reads them as one long row."""
+    return MLP(task.train.x[0].numel(), hidden, task.n_outputs)
+
+
+def environment_names(spec: Spec, task: Task) -> list[str]:
+    """Names of the environments that "leave-one-env-out" can leave out."""
+    return [str(name) for name in task.train.names] if "leave-one-env-out" in spec.selection.rules else []
+
+
+def metric_name(array: str) -> str:
+    """The metric that an array of results is of: "test/accuracy" is "accuracy"."""
+    where, name = array.split("/")
+    return name if where == "test" else f"{where} {name}"
+
+
+def key_of(content: Mapping[str, Any]) -> str:
+    """One key for one content, whatever the order of its parts and however a number is written."""
+    return hashlib.sha256(json.dumps(_canonical(content), sort_keys=True, default=_jsonable).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """1000.0 as 1000; but a warm-up of 1 is one step, of 1.0 the whole."""
+    if isinstance(value, Mapping):
+        return {k: repr(v) if k == "warmup" else _canonical(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _resolved(method: Method, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    (settings,) = resolve_settings(OBJECTIVES[method.objective], Runs(), keywords, {}, n_tasks=1)
+    kept = {k: v for k, v in settings.items() if k not in ("seed", "data")}
+    return dict(json.loads(json.dumps(kept, default=_jsonable)))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, (tuple, range)):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)

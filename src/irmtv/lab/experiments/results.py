@@ -1,0 +1,354 @@
+"""From the store to results: every rule's choice for every setting, method and repetition. Nothing is trained here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from irmtv.engine.snapshots import alike
+from irmtv.lab.experiments.measure import IN_TABLES, TEST_ROWS
+from irmtv.lab.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
+from irmtv.lab.experiments.spec import Method, Spec
+from irmtv.lab.experiments.spec_checks import settled_from
+from irmtv.lab.experiments.store import RunRecord, Store
+from irmtv.metrics import METRICS
+from irmtv.objectives import OBJECTIVES
+from irmtv.selection import Choice, Records, choose
+
+COLUMNS = (
+    "setting", "method", "rule", "repetition", "metric", "summary", "value", "outcome", "published_key", "note",
+    "chosen_method", "hyperparameters", "step", "message", "figures",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of hyper-parameters: the run on all rows, and those on parts of them."""
+
+    member: Member
+    whole: RunRecord
+    folds: tuple[RunRecord, ...]
+    left_out: tuple[RunRecord, ...]
+    stated: bool  # the combination that was stated beforehand
+
+    @property
+    def reference(self) -> Tensor:
+        """(S,) bool: plain risk minimisation: without a penalty, or before it acts."""
+        objective, settings = OBJECTIVES[self.member.method.objective], self.member.settings
+        return torch.as_tensor(self.steps <= objective.plain_until(settings))
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """Steps at which all its runs were measured, and at which its environments mean what they mean at the end."""
+        steps = self.whole.arrays["steps"]
+        steps = steps[steps > 0]  # the random start is no model
+        for part in (*self.folds, *self.left_out):
+            steps = np.intersect1d(steps, part.arrays["steps"])
+        if self.member.method.infers and len(steps):
+            # environments that are still being looked for are others at every step: nothing can be tested on them
+            begin = settled_from(OBJECTIVES[self.member.method.objective], self.member.settings)
+            steps = steps[steps >= min(begin, steps.max())]
+        return steps
+
+    def at(self, record: RunRecord, name: str) -> Tensor:
+        """An array of one of its runs at `steps`: (S, ...)."""
+        kept = np.isin(record.arrays["steps"], self.steps)
+        return torch.as_tensor(record.arrays[name][kept].copy()).double()
+
+
+def read_results(spec: Spec, folder: str | Path) -> pd.DataFrame:
+    """One row for every setting, method or pool, rule, repetition, metric and summary of the spec.
+
+    The value is that of the model trained on all rows, at the chosen combination and step: the mean over the test
+    environments or the worst of them, over all their rows ("pooled"), over test rows that are drawn as the training
+    rows are ("iid"), over the training rows ("train"). Where a rule cannot choose, or a summary was not measured, the
+    value is NaN and `note` says why. Runs that are not stored are left out.
+    """
+    rows: list[dict[str, Any]] = []
+    for setting, repetition, name, methods, own, references in _groups(spec, folder):
+        rows += _results(spec, setting, name, methods, repetition, own, references)
+    order = {"setting": list(spec.data.settings), "method": list(_pools(spec)), "rule": list(spec.selection.rules)}
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    keys = [frame[c].map({v: i for i, v in enumerate(values)}).to_numpy() for c, values in order.items()]
+    return frame.iloc[np.lexsort(list(reversed(keys)))].reset_index(drop=True)  # lexsort is stable
+
+
+def read_records(spec: Spec, folder: str | Path, metric: str) -> Iterator[tuple[str, str, int, Records, np.ndarray]]:
+    """For a rule of one's own: setting, method or pool, repetition, the records of all candidates, their worst values.
+
+    `metric` is that of the values, such as "test/accuracy" or "population/accuracy"; plain risk minimisation is
+    among the candidates, as for the rule "invariance".
+    """
+    for setting, repetition, name, _, own, references in _groups(spec, folder):
+        candidates = [*own, *references]
+        known = _metrics(candidates)
+        if metric not in known:
+            raise ValueError(f"metric must be one that all candidates have: {known}. Got {metric!r}.")
+        values = np.concatenate([_worst(c.at(c.whole, metric).numpy(), metric) for c in candidates])
+        yield setting, name, repetition, _records(candidates, "invariance", metric), values
+
+
+def _metrics(candidates: Sequence[Candidate]) -> list[str]:
+    """Those that all have: the population accuracy of a network with hidden layers is not known."""
+    return [
+        a
+        for a in candidates[0].whole.arrays
+        if a.startswith(IN_TABLES) and all(a in c.whole.arrays for c in candidates)
+    ]
+
+
+def _pools(spec: Spec) -> dict[str, tuple[Method, ...]]:
+    """What is chosen among together: each method alone, and the pools."""
+    by_label = {m.label: m for m in spec.methods}
+    alone: dict[str, tuple[Method, ...]] = {label: (m,) for label, m in by_label.items()}
+    return alone | {name: tuple(by_label[label] for label in labels) for name, labels in spec.selection.pools.items()}
+
+
+def _groups(
+    spec: Spec, folder: str | Path
+) -> Iterator[tuple[str, int, str, tuple[Method, ...], list[Candidate], list[Candidate]]]:
+    """Setting, repetition, and what is chosen among together: name, methods, candidates, references."""
+    if not isinstance(spec, Spec):
+        raise ValueError(f"spec must be a Spec: load_spec(path). Got {type(spec).__name__}.")
+    with Store.read(folder) as store:
+        stored = {record.key: record for record in store.runs()}
+    for setting in spec.data.settings:
+        environments = _left_out_names(spec, setting, stored)
+        for repetition in range(spec.repetitions):
+            known = {
+                m.label: list(_candidates(spec, setting, m, repetition, environments, stored)) for m in spec.methods
+            }
+            for name, methods in _pools(spec).items():
+                own = [c for m in methods for c in known[m.label]]
+                if own:
+                    yield setting, repetition, name, methods, own, _references(spec, methods, known)
+
+
+def _candidates(
+    spec: Spec,
+    setting: str,
+    method: Method,
+    repetition: int,
+    environments: Sequence[str],
+    stored: Mapping[str, RunRecord],
+) -> Iterator[Candidate]:
+    """The method's combinations in one repetition, those with a missing run left out."""
+    by_combination: dict[int, dict[str, list[Member]]] = {}
+    for kind, parts in parts_of(spec, method, environments).items():
+        for m in members(spec, setting, method, kind, parts, [repetition]):
+            by_combination.setdefault(m.combination, {}).setdefault(kind, []).append(m)
+    fixed = None
+    if "fixed" in spec.selection.rules:
+        fixed = method.combinations(spec.training).index(method.fixed_combination(spec.training))
+    for c, kinds in by_combination.items():
+        if not all(m.key in stored for some in kinds.values() for m in some):
+            continue
+        found = {kind: tuple(stored[m.key] for m in some) for kind, some in kinds.items()}
+        member = kinds[ALL][0]
+        yield Candidate(
+            member,
+            found[ALL][0],
+            found.get("folds", ()),
+            found.get("left-out", ()),
+            stated=c == fixed,
+        )
+
+
+def _left_out_names(spec: Spec, setting: str, stored: Mapping[str, RunRecord]) -> list[str]:
+    """Names of the environments that were left out in turn: the store knows them, without making the data again."""
+    if "leave-one-env-out" not in spec.selection.rules:
+        return []
+    # found by key: the label of a setting may have had other arguments, or these arguments another label
+    parts = tuple(dict.fromkeys(r.part for r in stored.values() if r.part.startswith(LEFT_OUT)))
+    asked = (
+        m for method in spec.methods for m in members(spec, setting, method, "left-out", parts, range(spec.repetitions))
+    )
+    found = dict.fromkeys(m.part for m in asked if m.key in stored)
+    return [part.removeprefix(LEFT_OUT) for part in found]
+
+
+def _references(spec: Spec, methods: Sequence[Method], known: Mapping[str, list[Candidate]]) -> list[Candidate]:
+    """Plain risk minimisation, measured on the same environments, where the methods do not have it themselves."""
+    if "invariance" not in spec.selection.rules or methods[0].infers:
+        return []
+    labels = {m.label for m in methods}
+    return [
+        c
+        for m in spec.methods
+        if m.objective == "erm" and m.label not in labels and m.measured_on == methods[0].measured_on
+        for c in known[m.label]
+    ]
+
+
+def _results(
+    spec: Spec,
+    setting: str,
+    name: str,
+    methods: Sequence[Method],
+    repetition: int,
+    own: Sequence[Candidate],
+    references: Sequence[Candidate],
+) -> Iterator[dict[str, Any]]:
+    """Rows of one method or pool in one repetition."""
+    metrics = _metrics([*own, *references])
+    for rule in spec.selection.rules:
+        # ERM stands beside every method, so that all rules choose among the same; what was stated is the method's own
+        # alone, with no eye to its folds: where these diverged, it still has its last step
+        candidates = [replace(c, folds=(), left_out=()) for c in own] if rule == "fixed" else [*own, *references]
+        options = spec.selection.invariance if rule == "invariance" else {}
+        places = [(c, s) for c in candidates for s in range(len(c.steps))]
+        choice: Choice | None = None
+        note = None
+        for metric in metrics:
+            if rule == "oracle" or metric == metrics[0]:  # the others do not look at the metric
+                choice, note = None, None
+                try:
+                    if rule == "fixed":
+                        _check_stated(candidates)
+                    if rule == "leave-one-env-out" and methods[0].measured_on != "given":
+                        raise ValueError("rule 'leave-one-env-out' is for given environments; these are inferred.")
+                    choice = choose(rule, _records(candidates, rule, metric), **options)
+                except ValueError as error:
+                    note = str(error)
+            shared = {
+                "setting": setting,
+                "method": name,
+                "rule": rule,
+                "repetition": repetition,
+                "metric": metric_name(metric),
+                "published_key": methods[0].published if len(methods) == 1 else None,
+                "note": note,
+            }
+            if choice is None:
+                for summary in _summaries(spec, metric):
+                    yield {**shared, "summary": summary, "value": np.nan}
+                continue
+            candidate, s = places[choice.index]
+            for summary in _summaries(spec, metric):
+                value = _summary(summary, candidate, s, metric)
+                unknown = {"note": f"{summary!r} was not measured"} if np.isnan(value) else {}
+                yield {**shared, "summary": summary, "value": value, **_chosen(choice, candidate, s), **unknown}
+
+
+def _summaries(spec: Spec, metric: str) -> list[str]:
+    """The columns of a metric: one that is known by test environment only has no other."""
+    return [s for s in spec.summaries if metric.startswith("test/") or s in ("mean", "worst")]
+
+
+def _summary(summary: str, candidate: Candidate, s: int, metric: str) -> float:
+    """NaN where it was not measured: the data set has no such rows, or the runs are of an earlier version."""
+    by_environment = candidate.at(candidate.whole, metric)[s].numpy()
+    if summary == "mean":
+        return float(by_environment.mean())
+    if summary == "worst":
+        return float(_worst(by_environment, metric))
+    stored = candidate.whole.arrays
+    if summary == "pooled":
+        return float(np.average(by_environment, weights=stored[TEST_ROWS])) if TEST_ROWS in stored else np.nan
+    name = metric.replace("test/", {"iid": "iid/", "train": "training/"}[summary])
+    return float(candidate.at(candidate.whole, name)[s]) if name in stored else np.nan
+
+
+def _check_stated(candidates: Sequence[Candidate]) -> None:
+    """Whether what was stated beforehand got to its last step."""
+    stated = [c.whole for c in candidates if c.stated]
+    if len(stated) == 1 and stated[0].status == "diverged":
+        raise ValueError(f"the stated run diverged at step {stated[0].diverged_at}.")
+
+
+def _chosen(choice: Choice, candidate: Candidate, s: int) -> dict[str, Any]:
+    return {
+        "outcome": choice.outcome,
+        "chosen_method": candidate.member.method.label,
+        "hyperparameters": dict(candidate.member.settings),
+        "step": int(candidate.steps[s]),
+        "message": choice.message,
+        "figures": dict(choice.figures),
+    }
+
+
+def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records:
+    """All candidates at all their steps."""
+    steps = [len(c.steps) for c in candidates]
+    if not any(steps):  # all diverged, each at a step of its own
+        raise ValueError(f"rule {rule!r} has nothing to choose from: no step was measured in all runs of a candidate.")
+    last = torch.zeros(sum(steps), dtype=torch.bool)
+    last[torch.tensor([n for n in steps if n]).cumsum(0) - 1] = True
+
+    def each(flags: Sequence[bool]) -> Tensor:
+        return torch.tensor(flags).repeat_interleave(torch.tensor(steps))
+
+    n_folds = min(len(c.folds) for c in candidates)
+    held: dict[str, Tensor] = {}
+    constant = float("nan")
+    if n_folds and rule not in ("fixed", "oracle", "leave-one-env-out"):
+        for name in STATISTICS:
+            each_fold = [c.at(c.folds[k], f"held-out/{name}") for k in range(n_folds) for c in candidates]
+            filled = alike(each_fold, leading=1, nothing=0.0 if name == "rows" else torch.nan)
+            n = len(candidates)
+            held[name] = torch.stack([torch.cat(filled[k * n : (k + 1) * n]) for k in range(n_folds)])
+        sizes = np.array([r.arrays["held-out/constant"] for r in candidates[0].folds])  # (F, 2): risk, rows
+        constant = float((sizes[:, 0] * sizes[:, 1]).sum() / sizes[:, 1].sum())
+    else:
+        n_environments = max(c.whole.arrays["train/rows"].shape[1] for c in candidates)
+        nothing = torch.full((1, sum(steps), n_environments), torch.nan, dtype=torch.float64)
+        held = {name: nothing.clone() for name in STATISTICS}
+    own = None
+    plain = [c for c in candidates if len(c.steps) and c.folds and all("held-out/own" in r.arrays for r in c.folds)]
+    if rule == "invariance" and plain:
+        best = min(plain, key=_lowest_risk)  # of several combinations of plain risk minimisation
+        own = torch.stack([torch.as_tensor(r.arrays["held-out/own"].copy()) for r in best.folds])
+    left_out = None
+    if rule == "leave-one-env-out" and all(c.left_out for c in candidates):
+        left_out = torch.cat([torch.stack([c.at(r, "left-out/risk") for r in c.left_out], 1) for c in candidates])
+    test = None
+    if rule == "oracle":
+        sign = 1 if _greater_is_better(metric) else -1
+        test = sign * torch.cat([torch.as_tensor(_worst(c.at(c.whole, metric).numpy(), metric)) for c in candidates])
+    diverged = each([_diverged(c, rule) for c in candidates])
+    held["risk"][:, diverged] = torch.nan
+    for scores in (left_out, test):
+        if scores is not None:
+            scores[diverged] = torch.nan
+    return Records(
+        **held,
+        constant=constant,
+        reference=torch.cat([c.reference for c in candidates]),
+        stated=each([c.stated for c in candidates]) & last,
+        own=own,
+        left_out=left_out,
+        test=test,
+        inferred=all(bool(c.member.method.infers) for c in candidates),
+    )
+
+
+def _lowest_risk(candidate: Candidate) -> float:
+    """On its held-out rows, at its best step; infinite where a run diverged."""
+    if _diverged(candidate, "invariance"):
+        return float("inf")
+    rows = torch.stack([candidate.at(r, "held-out/rows") for r in candidate.folds])  # (F, S, E)
+    risk = torch.stack([candidate.at(r, "held-out/risk") for r in candidate.folds])
+    total = torch.where(rows > 0, rows * risk, 0).sum((0, 2)) / rows.sum((0, 2))
+    return float(total.nan_to_num(torch.inf).min())
+
+
+def _diverged(candidate: Candidate, rule: str) -> bool:
+    """Whether one of the runs that the rule looks at diverged."""
+    parts = {"oracle": (), "leave-one-env-out": candidate.left_out}.get(rule, candidate.folds)
+    return any(r.status == "diverged" for r in (candidate.whole, *parts))
+
+
+def _greater_is_better(array: str) -> bool:
+    return METRICS[array.split("/")[1]].greater_is_better
+
+
+def _worst(by_environment: np.ndarray, array: str) -> np.ndarray:
+    return np.asarray(by_environment.min(-1) if _greater_is_better(array) else by_environment.max(-1))

@@ -1,0 +1,321 @@
+"""Run what a spec asks for and the store does not have yet: group by group, each stored as a whole."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from irmtv._version import __version__
+from irmtv.core.messages import check_positive
+from irmtv.core.types import Runs, Task
+from irmtv.datasets import DATASETS
+from irmtv.engine import FittedRuns, Progress, train
+from irmtv.engine.settings import pick_device
+from irmtv.engine.snapshots import History
+from irmtv.lab.experiments.measure import measure
+from irmtv.lab.experiments.plan import (
+    ALL,
+    INFERENCE,
+    STATISTICS,
+    Member,
+    Work,
+    flat,
+    fold_names,
+    left_out_names,
+    network_for,
+    plan,
+)
+from irmtv.lab.experiments.spec import Spec
+from irmtv.lab.experiments.store import Group, Metric, RunRecord, Store, group_key
+from irmtv.lab.experiments.workers import one_by_one, side_by_side
+from irmtv.models.inference import infer_environments
+from irmtv.models.own_models import MOST_OWN, divergence_is_recorded, gains_of_own_models
+from irmtv.selection.folds import align, constant_risk, fold_tasks, left_out_tasks
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a call of `run_experiment` did."""
+
+    runs: int  # that the spec asks for
+    found: int  # of these, there before
+    trained: int
+    diverged: int
+    failed: tuple[str, ...]  # labels and errors of groups that raised
+    seconds: float
+
+
+class ExperimentInterrupted(KeyboardInterrupt):
+    """Ctrl-C: what was finished is stored; the same call goes on from there."""
+
+    def __init__(self, done: int, total: int, folder: Path) -> None:
+        super().__init__(f"stopped: {done} of {total} runs are stored in {folder}; the same command continues.")
+
+
+def run_experiment(
+    spec: Spec,
+    folder: str | Path,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+    wait: bool = False,
+    on_wait: Callable[[str], None] | None = None,
+    jobs: int = 1,
+) -> Report:
+    """Train every run of the spec that the store in `folder` does not have; store group by group.
+
+    Parameters
+    ----------
+    progress : called with a `Progress` over all runs that are still to be trained.
+    stage : called with the label of each group that begins.
+    wait, on_wait : whether to wait where another process writes to the folder, and what to tell then.
+    jobs : processes that train groups side by side, each on one core; for the CPU. Small tensors gain little from
+        several threads. Numbers are the same up to rounding. A script that asks for several needs the usual
+        ``if __name__ == "__main__":``, since they import it.
+    """
+    check_positive(jobs, "jobs")
+    if not isinstance(spec, Spec):
+        raise ValueError(f"spec must be a Spec: load_spec(path). Got {type(spec).__name__}.")
+    device = pick_device(spec.device)
+    started = time.perf_counter()
+    tasks = _Tasks(spec, str(device))
+    with ExitStack() as stack:
+        store = stack.enter_context(Store.create_or_open(folder, wait=wait, on_wait=on_wait))
+        work, total, found = plan(
+            spec, store.finished(), device.type, lambda setting: tasks.whole(setting, spec.seeds[0])
+        )
+        if spec.hash not in dict(store.specs()):  # with other comments, say, it is the same spec
+            store.add_spec(spec.hash, spec.text)
+        to_do, done, tried, diverged = total - found, 0, 0, 0
+        failed = []
+
+        def tell(p: Progress) -> None:
+            if progress is not None:
+                seconds = time.perf_counter() - started
+                progress(Progress(p.step, p.steps, tried + p.runs_done, p.runs_now, to_do, seconds))
+
+        def train_here(group: Work) -> list[RunRecord]:
+            return _train_group(group, spec, tasks, str(device), tell)
+
+        jobs = min(jobs, len(work))
+        if jobs <= 1 or device.type != "cpu":
+            outcomes = one_by_one(work, train_here, stage)
+        else:
+            outcomes = side_by_side(work, partial(_train_elsewhere, spec), jobs, stage)
+        try:
+            for group, outcome in stack.enter_context(closing(outcomes)):
+                key = group_key(m.key for m in group.members)
+                tried += len(group.members)
+                if outcome.error is not None:
+                    store.add_failure(key, group.label, outcome.traceback)
+                    failed.append(f"{group.label}: {outcome.error}")
+                    continue
+                made = Group(
+                    key=key,
+                    label=group.label,
+                    spec_hash=spec.hash,
+                    device=_device_name(device),
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    started=outcome.started,
+                    seconds=outcome.seconds,
+                    versions=_versions(),
+                    runs=tuple(outcome.result),
+                )
+                try:
+                    store.add_group(made)
+                except ValueError:
+                    raise  # the folder cannot be written to: the user should know now
+                except Exception as error:
+                    store.add_failure(key, group.label, traceback.format_exc())
+                    failed.append(f"{group.label}: {type(error).__name__}: {error}")
+                    continue
+                done += len(outcome.result)
+                diverged += sum(r.status == "diverged" for r in outcome.result)
+                tell(Progress(0, 1, 0, 0, to_do, 0.0))
+        except KeyboardInterrupt:
+            raise ExperimentInterrupted(found + done, total, Path(folder)) from None
+    return Report(total, found, done, diverged, tuple(failed), time.perf_counter() - started)
+
+
+_TASKS_HERE: dict[str, _Tasks] = {}  # by the spec's hash; of a process that trains for another
+
+
+def _train_elsewhere(spec: Spec, group: Work) -> list[RunRecord]:
+    """In a process of its own, which keeps the data of the groups before."""
+    tasks = _TASKS_HERE.setdefault(spec.hash, _Tasks(spec, "cpu"))
+    return _train_group(group, spec, tasks, "cpu", lambda progress: None)
+
+
+class _Tasks:
+    """The data of an experiment; the last few tasks are kept, since groups that follow each other share them."""
+
+    def __init__(self, spec: Spec, device: str) -> None:
+        self.spec, self.device = spec, device
+        self.dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
+        self.whole = lru_cache(maxsize=32)(self._whole)
+        self.parts = lru_cache(maxsize=32)(self._parts)
+
+    def _whole(self, setting: str, seed: int) -> Task:
+        make = DATASETS[self.spec.data.name].make
+        return make(**self.spec.data.arguments_of(setting), random_state=seed)
+
+    def _parts(self, setting: str, seed: int, kind: str, environments: str) -> dict[str, Task]:
+        """By the name of the part. Inferred environments are the same for every method, ERM among them."""
+        whole, n_folds = self.whole(setting, seed), self.spec.selection.folds
+        if kind == "all":
+            parts = {ALL: whole}
+        elif kind == "folds":
+            parts = dict(zip(fold_names(n_folds), fold_tasks(whole, n_folds, seed), strict=True))
+        else:
+            parts = dict(zip(left_out_names(whole.train.names), left_out_tasks(whole), strict=True))
+        if environments == "given":
+            return parts
+        n = len(parts)
+        labelled = infer_environments(
+            list(parts.values()), [seed] * n, [_aux(whole)] * n, [0] * n,
+            net=flat(whole) if whole.train.x.ndim > 2 else None, device=self.device, dtype=self.dtype, **INFERENCE,
+        )  # fmt: skip
+        return dict(zip(parts, labelled, strict=True))
+
+
+def _train_group(
+    work: Work, spec: Spec, data: _Tasks, device: str, tell: Callable[[Progress], None]
+) -> list[RunRecord]:
+    method, setting = work.members[0].method, work.members[0].setting
+    places: dict[tuple[int, str], int] = {}  # (seed, part) -> position among the tasks
+    tasks: list[Task] = []
+    for m in work.members:
+        if (m.seed, m.part) not in places:
+            places[m.seed, m.part] = len(tasks)
+            tasks.append(data.parts(setting, m.seed, work.kind, method.environments)[m.part])
+    runs = Runs(
+        seed=[m.seed for m in work.members],
+        data=[places[m.seed, m.part] for m in work.members],
+        **{name: [m.keywords[name] for m in work.members] for name in work.members[0].keywords},
+    )
+    # plain risk minimisation is compared with models of single environments, for the rule "invariance"
+    compared = work.kind == "folds" and method.objective == "erm" and 1 < len(tasks[0].train.names) <= MOST_OWN
+    net = network_for(spec, method, tasks[0])
+    with divergence_is_recorded():
+        fitted = train(
+            tasks,
+            method.objective,
+            runs,
+            net=net,
+            snapshot_every=spec.training.snapshot_every,
+            select="iid" if compared else "fixed",
+            keep_states=work.kind == "all",  # test results of every snapshot
+            progress=tell,
+            device=device,
+            dtype=data.dtype,
+        )
+    order = _order_of_environments(fitted, work, data) if method.infers and work.kind == "folds" else None
+    history = fitted.history
+    assert history is not None
+    if order is None and method.infers:  # runs with fewer environments than others of the group
+        order = [torch.arange(m.settings["n_environments"]) for m in work.members]
+    arrays = [_statistics(history, r, work.kind, None if order is None else order[r]) for r in range(len(runs))]
+    metrics: list[tuple[Metric, ...]] = [()] * len(runs)
+    if work.kind == "folds":
+        constants = [constant_risk(t) for t in tasks]
+        for r, d in enumerate(runs.column("data")):
+            arrays[r]["held-out/constant"] = np.array([constants[d], float(len(tasks[d].held_out or ()))])
+    if compared:
+        how = {"net": net, "device": device, "dtype": data.dtype, "snapshot_every": spec.training.snapshot_every}
+        for r, gains in enumerate(gains_of_own_models(fitted, **how)):
+            arrays[r]["held-out/own"] = gains
+    if work.kind == "all":
+        metrics = measure(fitted, DATASETS[spec.data.name], spec.data.arguments_of(setting), arrays)
+    return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
+
+
+def _aux(task: Task) -> Tensor:
+    if task.train.aux is None:
+        raise ValueError(f'environments = "inferred" needs auxiliary variables. Task {task.name!r} has none.')
+    return task.train.aux
+
+
+def _order_of_environments(fitted: FittedRuns, work: Work, data: _Tasks) -> list[Tensor]:
+    """For every run of the folds, its inferred environments in the order of the first fold's run."""
+    setting = work.members[0].setting
+    first: dict[tuple[int, int], Tensor] = {}
+    order = []
+    memberships: dict[int, dict[int, Tensor]] = {}
+    for r, m in enumerate(work.members):
+        if m.seed not in memberships:  # members come repetition by repetition
+            memberships = {m.seed: _memberships(fitted, data.whole(setting, m.seed))}
+        q = memberships[m.seed][r]
+        reference = first.setdefault((m.seed, m.combination), q)
+        order.append(align(reference, q))
+    return order
+
+
+def _memberships(fitted: FittedRuns, task: Task) -> dict[int, Tensor]:
+    """Of every run (N, E): chunk by chunk, since runs may differ in the number of environments."""
+    found: dict[int, Tensor] = {}
+    for chunk in fitted.chunks:
+        alone = replace(fitted, chunks=(chunk,))
+        found |= zip(sorted(chunk.chunk.runs), alone.membership(_aux(task), x=task.train.x), strict=True)
+    return found
+
+
+def _statistics(history: History, run: int, kind: str, order: Tensor | None) -> dict[str, np.ndarray]:
+    """Snapshot statistics of one run, environments in the given order, as arrays (S, E, ...)."""
+    where = {"all": "train", "folds": "held-out", "left-out": "left-out"}[kind]
+    measured = (history.rows[:, run] > 0).any(1)  # runs of a group may differ in their steps
+    arrays = {"steps": np.array(history.steps, dtype=np.int64)[measured.numpy()]}
+    if kind == "left-out":
+        return arrays | {"left-out/risk": history.risk[measured, run, 0].double().numpy()}
+    for name in STATISTICS:
+        values = getattr(history, name)[measured, run]  # (S, E), (S, E, J), (S, E, E) or (S, E, E, J)
+        if order is not None:
+            values = values[:, order]
+            if name.endswith("_cov"):  # the order of soft environments: both axes of their covariances
+                values = values[:, :, order]
+        arrays[f"{where}/{name}"] = values.numpy()
+    return arrays
+
+
+def _record(
+    member: Member, arrays: Mapping[str, np.ndarray], metrics: tuple[Metric, ...], diverged: int | None
+) -> RunRecord:
+    return RunRecord(
+        key=member.key,
+        setting=member.setting,
+        method=member.method.label,
+        objective=member.method.objective,
+        repetition=member.repetition,
+        seed=member.seed,
+        part=member.part,
+        hyperparameters=member.settings,
+        status="finished" if diverged is None else "diverged",
+        diverged_at=diverged,
+        arrays=arrays,
+        metrics=metrics,
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "irmtv": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

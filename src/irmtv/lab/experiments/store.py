@@ -1,0 +1,322 @@
+"""The store of an experiment: one SQLite file in its folder, one writer, append-only.
+
+>>> with Store.create_or_open("results/simulation") as store:   # doctest: +SKIP
+...     store.add_group(group)
+>>> Store.read("results/simulation").metrics_frame()            # doctest: +SKIP
+
+What is written stays: there is no way to change or take out anything, and a group of runs is there as a whole or
+not at all, whatever happens to the process or the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from irmtv.lab.experiments.schema import (
+    FORMAT,
+    Failure,
+    Group,
+    Metric,
+    RunRecord,
+    StoreError,
+    array_rows,
+    as_array,
+    as_record,
+    as_value,
+    check_group,
+    group_key,
+    group_row,
+    metric_rows,
+    run_differences,
+    run_name,
+    run_row,
+)
+from irmtv.lab.experiments.store_files import (
+    DATABASE,
+    StoreBusy,
+    StoreFull,
+    WriterLock,
+    check_source,
+    check_target,
+    connect_to_read,
+    connect_to_write,
+    explained,
+    explaining,
+    make_database,
+    now,
+    settle,
+    take_lock,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd  # loaded by `metrics_frame` only: a store opens in no time
+
+__all__ = [
+    "FORMAT",
+    "Failure",
+    "Group",
+    "Metric",
+    "RunRecord",
+    "Store",
+    "StoreBusy",
+    "StoreError",
+    "StoreFull",
+    "group_key",
+    "same_content",
+]
+
+_RUN_COLUMNS = "key, setting, method, objective, repetition, seed, part, hyperparameters, status, diverged_at"
+_COLUMN_OF = {"settings": "setting", "methods": "method", "parts": "part", "arrays": "name"}
+
+
+class Store:
+    """Open one with :meth:`create_or_open` (to write) or :meth:`read`; close it, or use it in a `with` block."""
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection, lock: WriterLock | None) -> None:
+        self.folder = folder
+        self._path = folder / DATABASE
+        self._connection = connection
+        self._lock = lock
+
+    @classmethod
+    def create_or_open(
+        cls, folder: str | Path, *, wait: bool = False, on_wait: Callable[[str], None] | None = None
+    ) -> Store:
+        """The store in `folder`, to write to; made where there is none.
+
+        Only one process writes at a time, from here until :meth:`close`. Where another one does, this is an error
+        (:class:`StoreBusy`), or with `wait` a wait until it has ended; `on_wait` is told so, once.
+        """
+        folder = Path(folder)
+        with explaining(folder / DATABASE):
+            check_target(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = take_lock(folder, wait, on_wait)
+            try:
+                if not (folder / DATABASE).exists():
+                    make_database(folder)
+                return cls(folder, connect_to_write(folder), lock)
+            except BaseException:
+                lock.release()
+                raise
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Store:
+        """The store in `folder`, to read only; a writer may be active meanwhile. Makes and changes nothing."""
+        folder = Path(folder)
+        with explaining(folder / DATABASE):
+            check_source(folder)
+            return cls(folder, connect_to_read(folder), None)
+
+    def close(self) -> None:
+        """Let go of the files and of the right to write. A second call does nothing."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            self._connection.close()
+            return
+        try:
+            settle(self._connection)
+        finally:
+            lock.release()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.folder)!r}, {'to read' if self._lock is None else 'to write'})"
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def add_spec(self, hash: str, text: str) -> None:
+        """Keep the text of a spec. The same one may be given again."""
+        with self._transaction() as connection:
+            row = connection.execute("SELECT text FROM specs WHERE hash = ?", (hash,)).fetchone()
+            if row is None:
+                connection.execute("INSERT INTO specs VALUES (?, ?, ?)", (hash, text, now()))
+            elif row[0] != text:
+                raise StoreError(f"{self.folder} holds another text for the spec with hash {hash!r}.")
+
+    def add_group(self, group: Group) -> None:
+        """Keep the runs of a group, all or none. A run that is there already is an error."""
+        check_group(group)
+        # everything is turned into rows first, so that a record that cannot be stored is found before the writing
+        runs = [(run_row(run), array_rows(run), metric_rows(run)) for run in group.runs]
+        with self._transaction() as connection:
+            for run in group.runs:
+                if connection.execute("SELECT 1 FROM runs WHERE key = ?", (run.key,)).fetchone():
+                    raise StoreError(
+                        f"{self.folder} holds the run {run.key} already ({run_name(run)}), and what is stored stays. "
+                        "Leave out the runs that finished() names."
+                    )
+            group_id = connection.execute(
+                "INSERT INTO groups (key, label, spec_hash, device, host, pid, started, seconds, versions) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                group_row(group),
+            ).lastrowid
+            for row, arrays, metrics in runs:
+                run_id = connection.execute(
+                    f"INSERT INTO runs (group_id, {_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (group_id, *row),
+                ).lastrowid
+                connection.executemany("INSERT INTO arrays VALUES (?, ?, ?, ?, ?)", ((run_id, *a) for a in arrays))
+                connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", ((run_id, *m) for m in metrics))
+
+    def add_failure(self, group_key: str, label: str, text: str) -> None:
+        """Note that a group raised an error. Its runs count as not done."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO failures (group_key, label, text, host, pid, happened) VALUES (?, ?, ?, ?, ?, ?)",
+                (group_key, label, text, socket.gethostname(), os.getpid(), now()),
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of what is written inside, or, after any error, nothing of it; the store stays usable."""
+        if self._lock is None:
+            raise StoreError(
+                f"{self.folder} was opened to read, or is closed. Use Store.create_or_open to write to it."
+            )
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):  # SQLite may have rolled back itself, on a full disk for example
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise explained(error, self._path, self._safe()) from error
+            raise
+
+    def _safe(self) -> str:
+        try:
+            count = len(self)
+            return "1 run is safe in it" if count == 1 else f"{count} runs are safe in it"
+        except StoreError:  # cannot be read now either
+            return "The runs stored before are safe in it"
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of runs."""
+        (count,) = self._select("SELECT COUNT(*) FROM runs")[0]
+        return int(count)
+
+    def finished(self) -> frozenset[str]:
+        """The keys of the runs that need not be trained again: finished, or diverged."""
+        return frozenset(key for (key,) in self._select("SELECT key FROM runs"))
+
+    def runs(
+        self,
+        settings: Collection[str] | None = None,
+        methods: Collection[str] | None = None,
+        parts: Collection[str] | None = None,
+        arrays: Collection[str] | None = None,
+    ) -> list[RunRecord]:
+        """The runs of these settings, methods and parts, as they came, with the arrays of these names.
+
+        None stands for all of them; `arrays=()` loads no array.
+        """
+        where, values = _where({"settings": settings, "methods": methods, "parts": parts})
+        also, names = _where({"arrays": arrays})
+        # The runs come first: nothing of a run that is found here can be added or changed later, so what a writer adds
+        # between the statements belongs to other runs.
+        rows = self._select(f"SELECT id, {_RUN_COLUMNS} FROM runs WHERE {where} ORDER BY id", values)
+        arrays_of: dict[int, dict[str, np.ndarray]] = {run_id: {} for run_id, *_ in rows}
+        for run_id, name, *array in self._select(
+            "SELECT run_id, name, dtype, shape, data FROM arrays JOIN runs ON runs.id = run_id "
+            f"WHERE {where} AND {also} ORDER BY arrays.rowid",
+            [*values, *names],
+        ):
+            if run_id in arrays_of:
+                arrays_of[run_id][name] = as_array(name, *array)
+        metrics_of: dict[int, list[Metric]] = {run_id: [] for run_id in arrays_of}
+        for run_id, environment, metric, value in self._select(
+            "SELECT run_id, environment, metric, value FROM metrics JOIN runs ON runs.id = run_id "
+            f"WHERE {where} ORDER BY metrics.rowid",
+            values,
+        ):
+            if run_id in metrics_of:
+                metrics_of[run_id].append(Metric(environment, metric, as_value(value)))
+        return [as_record(row, arrays_of[run_id], metrics_of[run_id]) for run_id, *row in rows]
+
+    def specs(self) -> list[tuple[str, str]]:
+        """Hash and text of every spec, as they came."""
+        return [(hash, text) for hash, text in self._select("SELECT hash, text FROM specs ORDER BY rowid")]
+
+    def failures(self) -> list[Failure]:
+        """The groups that raised an error, as they came. Some may have been trained since."""
+        rows = self._select("SELECT group_key, label, text, happened FROM failures ORDER BY id")
+        return [Failure(*row) for row in rows]
+
+    def versions(self) -> list[dict[str, str]]:
+        """What the groups were computed with: each different set of versions once, as they came."""
+        rows = self._select("SELECT versions FROM groups GROUP BY versions ORDER BY MIN(id)")
+        return [json.loads(text) for (text,) in rows]
+
+    def metrics_frame(self) -> pd.DataFrame:
+        """One row per number at the last step; the hyper-parameters as JSON text."""
+        import pandas as pd
+
+        columns = ["setting", "method", "repetition", "part", "environment", "metric", "value", "hyperparameters"]
+        rows = self._select(
+            f"SELECT {', '.join(columns)} FROM metrics JOIN runs ON runs.id = run_id ORDER BY metrics.rowid"
+        )
+        frame = pd.DataFrame(rows, columns=columns)
+        return frame.assign(value=[as_value(v) for v in frame["value"]])
+
+    def _select(self, statement: str, values: Sequence[str] = ()) -> list[Any]:
+        with explaining(self._path):
+            return self._connection.execute(statement, values).fetchall()
+
+
+def _where(wanted: Mapping[str, Collection[str] | None]) -> tuple[str, list[str]]:
+    """The condition that the column of each parameter has one of the wanted values, and these values."""
+    conditions, values = ["TRUE"], []
+    for parameter, names in wanted.items():
+        if isinstance(names, str):
+            raise StoreError(f"{parameter} must be a list of names. Got the text {names!r}; use [{names!r}].")
+        if names is not None:
+            conditions.append(f"{_COLUMN_OF[parameter]} IN ({', '.join('?' * len(names))})")
+            values += list(names)
+    return " AND ".join(conditions), values
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
+
+def same_content(a: Store, b: Store) -> list[str]:
+    """What differs between the specs and the runs of two stores, one text each; an empty list where nothing does.
+
+    Runs are compared by their keys, their numbers bit for bit. When, where, in which order and in which groups they
+    were trained, and what failed on the way, does not count.
+    """
+    differences = []
+    specs, other_specs = dict(a.specs()), dict(b.specs())
+    for hash in [*specs, *(h for h in other_specs if h not in specs)]:
+        if hash not in specs or hash not in other_specs:
+            differences.append(f"spec {hash[:12]}: only in {(a if hash in specs else b).folder}")
+        elif specs[hash] != other_specs[hash]:
+            differences.append(f"spec {hash[:12]}: the texts differ")
+    runs, other_runs = ({run.key: run for run in store.runs()} for store in (a, b))
+    for key, run in {**other_runs, **runs}.items():
+        name = f"run {key[:12]} ({run_name(run)})"
+        if key not in runs or key not in other_runs:
+            differences.append(f"{name}: only in {(a if key in runs else b).folder}")
+        else:
+            differences += [f"{name}: {text}" for text in run_differences(run, other_runs[key])]
+    return differences

@@ -1,0 +1,119 @@
+"""Pieces of work, one after the other in this process or side by side in several.
+
+What a piece raises is an outcome, not the end, except a ValueError: the spec then asks for what cannot be, and the
+user should know now.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from irmtv.lab.experiments.store_files import now
+
+
+class Labelled(Protocol):
+    @property
+    def label(self) -> str: ...
+
+
+W = TypeVar("W", bound=Labelled)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a piece of work."""
+
+    started: str
+    seconds: float
+    result: Any = None
+    error: str | None = None  # its type and text
+    traceback: str = ""
+
+
+def attempt(work: Callable[[W], Any], piece: W) -> Outcome:
+    started, clock = now(), time.perf_counter()
+    try:
+        result = work(piece)
+        return Outcome(started, time.perf_counter() - clock, result)
+    except ValueError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        return Outcome(started, time.perf_counter() - clock, None, text, traceback.format_exc())
+
+
+def one_by_one(
+    pieces: Sequence[W], work: Callable[[W], Any], stage: Callable[[str], None] | None
+) -> Generator[tuple[W, Outcome]]:
+    """In order; `stage` is told the label of each that begins."""
+    for piece in pieces:
+        if stage is not None:
+            stage(piece.label)
+        yield piece, attempt(work, piece)
+
+
+def _begin() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked: it ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed parent tells nobody: without this its workers would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def side_by_side(
+    pieces: Sequence[W], work: Callable[[W], Any], jobs: int, stage: Callable[[str], None] | None
+) -> Generator[tuple[W, Outcome]]:
+    """As they are finished. Each of `jobs` processes has one core; the results of a few pieces wait at most."""
+
+    def new_pool() -> ProcessPoolExecutor:
+        # a fresh interpreter: threads of torch do not survive a fork
+        return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+
+    pool = new_pool()
+    waiting = list(reversed(pieces))
+    running: dict[Future[Outcome], W] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < 2 * jobs:
+                piece = waiting.pop()
+                running[pool.submit(attempt, work, piece)] = piece
+                if stage is not None:
+                    stage(piece.label)
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            if any(isinstance(future.exception(), BrokenProcessPool) for future in finished):
+                # a process was killed (out of memory, say): nobody knows on which of these pieces
+                lost = list(running.values())
+                running.clear()
+                pool.shutdown(wait=False)
+                pool = new_pool()
+                for piece in lost:
+                    yield piece, Outcome(now(), 0.0, None, "a process that trained was killed; try fewer jobs")
+                continue
+            for future in finished:
+                yield running.pop(future), future.result()
+    finally:
+        # Ctrl-C or an error: what runs is not waited for
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=not (waiting or running), cancel_futures=True)
+        if waiting or running:
+            for process in processes:
+                process.terminate()

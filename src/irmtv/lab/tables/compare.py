@@ -1,0 +1,329 @@
+"""Results over repetitions: means, intervals, distance from published numbers, paired tests.
+
+`results` is a long frame with one row per setting, method, rule, repetition, metric and summary, and columns
+value, outcome, published_key and note (the last three may be absent). A value is NaN where there is none.
+Settings, methods and rules keep the order of their first appearance. Units are those of the results.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import stats
+
+from irmtv.core.messages import check_positive, did_you_mean, shown
+from irmtv.lab.tables.published import PublishedValue, Where, read_published
+
+Floats = npt.NDArray[np.float64]
+
+CELL = ("setting", "method", "rule", "metric", "summary")
+WORST = "worst"  # the summary over test environments that limits are about
+NOT_RUN = "not run"  # the rule of a method that is published but not among the results
+_NEEDED = (*CELL, "repetition", "value")
+_OPTIONAL = ("outcome", "published_key", "note")
+_COLUMNS = [*CELL, "n", "missing", "mean", "sd", "low", "high", "published_mean", "published_sd"]
+_COLUMNS += ["difference_in_sd", "limit", "outcomes", "note", "published_key"]
+_TAILS = (0.025, 0.975)
+_FEW = 6  # with fewer pairs no two-sided signed-rank test reaches 5 %
+_EXACT = 50  # pairs up to which p is exact
+_UNKNOWN = PublishedValue(np.nan, np.nan)
+
+
+def summarise(
+    results: pd.DataFrame,
+    published: Mapping[str, Any] | None = None,
+    n_bootstrap: int = 2000,
+    random_state: int | np.random.Generator | None = 0,
+    limits: Mapping[str, float] | None = None,
+    limits_metric: str | None = None,
+) -> pd.DataFrame:
+    """One row per setting, method, rule, metric and summary, over the repetitions.
+
+    Columns: `n` repetitions with a value and `missing` without one (of those that the setting has); `mean`,
+    `sd` (ddof=1; NaN for one repetition); `low` and `high`, a 95 % bootstrap interval of the mean (NaN for one
+    repetition); `published_mean`, `published_sd` and `difference_in_sd` = (mean - published_mean) /
+    published_sd; `limit`; `outcomes` of the invariance rule, as "invariant-found=7; erm-invariant=3"; `note`, why
+    values are missing; `published_key`. Text is "" and a number NaN where there is none.
+
+    `published` is one table of published results or its results alone. Methods that are published but not
+    run follow with rule "not run" and n = 0.
+
+    `limits` gives for settings the best value of `limits_metric` that can be reached in the worst test
+    environment. It becomes the column `limit`, NaN for other metrics and summaries: one number bounds the worst
+    environment, and a mean over environments may lie above it.
+    """
+    check_positive(n_bootstrap, "n_bootstrap")
+    frame = _checked(results)
+    _check_limits(limits, limits_metric, frame)
+    columns = (list(frame[c].unique()) for c in ("setting", "metric", "summary"))
+    known = read_published(published, *columns)
+    draws = _Draws(n_bootstrap, random_state)
+    repetitions = frame.groupby("setting")["repetition"].nunique()
+    rows = []
+    for cell, group in _cells(frame, CELL):
+        values = group["value"].to_numpy(np.float64)
+        values = values[~np.isnan(values)]
+        key = next((k for k in group["published_key"] if k), "")
+        there = known.get(Where(key, cell["setting"], cell["metric"], cell["summary"]), _UNKNOWN)
+        expected = int(repetitions[cell["setting"]])
+        rows.append(
+            cell
+            | {"n": len(values), "missing": expected - len(values)}
+            | (ours := _over_repetitions(values, draws))
+            | _compared(ours["mean"], there)
+            | {"outcomes": _counted(group["outcome"]), "note": _notes(group["note"], expected), "published_key": key}
+        )
+    rows += _not_run(frame, known)
+    rows.sort(key=_position(frame, "setting"))
+    for row in rows:
+        limited = row["metric"] == limits_metric and row["summary"] == WORST
+        row["limit"] = float((limits or {}).get(row["setting"], np.nan)) if limited else np.nan
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def paired_tests(
+    results: pd.DataFrame, reference: str | None = None, metric: str | None = None, summary: str = "worst"
+) -> pd.DataFrame:
+    """Wilcoxon signed-rank tests between methods, paired by repetition.
+
+    For each setting, rule and metric (default: each that there is): every method against the `reference`, or
+    all pairs. `median_difference` is that of method minus other; `n` counts the complete pairs and `dropped`
+    the repetitions without a value in one of the two; `p_holm` is corrected over the comparisons of that
+    setting, rule and metric. Exact up to 50 pairs; zero differences are left out of the
+    ranking. `note` says where so few pairs are left that p cannot be small.
+    """
+    frame = _checked(results)
+    _check_known(reference, frame["method"], "reference", "a method of the results")
+    _check_known(metric, frame["metric"], "metric", "a metric of the results")
+    _check_known(summary, frame["summary"], "summary", "a summary of the results")
+    order = list(frame["method"].unique())
+    frame = frame[frame["summary"] == summary]
+    if metric is not None:
+        frame = frame[frame["metric"] == metric]
+    families = []
+    for family, group in _cells(frame, ("setting", "rule", "metric", "summary")):
+        wide = group.pivot(index="repetition", columns="method", values="value")
+        methods = [m for m in order if m in wide]
+        if reference is None:
+            pairs = list(itertools.combinations(methods, 2))
+        else:
+            pairs = [(m, reference) for m in methods if m != reference and reference in methods]
+        tests = [
+            family | {"method": a, "other": b} | _paired(wide[a].to_numpy(np.float64), wide[b].to_numpy(np.float64))
+            for a, b in pairs
+        ]
+        corrected = holm(np.array([t["p"] for t in tests]))
+        families += [t | {"p_holm": p} for t, p in zip(tests, corrected, strict=True)]
+    columns = ["setting", "rule", "metric", "summary", "method", "other", "n", "dropped"]
+    return pd.DataFrame(families, columns=[*columns, "median_difference", "p", "p_holm", "note"])
+
+
+def holm(p: npt.ArrayLike) -> Floats:
+    """Holm's step-down correction: the i-th smallest of m p-values times m - i + 1, made monotone, at most 1.
+
+    NaN stays NaN and does not count.
+
+    >>> holm([0.01, 0.04, 0.03]).round(12).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    raw = np.asarray(p, dtype=np.float64)
+    corrected = np.full_like(raw, np.nan)
+    order = np.argsort(raw, kind="stable")[: np.count_nonzero(~np.isnan(raw))]  # NaN sorts last
+    steps = np.arange(len(order), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(raw[order] * steps), 1.0)
+    return corrected
+
+
+# --- over repetitions -------------------------------------------------------------------------------------
+
+
+class _Draws:
+    """Bootstrap draws, the same for every cell with as many repetitions: no cell depends on the others."""
+
+    def __init__(self, n_bootstrap: int, random_state: int | np.random.Generator | None):
+        self.n_bootstrap = n_bootstrap
+        self.seed = int(np.random.default_rng(random_state).integers(2**63))
+        self._made: dict[int, npt.NDArray[np.int64]] = {}
+
+    def of(self, n: int) -> npt.NDArray[np.int64]:
+        """(B, n) positions."""
+        if n not in self._made:
+            self._made[n] = np.random.default_rng(self.seed).integers(n, size=(self.n_bootstrap, n))
+        return self._made[n]
+
+
+@np.errstate(invalid="ignore")  # an infinite value has a mean, but no deviation
+def _over_repetitions(values: Floats, draws: _Draws) -> dict[str, float]:
+    n = len(values)
+    low, high = np.quantile(values[draws.of(n)].mean(1), _TAILS) if n > 1 else (np.nan, np.nan)
+    return {
+        "mean": float(values.mean()) if n > 0 else np.nan,
+        "sd": float(values.std(ddof=1)) if n > 1 else np.nan,
+        "low": float(low),
+        "high": float(high),
+    }
+
+
+def _compared(mean: float, there: PublishedValue) -> dict[str, float]:
+    difference = (mean - there.mean) / there.sd if there.sd > 0 else np.nan
+    return {"published_mean": there.mean, "published_sd": there.sd, "difference_in_sd": difference}
+
+
+def _counted(outcomes: pd.Series[str]) -> str:
+    counts = outcomes[outcomes != ""].value_counts(sort=False)
+    return "; ".join(f"{outcome}={count}" for outcome, count in counts.items())
+
+
+def _notes(notes: pd.Series[str], expected: int) -> str:
+    counts = notes[notes != ""].value_counts(sort=False)
+    texts = [str(note) if count == expected else f"{note} ({count} of {expected})" for note, count in counts.items()]
+    return shown(texts, limit=3, form=str)
+
+
+def _not_run(frame: pd.DataFrame, known: Mapping[Where, PublishedValue]) -> list[dict[str, Any]]:
+    """Rows of what is published for a setting of ours, under a key that no method there has."""
+    run = set(zip(frame["setting"], frame["published_key"], strict=True))
+    first = frame.drop_duplicates("published_key")
+    labels = dict(zip(first["published_key"], first["method"], strict=True))
+    taken = set(frame["method"])
+    present = set(frame["metric"]), set(frame["summary"])
+    rows: list[dict[str, Any]] = []
+    for where, value in known.items():
+        if (where.setting, where.key) in run or where.metric not in present[0] or where.summary not in present[1]:
+            continue
+        # a method of ours may be called like a published one without being declared to be it
+        label = labels.get(where.key) or (f"{where.key} (published)" if where.key in taken else where.key)
+        cell = dict(zip(CELL, (where.setting, label, NOT_RUN, where.metric, where.summary), strict=True))
+        empty = dict.fromkeys(("mean", "sd", "low", "high"), np.nan)
+        numbers = {"n": 0, "missing": 0} | empty | _compared(np.nan, value)
+        rows.append(cell | numbers | {"outcomes": "", "note": "", "published_key": where.key})
+    return rows
+
+
+# --- pairs ------------------------------------------------------------------------------------------------
+
+
+def _paired(a: Floats, b: Floats) -> dict[str, Any]:
+    complete = ~(np.isnan(a) | np.isnan(b))
+    n = int(complete.sum())
+    result: dict[str, Any] = {"n": n, "dropped": len(a) - n}
+    if n == 0:
+        return result | {"median_difference": np.nan, "p": np.nan, "note": "no complete pairs"}
+    difference = _difference(a[complete], b[complete])
+    unequal = difference[difference != 0]
+    with np.errstate(invalid="ignore"):  # the median of +inf and -inf
+        result["median_difference"] = float(np.median(difference))
+    if len(unequal) == 0:
+        return result | {"p": 1.0, "note": "all differences are zero"}
+    result["p"] = _signed_rank_p(unequal)
+    few = f"the smallest possible two-sided p with {_pairs(len(unequal), n)} is {2 / 2 ** len(unequal):g}"
+    return result | {"note": few if len(unequal) < _FEW else ""}
+
+
+def _signed_rank_p(difference: Floats) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test; no difference is zero.
+
+    scipy is exact without ties. With ties it enumerates the signs, a tenth of a second for ten pairs, or
+    approximates; here the null distribution is built up rank by rank instead.
+    """
+    size = np.abs(difference)
+    if len(size) > _EXACT or len(np.unique(size)) == len(size):
+        return float(stats.wilcoxon(difference, zero_method="wilcox", method="auto").pvalue)
+    ranks = np.round(2 * stats.rankdata(size)).astype(int)  # doubled, so that shared ranks are integers
+    chance = np.zeros(ranks.sum() + 1)  # of each value of the rank sum of the positive differences
+    chance[0] = 1.0
+    for rank in ranks:
+        chance[rank:] += chance[:-rank].copy()
+        chance /= 2
+    positive = int(ranks[difference > 0].sum())
+    smaller = min(positive, int(ranks.sum()) - positive)
+    return float(min(1.0, 2 * chance[: smaller + 1].sum()))
+
+
+def _pairs(unequal: int, n: int) -> str:
+    pairs = "1 pair" if unequal == 1 else f"{unequal} pairs"
+    return pairs if unequal == n else f"{pairs} that differ"
+
+
+def _difference(a: Floats, b: Floats) -> Floats:
+    """a - b, without the digits that rounding in float32 decides: 0.9 - 0.8 and 0.8 - 0.7 must tie."""
+    with np.errstate(invalid="ignore"):
+        difference = np.where(a == b, 0.0, a - b)  # also inf - inf
+    scale = max(np.abs(a).max(), np.abs(b).max())
+    if scale == 0 or not np.isfinite(scale):
+        return difference
+    return np.asarray(np.round(difference / scale, 7) * scale)
+
+
+# --- the frame --------------------------------------------------------------------------------------------
+
+
+def _checked(results: pd.DataFrame) -> pd.DataFrame:
+    """A copy with all columns, text as str ("" for none) and values as floats."""
+    absent = [c for c in _NEEDED if c not in results.columns]
+    if absent:
+        raise ValueError(
+            f"results must have the columns {', '.join(_NEEDED)}. Got no {shown(absent)}."
+            f"{did_you_mean(absent[0], results.columns)}"
+        )
+    if results.empty:
+        raise ValueError("results must have at least one row. Got none: run the experiment first.")
+    frame = pd.DataFrame({"repetition": results["repetition"], "value": results["value"].astype(np.float64)})
+    for column in CELL:
+        if results[column].isna().any():
+            raise ValueError(f"results: every row needs a {column}. Got {results[column].isna().sum()} without one.")
+        frame[column] = results[column].astype(str)
+    for column in _OPTIONAL:
+        given = results[column] if column in results.columns else pd.Series("", index=results.index)
+        frame[column] = given.astype(object).where(given.notna(), "").astype(str)
+    twice = frame.duplicated([*CELL, "repetition"])
+    if twice.any():
+        first = frame.loc[twice, [*CELL, "repetition"]].iloc[0].to_dict()
+        raise ValueError(
+            "results must have one row per setting, method, rule, repetition, metric and summary. "
+            f"Got {int(twice.sum())} more, the first for {first}. Drop the duplicates."
+        )
+    return frame
+
+
+def _cells(frame: pd.DataFrame, by: tuple[str, ...]) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
+    """The groups, ordered by the first appearance of each key in the whole frame."""
+    groups = [
+        (dict(zip(by, map(str, keys), strict=True)), group) for keys, group in frame.groupby(list(by), sort=False)
+    ]
+    places = [_position(frame, column) for column in by]
+    yield from sorted(groups, key=lambda item: [place(item[0]) for place in places])
+
+
+def _position(frame: pd.DataFrame, column: str) -> Any:
+    order = {label: i for i, label in enumerate(frame[column].unique())}
+    return lambda row: order[row[column]]
+
+
+def _check_known(name: str | None, labels: pd.Series[str], parameter: str, what: str) -> None:
+    known = list(labels.unique())
+    if name is not None and name not in known:
+        raise ValueError(
+            f"{parameter} must be {what}: {shown(known, limit=12)}. Got {name!r}.{did_you_mean(name, known)}"
+        )
+
+
+def _check_limits(limits: Mapping[str, float] | None, metric: str | None, frame: pd.DataFrame) -> None:
+    if limits is None and metric is None:
+        return
+    if limits is None or metric is None:
+        raise ValueError(
+            f"limits and limits_metric belong together. Got only {'limits_metric' if limits is None else 'limits'}. "
+            "Give both or none."
+        )
+    worst = frame[frame["summary"] == WORST]
+    _check_known(metric, worst["metric"], "limits_metric", f"a metric of the results with summary {WORST!r}")
+    for setting, limit in limits.items():
+        _check_known(setting, frame["setting"], "every label of limits", "a setting of the results")
+        if not np.isfinite(limit):
+            raise ValueError(f"limits must be finite. Got {limit!r} for {setting!r}. Leave the setting out instead.")

@@ -1,0 +1,154 @@
+"""The figures of an experiment's report: what each method reaches, and what the invariance rule found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from irmtv.core.numbers import MetricFormat, is_accuracy, several
+from irmtv.html.drawing import (
+    CHOSEN,
+    INK,
+    ORANGE,
+    SMALL,
+    SOFT,
+    STYLES,
+    VERMILION,
+    bars,
+    label,
+    legend,
+    new_figure,
+    plain_axes,
+    room,
+)
+from irmtv.html.figure_data import Value
+from irmtv.html.page import Block, figure
+from irmtv.lab.tables.compare import NOT_RUN
+from irmtv.lab.tables.layout import rule_name
+
+# of the invariance rule, in the order in which it asks; with what each is called and how it is drawn
+OUTCOMES: Mapping[str, tuple[str, str, str]] = {
+    "invariant-found": ("an invariant model was found", CHOSEN.colour, ""),
+    "erm-invariant": ("ERM is invariant and was kept", ORANGE, "////"),
+    "none-found": ("none was found, ERM was kept", VERMILION, "xxxx"),
+}
+
+
+def methods_figure(frame: pd.DataFrame, main_rule: str, name: str) -> Block:
+    """A bar per method for the main rule, marks for the others and for what is published.
+
+    `frame`: the rows of a summary (:func:`irmtv.lab.tables.summarise`) in one setting, metric and summary.
+    """
+    metric, summary, setting = (str(frame[c].iloc[0]) for c in ("metric", "summary", "setting"))
+    of = MetricFormat(metric)
+    methods = list(frame["method"].unique())
+    rules = [main_rule, *(r for r in frame["rule"].unique() if r not in (main_rule, NOT_RUN))]
+    place = -np.arange(len(methods), dtype=np.float64)
+    made = new_figure(1.2 + 0.34 * len(methods))
+    ax = made.subplots()
+    handles: list[Any] = []
+    names, everything = [], [np.zeros(1)]
+    for k, rule in enumerate(rules):
+        here = frame[frame["rule"] == rule].drop_duplicates("method").set_index("method").reindex(methods)
+        mean, low, high = (of.factor * here[c].to_numpy(np.float64) for c in ("mean", "low", "high"))
+        everything += [mean, low, high]
+        if k == 0:
+            handles.append(bars(ax, place, mean, low, high, 0.62, CHOSEN))
+        else:
+            style = STYLES[1 + (k - 1) % (len(STYLES) - 1)]
+            (dots,) = ax.plot(
+                mean, place, style.marker, color=style.colour, mec="#ffffff", mew=0.6, ms=6.5, ls="none", zorder=4
+            )
+            handles.append(dots)
+        names.append(rule_name(rule))
+    published = frame.dropna(subset="published_mean").drop_duplicates("method").set_index("method").reindex(methods)
+    theirs = of.factor * published["published_mean"].to_numpy(np.float64)
+    if np.isfinite(theirs).any():
+        (diamonds,) = ax.plot(theirs, place, "D", mfc="#ffffff", mec=INK, mew=1.2, ms=5.5, ls="none", zorder=5)
+        handles.append(diamonds)
+        names.append("published")
+        everything.append(theirs)
+    limit = frame["limit"].dropna()
+    if len(limit):
+        at = of.factor * float(limit.iloc[0])
+        handles.append(ax.axvline(at, color=SOFT, lw=1.3, ls=(0, (1, 1.5))))
+        names.append("limit")
+        everything.append(np.array([at]))
+    plain_axes(ax, x=f"{of.title}, {summary}", grid="x")
+    room(ax, np.concatenate(everything), zero=True)
+    ax.set_yticks(place, [label(m, 24) for m in methods])
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(place[-1] - 0.6, 0.6)
+    legend(made, handles, names)
+    first = (
+        frame[frame["rule"] == main_rule].dropna(subset="mean").sort_values("mean", ascending=not is_accuracy(metric))
+    )
+    told = "; ".join(f"{m}: {of.with_unit(v)}" for m, v in zip(first["method"], first["mean"], strict=True))
+    alt = (
+        f"Bars: {metric} ({summary}) of {several(len(methods), 'method')} in the setting {setting}, rule "
+        f"{rule_name(main_rule)}. {told}."
+    )
+    text = f"Bars: rule {rule_name(main_rule)}, mean over repetitions, with a 95 % interval of the mean."
+    columns = ["method", "rule", "repetitions", "mean", "sd", "low", "high", "published mean", "published sd", "limit"]
+    keys = ["n", "mean", "sd", "low", "high", "published_mean", "published_sd", "limit"]
+    rows: list[list[Value]] = [
+        [str(r["method"]), rule_name(str(r["rule"])), *(_number(r[k]) for k in keys)] for r in frame.to_dict("records")
+    ]
+    return figure(made, alt, name=name, data={"columns": columns, "rows": rows}, text=text)
+
+
+def outcomes_figure(counts: pd.DataFrame) -> Block:
+    """Stacked bars per method, over all settings and repetitions; `counts` is that of `counted_outcomes`."""
+    methods = list(counts["method"].unique())
+    sums = counts.groupby("method", sort=False)[list(OUTCOMES)].sum().reindex(methods)
+    place = -np.arange(len(methods), dtype=np.float64)
+    made = new_figure(1.2 + 0.34 * len(methods))
+    ax = made.subplots()
+    left = np.zeros(len(methods))
+    handles, names = [], []
+    for outcome, (words, colour, hatch) in OUTCOMES.items():
+        n = sums[outcome].to_numpy(np.float64)
+        if n.any():
+            handles.append(
+                ax.barh(place, n, 0.62, left=left, color=colour, hatch=hatch, edgecolor="#ffffff", linewidth=0)
+            )
+            names.append(words)
+        left += n
+    plain_axes(ax, x="repetitions, over all settings", grid="x")
+    ax.set_yticks(place, [label(m, 24) for m in methods])
+    ax.tick_params(axis="y", length=0, labelsize=SMALL)
+    ax.set_ylim(place[-1] - 0.6, 0.6)
+    ax.locator_params(axis="x", integer=True)
+    legend(made, handles, names, columns=1)
+    total = sums.sum()
+    told = "; ".join(f"{OUTCOMES[o][0]}: {int(total[o])}" for o in OUTCOMES if total[o])
+    who = several(len(methods), "method")
+    alt = f"Stacked bars: how often each outcome of the invariance rule came, for {who}. {told}."
+    rows: list[list[Value]] = [
+        [str(r["setting"]), str(r["method"]), *(int(r[o]) for o in OUTCOMES)] for r in counts.to_dict("records")
+    ]
+    return figure(made, alt, name="outcomes", data={"columns": ["setting", "method", *OUTCOMES], "rows": rows})
+
+
+def counted_outcomes(results: pd.DataFrame, rule: str) -> pd.DataFrame:
+    """How often each outcome came, by setting and method; empty where the rule was not asked."""
+    columns = ["setting", "method", *OUTCOMES]
+    if "outcome" not in results:
+        return pd.DataFrame(columns=columns)
+    here = results[results["rule"] == rule].drop_duplicates(["setting", "method", "repetition"])
+    here = here[here["outcome"].isin(list(OUTCOMES))]
+    rows = [
+        {"setting": setting, "method": method, **{o: int((group["outcome"] == o).sum()) for o in OUTCOMES}}
+        for (setting, method), group in here.groupby(["setting", "method"], sort=False)
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _number(value: object) -> float | int | None:
+    number = float(value)  # type: ignore[arg-type]  # of a table of objects
+    if not np.isfinite(number):
+        return None
+    return int(number) if isinstance(value, (int, np.integer)) else number

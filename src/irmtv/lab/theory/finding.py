@@ -1,0 +1,142 @@
+"""What comes of running one statement of the paper: both sides in numbers, their error, a verdict, a figure.
+
+The verdict is computed from the numbers and never written by hand:
+
+| role     | what it compares                                               | where it fails               |
+|----------|----------------------------------------------------------------|------------------------------|
+| "claim"  | the statement as the paper prints it                           | "does not hold as printed"   |
+| "beyond" | the same where a condition of the statement is violated        | "holds under its condition"  |
+| "ours"   | what we say beside or in place of it, and checks of the method | "not verified": we are wrong |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Role = Literal["claim", "beyond", "ours"]
+Relation = Literal["=", "≠", "<", "≤", ">", "≥"]
+Verdict = Literal["holds", "holds under its condition", "does not hold as printed", "not verified"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two numbers and the relation that is stated between them.
+
+    >>> Comparison("pi", "series", 3.1416, "=", "constant", 3.14159265, tolerance=1e-4).agrees
+    True
+    >>> Comparison("pi", "series", 3.1416, "<", "constant", 3.14159265, tolerance=1e-4).agrees
+    False
+    """
+
+    what: str  # the quantity, in a few words
+    left_name: str  # where each side comes from
+    left: float
+    relation: Relation
+    right_name: str
+    right: float
+    tolerance: float = 0.0  # absolute; how far apart equal sides may lie, and how far apart unequal ones must
+    role: Role = "claim"
+
+    def __post_init__(self) -> None:
+        for side in ("left", "right", "tolerance"):  # plain numbers, whatever library they come from
+            object.__setattr__(self, side, float(getattr(self, side)))
+
+    @property
+    def error(self) -> float:
+        """|left - right|."""
+        return 0.0 if self.left == self.right else abs(self.left - self.right)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the relation is true of the two numbers; never where one of them is not a number."""
+        match self.relation:
+            case "=":
+                return self.error <= self.tolerance
+            case "≠":
+                return self.error > self.tolerance
+            case "<":
+                return self.left < self.right - self.tolerance
+            case "≤":
+                return self.left <= self.right + self.tolerance
+            case ">":
+                return self.left > self.right + self.tolerance
+            case "≥":
+                return self.left >= self.right - self.tolerance
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One statement: what the paper says, what was computed, what follows."""
+
+    name: str  # "coarea-2d"
+    title: str
+    label: str  # where in the paper: "Proposition 3.6 (prop:IRMTVL1coarea)"
+    statement: str  # in our words
+    comparisons: tuple[Comparison, ...]
+    meaning: str  # what the numbers say, with the numbers
+    paint: Callable[[Figure], None] = field(repr=False, compare=False)  # draws on an empty figure
+    formula: str = ""  # in matplotlib's mathtext
+    size: tuple[float, float] = (7.2, 2.8)  # of the figure, in inches
+
+    def __post_init__(self) -> None:
+        if not any(c.role == "claim" for c in self.comparisons):
+            raise ValueError(f"{self.name}: a statement needs at least one comparison of role 'claim'. Got none.")
+
+    @property
+    def verdict(self) -> Verdict:
+        def all_agree(role: Role) -> bool:
+            return all(c.agrees for c in self.comparisons if c.role == role)
+
+        if not all_agree("ours"):
+            return "not verified"
+        if not all_agree("claim"):
+            return "does not hold as printed"
+        return "holds" if all_agree("beyond") else "holds under its condition"
+
+    @property
+    def error(self) -> float:
+        """The largest error among the equalities that are claimed; NaN where none is."""
+        return max((c.error for c in self.comparisons if c.role == "claim" and c.relation == "="), default=np.nan)
+
+    def table(self) -> pd.DataFrame:
+        """Every comparison, one per row."""
+        return pd.DataFrame(
+            [
+                {
+                    "role": c.role,
+                    "what": c.what,
+                    "left": c.left,
+                    "left_name": c.left_name,
+                    "relation": c.relation,
+                    "right": c.right,
+                    "right_name": c.right_name,
+                    "error": c.error,
+                    "tolerance": c.tolerance,
+                    "agrees": c.agrees,
+                }
+                for c in self.comparisons
+            ]
+        )
+
+    def draw(self) -> Figure:
+        """The figure of the statement, new at every call."""
+        from irmtv.lab.theory.figures import new_figure
+
+        figure = new_figure(self.size)
+        self.paint(figure)
+        return figure
+
+    def __str__(self) -> str:
+        lines = [f"{self.title} [{self.label}]", f"  {self.verdict}"]
+        for c in self.comparisons:
+            sides = f"{c.left_name} {c.left:.6g} {c.relation} {c.right_name} {c.right:.6g}"
+            lines.append(f"  {'yes' if c.agrees else 'no ':3s} {c.role:6s} {c.what}: {sides} (error {c.error:.1e})")
+        return "\n".join([*lines, f"  {self.meaning}"])

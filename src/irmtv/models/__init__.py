@@ -1,0 +1,1 @@
+"""The families of models: linear models and networks, trees; and the search among their candidates."""

@@ -1,0 +1,1 @@
+"""Linear models and networks: how a trained one predicts and is exported."""

@@ -1,0 +1,170 @@
+"""From a table to an answer, with tables whose answer is known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import irmtv
+from app.fit.tables import spurious_table
+from irmtv.app.fit import fit_table
+from irmtv.estimators.files import read_about, save
+
+
+@pytest.fixture(scope="module")
+def found():
+    return fit_table(spurious_table(), "sold", ["site"], model="linear", steps=400, command="irmtv fit x.csv")
+
+
+def test_an_invariant_model_is_found_and_leaves_the_shortcut(found):
+    summary = found.summary
+    assert summary["outcome"] == "invariant-found"
+    assert summary["headline"].startswith("An invariant model was found: accuracy in the worst environment")
+    weight = {f["name"]: f for f in summary["features"]}
+    assert abs(weight["shortcut"]["chosen"]) < abs(weight["shortcut"]["erm"])
+    assert sum(abs(f["erm"]) for f in summary["features"]) == pytest.approx(1)
+
+
+def test_every_environment_is_compared_on_held_out_rows(found):
+    rows = {row["name"]: row for row in found.summary["environments"]}
+    assert {name: row["rows"] for name, row in rows.items()} == {"north": 600, "south": 600}
+    for row in (*rows.values(), found.summary["overall"], found.summary["worst"]):
+        for key in ("erm", "chosen", "difference"):
+            assert row[key]["low"] <= row[key]["value"] <= row[key]["high"]
+    assert rows["north"]["erm"]["value"] > rows["south"]["erm"]["value"] + 0.1  # the shortcut works there
+
+
+def test_held_out_scores_agree_with_scikit_learn(found):
+    """Plain risk minimisation, cross-validated by scikit-learn on the same numbers, has about the same accuracy."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    frame = spurious_table()
+    numbers = found.pipeline[:-1].transform(frame)
+    peer = cross_val_score(make_pipeline(StandardScaler(), LogisticRegression()), numbers, frame["sold"], cv=5).mean()
+    assert found.summary["overall"]["erm"]["value"] == pytest.approx(peer, abs=0.02)
+
+
+def test_the_path_marks_one_choice_and_what_passes(found):
+    path = found.summary["path"]
+    assert [p["penalty_weight"] for p in path] == [0, 1, 10, 100, 1000, 10000]
+    chosen = [p for p in path if p["chosen"]]
+    assert len(chosen) == 1
+    assert chosen[0]["passes"]
+    assert chosen[0]["step"] == found.pipeline[-1].selected_["step"]
+    assert chosen[0]["variation"] < path[0]["variation"]
+
+
+def test_three_losses_by_environment(found):
+    losses = {curve["model"]: curve["risk"] for curve in found.summary["losses"]}
+    assert list(losses) == ["ERM", "TV-l1", "TV-l2"]
+    apart = {model: max(risk) - min(risk) for model, risk in losses.items()}
+    assert apart["TV-l1"] < apart["ERM"]
+
+
+def test_the_summary_is_json_and_comes_back_from_the_model_file(found, tmp_path):
+    path = save(found.pipeline, tmp_path / "model.irmtv", about=found.summary)
+    assert json.loads(json.dumps(found.summary, allow_nan=False)) == read_about(path)
+    frame = spurious_table().drop(columns=["sold", "site"])
+    again = irmtv.load(path)
+    np.testing.assert_array_equal(again.predict(frame), found.pipeline.predict(frame))
+    np.testing.assert_allclose(again.predict_proba(frame), found.pipeline.predict_proba(frame))
+
+
+def test_a_model_saved_without_anything_about_it_has_none(found, tmp_path):
+    assert read_about(save(found.pipeline, tmp_path / "model.irmtv")) is None
+
+
+def test_where_nothing_differs_plain_risk_minimisation_is_kept():
+    summary = fit_table(spurious_table(agreement=(0.8, 0.8)), "sold", ["site"], model="linear", steps=300).summary
+    assert summary["outcome"] == "erm-invariant"
+    assert summary["worst"]["difference"]["value"] == 0
+    assert summary["headline"].startswith("Plain risk minimisation is kept")
+
+
+def test_environments_are_inferred_from_dates():
+    frame = spurious_table().drop(columns="site").rename(columns={"day": "when"})
+    summary = fit_table(frame, "sold", aux=["when"], model="linear", steps=600).summary
+    assert summary["objective"] == "minimax-tv-l1"
+    inferred = summary["inferred"]
+    assert inferred["aux"] == ["when"]
+    assert inferred["is_date"] == [True]
+    years = np.array(inferred["points"])[:, 0]
+    assert 2019.9 < years.min() < years.max() < 2023.5
+    assert np.allclose(np.sum(inferred["membership"], 1), 1)
+    assert [row["name"] for row in summary["environments"]] == ["inferred 1", "inferred 2"]
+
+
+def test_regression_in_the_units_of_the_target():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.normal(size=400), "site": np.repeat(["a", "b"], 200)})
+    frame["price"] = 50_000 + 20_000 * frame["size"] + 3000 * rng.normal(size=400)
+    answer = fit_table(frame, "price", ["site"], model="linear", steps=300)
+    assert answer.summary["metric"] == "rmse"
+    assert answer.summary["overall"]["erm"]["value"] == pytest.approx(3000, rel=0.1)
+    assert answer.pipeline.predict(frame).mean() == pytest.approx(frame["price"].mean(), rel=0.02)
+
+
+def test_auto_takes_a_network_where_it_predicts_better_and_a_linear_model_elsewhere():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(600, 2)), columns=["a", "b"])
+    frame["site"] = rng.choice(["u", "v"], 600)
+    bent = frame.assign(y=frame["a"] * frame["b"] + 0.1 * rng.normal(size=600))
+    straight = frame.assign(y=frame["a"] - frame["b"] + 0.1 * rng.normal(size=600))
+    models = [fit_table(f, "y", ["site"], steps=300).summary["model"] for f in (bent, straight)]
+    assert models == ["mlp 32", "linear"]
+
+
+def test_more_than_two_classes_with_a_network():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=450), "site": np.tile(["a", "b", "c"], 150)})
+    frame["kind"] = np.where(frame["x"] < -0.5, "low", np.where(frame["x"] < 0.5, "mid", "high"))
+    summary = fit_table(frame, "kind", ["site"], model="mlp", steps=200).summary
+    assert summary["task"] == "multiclass"
+    assert summary["classes"] == ["high", "low", "mid"]
+    assert [f["chosen"] for f in summary["features"]] == [1.0]
+    assert summary["overall"]["chosen"]["value"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"model": "lineal"}, "model must be one of .* Did you mean 'linear'"),
+        ({"metric": "rmse"}, "metric must be one of"),
+        ({"objective": "tiva", "aux": ["cause"]}, "cannot be compared on held-out rows"),
+        ({"rule": "oracle"}, "rule must be one of"),
+        ({"environment": []}, "environment"),
+    ],
+)
+def test_what_cannot_be_done_is_said(how, message):
+    given = {"environment": ["site"], "model": "linear", "steps": 50, **how}
+    with pytest.raises(ValueError, match=message):
+        fit_table(spurious_table(200), "sold", **given)
+
+
+def test_of_very_many_rows_some_are_compared_and_all_are_trained_on(monkeypatch):
+    from irmtv.app.fit import networks as module
+
+    monkeypatch.setattr(module, "SEARCHED_ROWS", 400)
+    frame = spurious_table(2400)
+    frame = frame[(frame["site"] == "north") | (np.arange(2400) % 12 == 0)]  # 1,200 and 100 rows
+    answer = fit_table(frame, "sold", ["site"], model="linear", steps=100)
+    rows = {row["name"]: row["rows"] for row in answer.summary["environments"]}
+    assert rows == {"north": 1000, "south": 100}  # a thousand of each, or all it has
+    assert any("1,100 rows, drawn at random" in note for note in answer.summary["data"]["notes"])
+    assert answer.pipeline[-1].environment_weights_.tolist() == pytest.approx([1200 / 1300, 100 / 1300])
+
+
+@pytest.mark.parametrize(
+    ("objective", "environment", "missing"),
+    [("auto", [], "environment or aux"), ("vrex", [], "environment"), ("minimax-tv-l1", ["site"], "aux")],
+)
+def test_what_an_objective_learns_from_is_asked_for_in_words_of_the_command(objective, environment, missing):
+    frame = pd.DataFrame({"x": np.arange(40.0), "site": ["a", "b"] * 20, "y": [0, 1] * 20})
+    with pytest.raises(ValueError, match=rf"objective '{objective}' needs {missing}\. Got none.*--environment site"):
+        fit_table(frame, "y", environment, objective=objective)
