@@ -14,6 +14,7 @@ from irmtv.core.membership import Codes, Membership, Soft, SoftPair, Weighted
 from irmtv.core.risk import divide, per_sample
 from irmtv.core.types import Rows, weights_of
 from irmtv.engine.networks import Net, Parameters
+from irmtv.selection.records import pad
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class History:
         steps = sorted({s.step for chunk in chunks for s in chunk})
         names = [f.name for f in fields(Snapshot) if f.name not in ("step", "on")]
         stacked = {
-            name: torch.cat(alike([_at(steps, chunk, name) for chunk in chunks], leading=2), 1)[:, order]
+            name: torch.cat(pad([_at(steps, chunk, name) for chunk in chunks], leading=2), 1)[:, order]
             for name in names
         }
         stacked |= {name: stacked[name].nan_to_num(0) for name in ("rows", "effective")}
@@ -77,21 +78,6 @@ def _at(steps: Sequence[int], chunk: Sequence[Snapshot], name: str) -> Tensor:
     measured = {s.step: getattr(s, name) for s in chunk}
     nothing = torch.full_like(getattr(chunk[0], name), torch.nan)
     return torch.stack([measured.get(step, nothing) for step in steps])
-
-
-def alike(parts: Sequence[Tensor], leading: int, nothing: float = torch.nan) -> list[Tensor]:
-    """Statistics (..., E) or (..., E, J), filled up to the largest E and J among them.
-
-    The `leading` axes stay as they are. The one slope of a scalar classifier stands beside those of a vector as the
-    first component.
-    """
-    n_axes = max(p.ndim for p in parts)
-    parts = [p.unsqueeze(-1) if p.ndim < n_axes else p for p in parts]
-    largest = [max(sizes) for sizes in zip(*(p.shape[leading:] for p in parts), strict=True)]
-    filled = [p.new_full((*p.shape[:leading], *largest), nothing) for p in parts]
-    for whole, part in zip(filled, parts, strict=True):
-        whole[tuple(slice(n) for n in part.shape)] = part
-    return filled
 
 
 def correct(loss: Loss, f: Tensor, y: Tensor) -> Tensor | None:

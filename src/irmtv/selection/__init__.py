@@ -3,23 +3,26 @@
 from irmtv.selection.choose import RULES, Choice, choose
 from irmtv.selection.equality import equal_means, spread, zero_means
 from irmtv.selection.invariant import Verdict, check_options, extrapolated_risk, invariance, p_values
-from irmtv.selection.records import Pooled, Records
+from irmtv.selection.records import Measurements, Pooled, Records, build_records, join_records
 from irmtv.selection.scores import Rule, as_rule, iid, worst_environment
 
 __all__ = [
     "RULES",
     "Choice",
+    "Measurements",
     "Pooled",
     "Records",
     "Rule",
     "Verdict",
     "as_rule",
+    "build_records",
     "check_options",
     "choose",
     "equal_means",
     "extrapolated_risk",
     "iid",
     "invariance",
+    "join_records",
     "p_values",
     "spread",
     "worst_environment",

@@ -1,11 +1,20 @@
-"""What is known of the candidates that a rule chooses among: held-out statistics, and who is who."""
+"""Records: what was measured of every candidate on held-out rows, which is all that a rule sees.
+
+A candidate is a combination of hyper-parameters at one of its steps. `build_records` makes the records of all
+candidates, whoever measured them: networks and trees while they are searched, experiments from their store.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+STATISTICS = ("rows", "effective", "risk", "risk_cov", "slope", "slope_cov")
+COUNTS = ("rows", "effective")  # 0, not NaN, where nothing was measured
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class Records:
     slope: Tensor  # (F, C, E) or (F, C, E, J)
     slope_cov: Tensor  # (F, C, E[, E][, J])
     constant: float  # mean risk of a constant prediction on the same rows, the best one on the training rows
-    reference: Tensor  # (C,) bool: plain risk minimisation
+    reference: Tensor  # (C,) bool: ERM
     stated: Tensor  # (C,) bool: the settings and the step that were stated beforehand
     own: Tensor | None = None  # (F, E, 3): rows, mean and variance of what a model of e alone gains over ERM rescaled
     left_out: Tensor | None = None  # (C, E) risk in an environment of the model that was trained without it
@@ -57,9 +66,9 @@ class Records:
 
     @property
     def plain(self) -> int:
-        """The candidate of plain risk minimisation with the lowest held-out risk: what others are compared with."""
+        """The candidate of ERM with the lowest held-out risk: what others are compared with."""
         if not bool(self.reference.any()):
-            raise ValueError("there is no candidate of plain risk minimisation among these.")
+            raise ValueError("there is no candidate of ERM among these.")
         risk = self.pooled().overall.nan_to_num(torch.inf)
         return int(risk.masked_fill(~self.reference, torch.inf).argmin())
 
@@ -129,3 +138,106 @@ def _known(values: Tensor, total: Tensor) -> Tensor:
     """NaN where no fold has rows."""
     missing = total <= 0
     return values.masked_fill(missing if values.ndim == missing.ndim else missing.unsqueeze(-1), torch.nan)
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """One combination of hyper-parameters at its S candidate steps, measured on rows that its models have not seen."""
+
+    steps: Sequence[int]  # (S,)
+    folds: Sequence[
+        Mapping[str, Tensor]
+    ]  # by fold: the STATISTICS by name, (S, E, ...) each; "effective" may be absent
+    erm_until: int  # up to this step it is ERM
+    stated: bool = False  # whether its last step was stated beforehand
+    diverged: bool = False  # then it cannot be chosen
+    left_out: Tensor | None = None  # (S, E) risk in an environment of the model that was trained without it
+    test: Tensor | None = None  # (S,) score on test rows, for `oracle` alone
+
+
+def build_records(
+    measured: Sequence[Measurements],
+    constants: Sequence[tuple[float, float]],
+    *,
+    own: Tensor | None = None,
+    inferred: bool = False,
+) -> Records:
+    """The records of all candidates, in the order of their combinations and steps.
+
+    `constants` holds, by fold, the risk of the best constant and the number (or weight) of rows that it was measured
+    on. `own` and `inferred` are as in `Records`.
+    """
+    held: dict[str, Tensor] = {}
+    for name in STATISTICS:
+        if all(name in fold for m in measured for fold in m.folds):
+            each = [
+                fold[name].double() for k in range(len(measured[0].folds)) for fold in (m.folds[k] for m in measured)
+            ]
+            filled = pad(each, leading=1, nothing=0.0 if name in COUNTS else torch.nan)
+            n = len(measured)
+            held[name] = torch.stack([torch.cat(filled[k : k + n]) for k in range(0, len(filled), n)])
+    if "effective" in held and torch.equal(held["effective"], held["rows"]):  # no weights
+        del held["effective"]
+    diverged = torch.cat([torch.full((len(m.steps),), m.diverged) for m in measured])
+    stated = [torch.tensor([m.stated and i == len(m.steps) - 1 for i in range(len(m.steps))]).bool() for m in measured]
+    scores = {name: _joined([getattr(m, name) for m in measured]) for name in ("left_out", "test")}
+    for values in (held["risk"].transpose(0, 1), *(v for v in scores.values() if v is not None)):
+        values[diverged] = torch.nan
+    total = sum(rows for _, rows in constants)
+    return Records(
+        **held,
+        **scores,
+        constant=float(sum(risk * rows for risk, rows in constants) / total) if total else float("nan"),
+        reference=torch.cat([torch.tensor([step <= m.erm_until for step in m.steps]).bool() for m in measured]),
+        stated=torch.cat(stated),
+        own=own,
+        inferred=inferred,
+    )
+
+
+def join_records(records: Sequence[Records]) -> Records:
+    """The candidates of several searches of the same held-out rows as one set.
+
+    What models of single environments gain (`own`) is known for each search over its own ERM; that of the best ERM
+    counts, since it is what the choice is compared with.
+    """
+    counts = [r.rows.amax(1) for r in records]  # (F, E): a candidate that was not measured has no rows
+    if any(not torch.equal(c, counts[0]) for c in counts):
+        raise RuntimeError("records of different held-out rows cannot be compared")
+    joined: dict[str, Any] = {}
+    for f in fields(Records):
+        values = [getattr(r, f.name) for r in records]
+        if all(isinstance(v, Tensor) for v in values) and f.name != "own":
+            by_fold = f.name in STATISTICS
+            parts = pad(values, leading=2) if by_fold else values
+            joined[f.name] = torch.cat(parts, dim=1 if by_fold else 0)
+    best = min(records, key=lambda r: float(r.pooled().overall[r.plain].nan_to_num(torch.inf)))
+    return Records(**joined, constant=best.constant, own=best.own, inferred=all(r.inferred for r in records))
+
+
+def pad(parts: Sequence[Tensor], leading: int, nothing: float = torch.nan) -> list[Tensor]:
+    """Statistics (..., E) or (..., E, J), filled up to the largest E and J among them.
+
+    The `leading` axes stay as they are. The one slope of a scalar classifier stands beside those of a vector as the
+    first component.
+    """
+    n_axes = max(p.ndim for p in parts)
+    parts = [p.unsqueeze(-1) if p.ndim < n_axes else p for p in parts]
+    largest = [max(sizes) for sizes in zip(*(p.shape[leading:] for p in parts), strict=True)]
+    filled = [p.new_full((*p.shape[:leading], *largest), nothing) for p in parts]
+    for whole, part in zip(filled, parts, strict=True):
+        whole[tuple(slice(n) for n in part.shape)] = part
+    return filled
+
+
+def in_order(statistics: Mapping[str, Tensor], order: Tensor | None) -> dict[str, Tensor]:
+    """Statistics (S, E, ...) with their environments in another order; covariances of soft ones on both axes."""
+    if order is None:
+        return dict(statistics)
+    found = {name: values[:, order] for name, values in statistics.items()}
+    return {name: v[:, :, order] if name.endswith("_cov") else v for name, v in found.items()}
+
+
+def _joined(scores: Sequence[Tensor | None]) -> Tensor | None:
+    known = [s.double() for s in scores if s is not None]
+    return torch.cat(known) if len(known) == len(scores) else None

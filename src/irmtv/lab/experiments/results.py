@@ -13,7 +13,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from irmtv.engine.snapshots import alike
 from irmtv.lab.experiments.measure import IN_TABLES, TEST_ROWS
 from irmtv.lab.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
 from irmtv.lab.experiments.spec import Method, Spec
@@ -21,7 +20,7 @@ from irmtv.lab.experiments.spec_checks import settled_from
 from irmtv.lab.experiments.store import RunRecord, Store
 from irmtv.metrics import METRICS
 from irmtv.objectives import OBJECTIVES
-from irmtv.selection import Choice, Records, choose
+from irmtv.selection import Choice, Measurements, Records, build_records, choose
 
 COLUMNS = (
     "setting", "method", "rule", "repetition", "metric", "summary", "value", "outcome", "published_key", "note",
@@ -38,12 +37,6 @@ class Candidate:
     folds: tuple[RunRecord, ...]
     left_out: tuple[RunRecord, ...]
     stated: bool  # the combination that was stated beforehand
-
-    @property
-    def reference(self) -> Tensor:
-        """(S,) bool: plain risk minimisation: without a penalty, or before it acts."""
-        objective, settings = OBJECTIVES[self.member.method.objective], self.member.settings
-        return torch.as_tensor(self.steps <= objective.plain_until(settings))
 
     @cached_property
     def steps(self) -> np.ndarray:
@@ -277,56 +270,44 @@ def _chosen(choice: Choice, candidate: Candidate, s: int) -> dict[str, Any]:
 
 def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records:
     """All candidates at all their steps."""
-    steps = [len(c.steps) for c in candidates]
-    if not any(steps):  # all diverged, each at a step of its own
+    if not any(len(c.steps) for c in candidates):  # all diverged, each at a step of its own
         raise ValueError(f"rule {rule!r} has nothing to choose from: no step was measured in all runs of a candidate.")
-    last = torch.zeros(sum(steps), dtype=torch.bool)
-    last[torch.tensor([n for n in steps if n]).cumsum(0) - 1] = True
-
-    def each(flags: Sequence[bool]) -> Tensor:
-        return torch.tensor(flags).repeat_interleave(torch.tensor(steps))
-
-    n_folds = min(len(c.folds) for c in candidates)
-    held: dict[str, Tensor] = {}
-    constant = float("nan")
-    if n_folds and rule not in ("fixed", "oracle", "leave-one-env-out"):
-        for name in STATISTICS:
-            each_fold = [c.at(c.folds[k], f"held-out/{name}") for k in range(n_folds) for c in candidates]
-            filled = alike(each_fold, leading=1, nothing=0.0 if name == "rows" else torch.nan)
-            n = len(candidates)
-            held[name] = torch.stack([torch.cat(filled[k * n : (k + 1) * n]) for k in range(n_folds)])
-        sizes = np.array([r.arrays["held-out/constant"] for r in candidates[0].folds])  # (F, 2): risk, rows
-        constant = float((sizes[:, 0] * sizes[:, 1]).sum() / sizes[:, 1].sum())
-    else:
-        n_environments = max(c.whole.arrays["train/rows"].shape[1] for c in candidates)
-        nothing = torch.full((1, sum(steps), n_environments), torch.nan, dtype=torch.float64)
-        held = {name: nothing.clone() for name in STATISTICS}
+    n_folds = 0
+    if rule not in ("fixed", "oracle", "leave-one-env-out"):
+        n_folds = min(len(c.folds) for c in candidates)
     own = None
     plain = [c for c in candidates if len(c.steps) and c.folds and all("held-out/own" in r.arrays for r in c.folds)]
     if rule == "invariance" and plain:
-        best = min(plain, key=_lowest_risk)  # of several combinations of plain risk minimisation
+        best = min(plain, key=_lowest_risk)  # of several combinations of ERM
         own = torch.stack([torch.as_tensor(r.arrays["held-out/own"].copy()) for r in best.folds])
-    left_out = None
-    if rule == "leave-one-env-out" and all(c.left_out for c in candidates):
-        left_out = torch.cat([torch.stack([c.at(r, "left-out/risk") for r in c.left_out], 1) for c in candidates])
-    test = None
+    constants = [tuple(r.arrays["held-out/constant"].tolist()) for r in candidates[0].folds[:n_folds]]
+    measured = [_measurements(c, rule, metric, n_folds) for c in candidates]
+    return build_records(measured, constants, own=own, inferred=all(bool(c.member.method.infers) for c in candidates))
+
+
+def _measurements(candidate: Candidate, rule: str, metric: str, n_folds: int) -> Measurements:
+    """What the rule looks at of one combination; without folds it is measured nowhere."""
+    folds: list[dict[str, Tensor]] = [
+        {name: candidate.at(record, f"held-out/{name}") for name in STATISTICS} for record in candidate.folds[:n_folds]
+    ]
+    if not n_folds:
+        shape = len(candidate.steps), candidate.whole.arrays["train/rows"].shape[1]
+        folds = [{name: torch.full(shape, torch.nan, dtype=torch.float64) for name in STATISTICS}]
+    left_out = test = None
+    if rule == "leave-one-env-out" and candidate.left_out:
+        left_out = torch.stack([candidate.at(r, "left-out/risk") for r in candidate.left_out], 1)
     if rule == "oracle":
         sign = 1 if _greater_is_better(metric) else -1
-        test = sign * torch.cat([torch.as_tensor(_worst(c.at(c.whole, metric).numpy(), metric)) for c in candidates])
-    diverged = each([_diverged(c, rule) for c in candidates])
-    held["risk"][:, diverged] = torch.nan
-    for scores in (left_out, test):
-        if scores is not None:
-            scores[diverged] = torch.nan
-    return Records(
-        **held,
-        constant=constant,
-        reference=torch.cat([c.reference for c in candidates]),
-        stated=each([c.stated for c in candidates]) & last,
-        own=own,
+        test = sign * torch.as_tensor(_worst(candidate.at(candidate.whole, metric).numpy(), metric))
+    objective, settings = OBJECTIVES[candidate.member.method.objective], candidate.member.settings
+    return Measurements(
+        steps=candidate.steps.tolist(),
+        folds=folds,
+        erm_until=objective.plain_until(settings),
+        stated=candidate.stated,
+        diverged=_diverged(candidate, rule),
         left_out=left_out,
         test=test,
-        inferred=all(bool(c.member.method.infers) for c in candidates),
     )
 
 
