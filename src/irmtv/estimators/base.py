@@ -57,7 +57,7 @@ from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
 from irmtv.models.networks.predictor import Predictor, carried_over, keep
 from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.aux_network import AuxScaler
-from irmtv.selection.folds import fold_of_rows
+from irmtv.selection.folds import hold_out
 
 Floats = npt.NDArray[np.float64]
 SNAPSHOTS = 50  # of training, for `history_` and early stopping
@@ -108,7 +108,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
                     f"more that are given, or inferred from aux. Got objective {prepared.objective.name!r} without. "
                     "Give them, or use early_stopping='iid'."
                 )
-            prepared = replace(prepared, task=_held_out(prepared.task, share.numerator, share.denominator, seed))
+            prepared = replace(prepared, task=hold_out(prepared.task, share.numerator, share.denominator, seed))
             settings["select"] = rule
         if going_on:
             settings["start"] = self._start(prepared, settings)
@@ -491,20 +491,6 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "predictor_")
-
-
-def _held_out(task: Task, kept_out: int, of: int, seed: int) -> Task:
-    """`kept_out` of every `of` rows of every environment aside, for early stopping."""
-    n = len(task.train)
-    if n < 2:
-        raise ValueError(f"early_stopping holds rows out and needs 2 or more. Got n_samples={n}.")
-    fold = fold_of_rows(task.train, min(of, n), seed)
-    aside = fold < max(1, min(kept_out, min(of, n) - 1))
-    return replace(
-        task,
-        train=task.train.take((~aside).nonzero().squeeze(1)),
-        held_out=task.train.take(aside.nonzero().squeeze(1)),
-    )
 
 
 def _shapes(net: Any) -> str:

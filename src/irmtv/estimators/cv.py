@@ -25,7 +25,7 @@ from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed, not_in_grid
 from irmtv.estimators.plots import plot_path
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.models.own_models import divergence_is_recorded
+from irmtv.models.networks.own_models import divergence_is_recorded
 from irmtv.models.search import RULES, SNAPSHOTS, Searched, search
 from irmtv.objectives.base import Objective
 from irmtv.objectives.parameters import FOLLOWS_PHI, HyperParameter, is_non_negative

@@ -104,6 +104,20 @@ def tasks_outside(task: Task, fold: Tensor, n_folds: int) -> list[Task]:
     ]
 
 
+def hold_out(task: Task, kept_out: int, of: int, seed: int) -> Task:
+    """The task with `kept_out` of every `of` rows of every environment held out."""
+    n = len(task.train)
+    if n < 2:
+        raise ValueError(f"early_stopping holds rows out and needs 2 or more. Got n_samples={n}.")
+    fold = fold_of_rows(task.train, min(of, n), seed)
+    aside = fold < max(1, min(kept_out, min(of, n) - 1))
+    return replace(
+        task,
+        train=task.train.take((~aside).nonzero().squeeze(1)),
+        held_out=task.train.take(aside.nonzero().squeeze(1)),
+    )
+
+
 def left_out_tasks(task: Task) -> list[Task]:
     """The task once for every environment: trained without it, measured on it."""
     rows = task.train

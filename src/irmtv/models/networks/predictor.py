@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,25 +122,34 @@ class Predictor:
 
 def keep(fitted: FittedRuns, runs: Sequence[int], x: Scaler, y: Scaler | None, which: Any = "selected") -> Predictor:
     """The predictor of some runs of one task: their mean."""
-    members, rho, aux = [], None, None
-    reads_x = fitted.objective.infers == "rest"
+    rho, aux = None, None
+    for run, chunk, own in _states(fitted, runs, which):
+        scaler = chunk.aux_scalers[chunk.chunk.data.index(fitted.runs[run]["data"])] if chunk.aux_scalers else None
+        aux = scaler if fitted.objective.reads_aux else None
+        if rho is None and chunk.rho is not None and own.rho is not None and scaler is not None:
+            rho = Rho(chunk.rho, own.rho, scaler, reads_x=fitted.objective.infers == "rest")
+    return Predictor(x, members_of(fitted, runs, which), y, aux, rho)
+
+
+def members_of(fitted: FittedRuns, runs: Sequence[int], which: Any = "selected") -> tuple[Member, ...]:
+    """Some runs as models that predict from standardised inputs."""
+    members = []
+    for run, chunk, own in _states(fitted, runs, which):
+        net = chunk.net
+        if isinstance(net, Module):  # the chunk's network holds all its runs' copies: one of its own
+            net = Module(net.factory, net.n_outputs)
+            net.init(int(fitted.settings[run]["seed"]), torch.Generator())
+        buffers = {name: value.cpu() for name, value in own.buffers[0].items()} if own.buffers else {}
+        members.append(Member(net, own.parameters, buffers, int(own.steps[0])))
+    return tuple(members)
+
+
+def _states(fitted: FittedRuns, runs: Sequence[int], which: Any) -> Iterator[tuple[int, Any, Any]]:
+    """Every run with its chunk and its own state."""
     for run in runs:
         for chunk, state in zip(fitted.chunks, fitted.state(which), strict=True):
-            if run not in chunk.chunk.runs:
-                continue
-            place = torch.tensor([chunk.chunk.runs.index(run)])
-            own = state.take(place)
-            net = chunk.net
-            if isinstance(net, Module):  # the chunk's network holds all its runs' copies: one of its own
-                net = Module(net.factory, net.n_outputs)
-                net.init(int(fitted.settings[run]["seed"]), torch.Generator())
-            buffers = {name: value.cpu() for name, value in own.buffers[0].items()} if own.buffers else {}
-            members.append(Member(net, own.parameters, buffers, int(own.steps[0])))
-            scaler = chunk.aux_scalers[chunk.chunk.data.index(fitted.runs[run]["data"])] if chunk.aux_scalers else None
-            aux = scaler if fitted.objective.reads_aux else None
-            if rho is None and chunk.rho is not None and own.rho is not None and scaler is not None:
-                rho = Rho(chunk.rho, own.rho, scaler, reads_x)
-    return Predictor(x, tuple(members), y, aux, rho)
+            if run in chunk.chunk.runs:
+                yield run, chunk, state.take(torch.tensor([chunk.chunk.runs.index(run)]))
 
 
 def carried_over(predictor: Predictor, x: Scaler, y: Scaler | None, aux: AuxScaler | None) -> dict[str, Tensor]:

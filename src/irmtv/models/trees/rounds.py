@@ -26,13 +26,13 @@ from torch import Tensor
 from irmtv.core.losses import ClosedForm
 from irmtv.core.membership import Codes
 from irmtv.core.types import Rows, Task
-from irmtv.estimators.base import _held_out
 from irmtv.models.networks.predictor import Rho
 from irmtv.models.trees.gradients import Base, ScoreObjective
 from irmtv.models.trees.inferred import RhoOnRounds
 from irmtv.models.trees.library import lightgbm
 from irmtv.models.trees.trust_region import After, LineSearch, combined, radius_of
 from irmtv.objectives.base import Objective
+from irmtv.selection.folds import hold_out
 
 Floats = npt.NDArray[np.float64]
 AT_ONCE = 25_000  # scores that a line search looks at in one go: below, calls cost more than numbers
@@ -80,7 +80,7 @@ class Binned:
         self.task = task
         self.grown_on, self.aside = task.train, None
         if reserve and len(task.train) >= 2 * reserve.denominator:
-            parts = _held_out(task, reserve.numerator, reserve.denominator, trees.seed)
+            parts = hold_out(task, reserve.numerator, reserve.denominator, trees.seed)
             self.grown_on, self.aside = parts.train, parts.held_out
         how = {"params": trees.parameters(task.n_outputs), "free_raw_data": False}
         library = lightgbm()

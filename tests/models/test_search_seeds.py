@@ -12,7 +12,7 @@ from engine.problems import refuse, task_of
 from irmtv import Runs, train
 from irmtv.datasets import make_simulation
 from irmtv.models.search import search
-from irmtv.models.search.records import mean_of_seeds
+from irmtv.models.networks.model import mean_of_seeds
 from irmtv.selection import choose
 from irmtv.selection.folds import align, fold_tasks
 
@@ -120,7 +120,7 @@ def test_inferred_environments_of_all_seeds_are_in_the_order_of_the_first(monkey
     task = make_simulation(300, (0.999, 0.6), random_state=0)
     how = {"n_folds": 2, "warmup": 30, **F64, "steps": 60}
     orders = []
-    monkeypatch.setattr("irmtv.models.search.records.align", lambda a, b: orders.append(align(a, b)) or orders[-1])
+    monkeypatch.setattr("irmtv.models.networks.model.align", lambda a, b: orders.append(align(a, b)) or orders[-1])
     together = search(task, "minimax-tv-l1", path(0, 100), seeds=range(4), **how)
     flips = {tuple(order.tolist()) for order in orders}
     assert flips == {(0, 1), (1, 0)}
@@ -146,7 +146,7 @@ def test_models_of_all_folds_and_seeds():
 
 
 def test_a_combination_that_diverges_with_one_seed_is_lost():
-    family = search(task_of(n=90, environments=2), "irm-tv-l1", path(), n_folds=2, seeds=(0, 1), **HOW).family
+    family = search(task_of(n=90, environments=2), "irm-tv-l1", path(), n_folds=2, seeds=(0, 1), **HOW).path.batch
     assert [family.runs_of(f, 1) for f in (0, 1)] == [[1, 4], [7, 10]]
     for run in family.runs_of(0, 1) + family.runs_of(1, 1):
         lost = replace(family, folds=replace(family.folds, diverged={run: 7}))
@@ -163,7 +163,7 @@ def test_l2_is_chosen_by_the_mean_over_seeds():
         return table.groupby("l2")["risk"].min().idxmin()
 
     found = {seeds: search(task, "irm-tv-l1", path(), seeds=seeds, l2_from=values, **how) for seeds in (THREE, (0,))}
-    chosen = {seeds: f.family.settings["l2"] for seeds, f in found.items()}
+    chosen = {seeds: f.path.batch.settings["l2"] for seeds, f in found.items()}
     assert chosen == {seeds: best(seeds) for seeds in found}
     assert chosen[THREE] != chosen[(0,)]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from irmtv.core.messages import did_you_mean, shown, users_stacklevel
 from irmtv.core.types import Rows, Task
-from irmtv.models.search.families import Family, infers_held_out
+from irmtv.models.base import TrainedPath, infers_held_out
 from irmtv.objectives.base import Objective
 from irmtv.selection import Records, check_options
 from irmtv.selection.folds import left_out_tasks
@@ -42,8 +42,6 @@ def check_search(
     if options and rule != "invariance":
         raise ValueError(f"only rule 'invariance' has options. Got {sorted(options)} for {rule!r}.")
     check_options(**(options or {}))
-    if not combinations:
-        raise ValueError("combinations must be at least one mapping of hyper-parameters. Got none; use [{}].")
     rows = task.train
     counts = [] if rows.environment is None else torch.bincount(rows.environment, minlength=len(rows.names)).tolist()
     _check_folds(rows, n_folds, counts)
@@ -146,22 +144,21 @@ def _check_rows_to_test(rows: Rows) -> None:
         )
 
 
-def check_trained(records: Records, families: Sequence[Family], rule: str) -> None:
+def check_trained(records: Records, paths: Sequence[TrainedPath], rule: str) -> None:
     """Whether something is left to choose from; a warning where combinations are lost."""
-    lost = [(f, c) for f in families for c in range(len(f.combinations)) if f.diverged(c)]
+    lost = [dict(path.combination) for path in paths if path.diverged]
     if not lost:
         return
-    total = sum(len(f.combinations) for f in families)
+    total = len(paths)
     hint = "Lower learning_rate or the penalty weights, or look for extreme values in X and y."
     overall = records.pooled().overall
     if not bool(overall.isfinite().any()):
         raise ValueError(f"training diverged with all {total} combinations of hyper-parameters. {hint}")
     if rule == "invariance" and not bool(overall[records.reference].isfinite().any()):
-        raise ValueError(f"plain risk minimisation, which rule 'invariance' compares with, diverged. {hint}")
-    which = shown([dict(f.combinations[c]) for f, c in lost], limit=3)
+        raise ValueError(f"ERM, which rule 'invariance' compares with, diverged. {hint}")
     warnings.warn(
         f"training diverged with {len(lost)} of {total} combinations of hyper-parameters, which cannot be chosen: "
-        f"{which}. {hint}",
+        f"{shown(lost, limit=3)}. {hint}",
         UserWarning,
         stacklevel=users_stacklevel(),
     )

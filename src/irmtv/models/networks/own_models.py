@@ -1,6 +1,6 @@
-"""Models of single environments, to compare plain risk minimisation with: does any environment know better?
+"""Models of single environments, to compare ERM with: does a model of one environment alone predict better there?
 
-Where environments differ in noise or base rate alone, plain risk minimisation fails a test of invariance although no
+Where environments differ in noise or base rate alone, ERM fails a test of invariance although no
 environment has a better predictor of its own. The rule "invariance" asks for the gains that are measured here.
 """
 
@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from irmtv.core.types import Runs
 from irmtv.engine import FittedRuns, train
+from irmtv.models.base import mean_gain
 from irmtv.selection.folds import gain_over_rescaled, of_few_sizes, own_task
-
-MOST_OWN = 20  # environments up to which each has a model of its own to compare with
 
 
 @contextmanager
@@ -31,7 +29,7 @@ def divergence_is_recorded() -> Iterator[None]:
 
 
 def gains_of_own_models(fitted: FittedRuns, **settings: Any) -> list[npt.NDArray[np.float64]]:
-    """For every run of plain risk minimisation: by environment, rows, mean gain of its own model, variance: (E, 3).
+    """For every run of ERM: by environment, rows, mean gain of its own model, variance: (E, 3).
 
     `fitted` was trained with select="iid" on tasks with held-out rows; `settings` go to `train`. Both models stop
     where their risk on the held-out rows is lowest. An environment with fewer than two held-out rows, or none to train
@@ -66,17 +64,3 @@ def gains_of_own_models(fitted: FittedRuns, **settings: Any) -> list[npt.NDArray
                     gain = gain_over_rescaled(task, pooled_train[r].cpu(), pooled_held[r].cpu(), own_held[i].cpu())
                     found[r][e] = mean_gain(gain, task.held_out.weight)
     return found
-
-
-def mean_gain(gain: Tensor, weight: Tensor | None) -> tuple[float, float, float]:
-    """How many rows, their mean gain, and the variance of a single one, from (N,).
-
-    Rows with weights are as many as rows of equal weight would be whose mean is as sure: (sum w)^2 / sum w^2.
-    """
-    if weight is None:
-        return len(gain), float(gain.mean()), float(gain.var())
-    w = weight.double()
-    rows = float(w.sum().square() / w.square().sum())
-    mean = float((w * gain).sum() / w.sum())
-    spread = float((w * (gain - mean).square()).sum() / w.sum())
-    return rows, mean, spread * rows / (rows - 1) if rows > 1 else float("nan")

@@ -14,7 +14,7 @@ from irmtv import Runs, train
 from irmtv.core.types import Rows
 from irmtv.datasets import make_control, make_simulation
 from irmtv.lab.experiments import read_records, read_results, run_experiment
-from irmtv.models.own_models import gains_of_own_models
+from irmtv.models.networks.own_models import gains_of_own_models
 from irmtv.models.search import search
 from irmtv.objectives import OBJECTIVES
 from irmtv.selection import choose
@@ -163,7 +163,7 @@ def test_folds_by_class():
     y[:3] = 1
     task = replace(task, train=replace(task.train, y=y))
     found = search(task, "erm", [{}], rule="iid", n_folds=3, by_class=True, **F64)
-    assert [int(t.held_out.y.sum()) for t in found.families[0].folds.tasks] == [1, 1, 1]
+    assert [int(t.held_out.y.sum()) for t in found.split.folds] == [1, 1, 1]
 
 
 def test_left_out_risks_are_those_of_single_runs():
@@ -195,7 +195,7 @@ def test_inferred_environments_are_candidates_once_they_are_settled_and_in_one_o
         order = align(reference, q)
         return order.flip(0) if swapped else order  # trainings from one seed seldom find them in another order
 
-    monkeypatch.setattr("irmtv.models.search.records.align", aligned)
+    monkeypatch.setattr("irmtv.models.networks.model.align", aligned)
     task = task_of(n=120, environments=2)
     found = search(task, "minimax-tv-l1", path(0, 100), n_folds=3, warmup=10, seed=3, **F64)
     steps = [(c, s) for c in range(2) for s in range(10, 31, 5) if c == 0 or s > 10]
@@ -230,7 +230,7 @@ def test_every_objective_has_plain_risk_minimisation_to_compare_with(objective):
     has_weight = any(h.name == "penalty_weight" for h in OBJECTIVES[objective].hyperparameters)
     more = {"cluster_steps": 5, "rounds": 2} if objective == "hrm" else {}
     found = search(task, objective, path(0, 10) if has_weight else [{}], n_folds=2, **more, **HOW)
-    names = [f.objective.name for f in found.families]
+    names = list(dict.fromkeys(path.objective.name for path in found.paths))
     needs_erm = objective in ("groupdro", "lff", "hrm", "sparse-irm")
     assert names == [objective, "erm"] if needs_erm else [objective]
     plain = found.records.reference
@@ -377,7 +377,7 @@ def with_names(rows: Rows, sizes, **more):
     ],
 )
 def test_what_cannot_work_is_said_before_training(monkeypatch, sizes, options, message):
-    monkeypatch.setattr("irmtv.models.search.run.train", None)
+    monkeypatch.setattr("irmtv.models.networks.model.train", None)
     task = task_of(n=100, environments=2)
     task = replace(task, train=with_names(task.train, sizes))
     with refuse(*message):
@@ -398,7 +398,7 @@ def test_what_cannot_work_is_said_before_training(monkeypatch, sizes, options, m
     ],
 )  # fmt: skip
 def test_rules_that_need_environments(monkeypatch, objective, rule, combinations, message):
-    monkeypatch.setattr("irmtv.models.search.run.train", None)
+    monkeypatch.setattr("irmtv.models.networks.model.train", None)
     task = task_of(n=100)
     task = replace(task, train=replace(task.train, environment=None, names=()))
     with refuse(*message):
@@ -414,7 +414,7 @@ def test_an_environment_that_is_too_small_to_test_is_named():
 
 
 def test_rows_to_test_are_counted_by_what_their_weights_are_worth(monkeypatch):
-    monkeypatch.setattr("irmtv.models.search.run.train", None)
+    monkeypatch.setattr("irmtv.models.networks.model.train", None)
     task = task_of(n=100, environments=2)
     weight = torch.ones(100, dtype=torch.float64)
     weight[50:] = torch.where(torch.arange(50) < 5, 100.0, 0.1).double()  # five rows, and a few that hardly count

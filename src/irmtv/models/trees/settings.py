@@ -1,4 +1,4 @@
-"""The boosting estimators' parameters, checked when `fit` is called, and what they mean for `boost`."""
+"""The parameters of boosted trees, checked when `fit` is called, and what they mean for `boost`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from irmtv.core.messages import check_positive, plain, plain_repr
-from irmtv.estimators.parameters import own_hyperparameters
+from irmtv.models.parameters import own_hyperparameters
 from irmtv.models.trees.inferred import RATE
 from irmtv.models.trees.rounds import Trees
 from irmtv.objectives import OBJECTIVES
@@ -35,8 +35,24 @@ OURS = (
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to minimise, and how."""
+class TreeParameters:
+    """The parameters of a boosting estimator, as they were given."""
+
+    n_estimators: Any = 100
+    learning_rate: Any = 0.1
+    num_leaves: Any = 31
+    min_child_samples: Any = 20
+    warmup: Any = None
+    reserve: Any = 0.3
+    objective_params: Any = None
+    lightgbm_params: Any = None
+    n_jobs: Any = None
+    owner: str = "InvariantBoostingClassifier"  # whose they are, for messages
+
+
+@dataclass(frozen=True)
+class BoostingSettings:
+    """What `boost` minimises, and how."""
 
     objective: Objective
     settings: Mapping[str, Any]
@@ -62,11 +78,13 @@ def check_objective(objective: Objective) -> None:
         )
 
 
-def asked_of(estimator: Any, objective: Objective, seed: int, penalty_weight: Any) -> Asked:
-    """Everything that `boost` is told."""
+def boosting_settings(
+    parameters: TreeParameters, objective: Objective, seed: int, penalty_weight: Any
+) -> BoostingSettings:
+    """The parameters, checked, for one objective and penalty weight."""
     check_objective(objective)
-    trees = trees_of(estimator, seed)
-    given = own_hyperparameters(estimator, objective)
+    trees = _trees(parameters, seed)
+    given = own_hyperparameters(parameters.objective_params, objective, parameters.owner)
     for name in given:
         if name in NOT_OF_TREES:
             raise ValueError(f"objective_params must not hold {name!r} for trees: {NOT_OF_TREES[name]}. Leave it out.")
@@ -84,14 +102,14 @@ def asked_of(estimator: Any, objective: Objective, seed: int, penalty_weight: An
     settings = objective.resolve(given)
     weights = tuple(objective.weights(settings.get("penalty_weight")))
     penalised = any(weights) or objective.measure_of(settings) == "learned"
-    reserve = _reserve(estimator.reserve)
-    warmup = _warmup(estimator, objective, settings, trees)
+    reserve = _reserve(parameters.reserve)
+    warmup = _warmup(parameters.warmup, objective, settings, trees)
     if any(weights) and warmup >= trees.n_estimators:
         raise ValueError(
             f"n_estimators must be more than the rounds of the warm-up, {warmup}, for objective {objective.name!r}, "
             f"whose penalties would else never act. Got {trees.n_estimators}. Use more rounds, or a shorter warmup."
         )
-    return Asked(objective, settings, weights, warmup, trees, reserve if penalised else Fraction(0))
+    return BoostingSettings(objective, settings, weights, warmup, trees, reserve if penalised else Fraction(0))
 
 
 def _reserve(value: Any) -> Fraction:
@@ -103,12 +121,12 @@ def _reserve(value: Any) -> Fraction:
     return Fraction(number).limit_denominator(20)
 
 
-def _warmup(estimator: Any, objective: Objective, settings: Mapping[str, Any], trees: Trees) -> int:
+def _warmup(given: Any, objective: Objective, settings: Mapping[str, Any], trees: Trees) -> int:
     """Rounds of plain boosting. None: a twentieth where environments are looked for in them, one for slopes.
 
     A constant has no slopes to speak of: there must be a tree first.
     """
-    value = plain(estimator.warmup)
+    value = plain(given)
     if not objective.penalties:
         return 0
     if value is None:
@@ -129,23 +147,23 @@ def _warmup(estimator: Any, objective: Objective, settings: Mapping[str, Any], t
     return rounds
 
 
-def trees_of(estimator: Any, seed: int) -> Trees:
+def _trees(parameters: TreeParameters, seed: int) -> Trees:
     for name in ("n_estimators", "min_child_samples"):
-        check_positive(plain(getattr(estimator, name)), name)
-    leaves = plain(estimator.num_leaves)
+        check_positive(plain(getattr(parameters, name)), name)
+    leaves = plain(parameters.num_leaves)
     if not isinstance(leaves, int) or isinstance(leaves, bool) or not 2 <= leaves <= 131072:
         raise ValueError(f"num_leaves must be a whole number from 2 to 131072. Got {plain_repr(leaves)}. Use 31.")
-    rate = plain(estimator.learning_rate)
+    rate = plain(parameters.learning_rate)
     if not is_non_negative(rate) or rate == 0:
         raise ValueError(f"learning_rate must be a finite number above 0. Got {plain_repr(rate)}. Use 0.1.")
     return Trees(
-        n_estimators=int(estimator.n_estimators),
+        n_estimators=int(parameters.n_estimators),
         learning_rate=float(rate),
         num_leaves=leaves,
-        min_child_samples=int(estimator.min_child_samples),
-        n_jobs=threads(estimator.n_jobs),
+        min_child_samples=int(parameters.min_child_samples),
+        n_jobs=threads(parameters.n_jobs),
         seed=seed,
-        more=_more(estimator.lightgbm_params),
+        more=_more(parameters.lightgbm_params),
     )
 
 

@@ -1,8 +1,11 @@
-"""What a fitted estimator tells of training: its environments, what each counts, its history."""
+"""Networks on all training rows: training that can be interrupted, and what a fitted model tells of it."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,37 +14,100 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from irmtv.core.messages import users_stacklevel
-from irmtv.core.types import Rows, Task
-from irmtv.engine import FittedRuns
-from irmtv.engine.snapshots import History
-from irmtv.models.networks.predictor import Predictor
+from irmtv.core.messages import shown, users_stacklevel
+from irmtv.core.types import Rows, Runs, Task
+from irmtv.data.scaling import Scaler
+from irmtv.data.training import TrainingData
+from irmtv.engine import FittedRuns, train
+from irmtv.engine.progress_bar import ProgressBar
+from irmtv.engine.train import TrainingInterrupted
+from irmtv.models.base import FittedModel, environment_labels, history_frame
+from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
+from irmtv.models.networks.own_models import divergence_is_recorded
+from irmtv.models.networks.predictor import Predictor, keep
 from irmtv.objectives.parameters import warmup_steps
 
 Floats = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.object_]
 # shares of a constant's training risk: a model at the first or above predicts nothing, one below the second did
 NOTHING, SOMETHING = 0.98, 0.95
 ENOUGH_STEPS = 100  # fewer train nothing, with or without a penalty
 FLAT = 0.2  # standard deviation of outputs (logits, or standardised predictions) of a model that hardly moves
 
 
-def environment_names(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor) -> Labels:
-    """Those given, "inferred 1", ... where they were inferred, "all" where there are none."""
-    names: list[Any] = list(rows.names)
+def train_network(
+    data: TrainingData[Scaler], runs: Runs, *, label: str, verbose: bool = False, **settings: Any
+) -> FittedRuns:
+    """Train through the engine, with a progress bar of this label; after Ctrl-C the runs as they were, with a warning."""
+    bar = ProgressBar(f"{label}, {data.objective.name}") if verbose else nullcontext()
+    try:
+        with bar as report:
+            return train(data.task, data.objective, runs, progress=report, **settings)
+    except TrainingInterrupted as stopped:
+        steps = shown(stopped.partial.steps.tolist(), form=lambda s: f"{int(s)}")
+        warnings.warn(
+            f"training was interrupted at step {steps}: the estimator is fitted as it was then.",
+            UserWarning,
+            stacklevel=users_stacklevel(),
+        )
+        return stopped.partial
+
+
+def fitted_network(fitted: FittedRuns, runs: Sequence[int], data: TrainingData[Scaler]) -> FittedModel:
+    """The mean of some runs of one training, as an estimator keeps it."""
+    predictor = keep(fitted, runs, data.x, data.y)
+    run, rows = runs[0], data.task.train
+    environments = environment_labels(_environment_names(fitted, run, rows, predictor))
+    return FittedModel(
+        predictor,
+        data.objective,
+        step=predictor.members[0].step,
+        environments=environments,
+        environment_weights=_environment_weights(fitted, run, rows, predictor, len(environments)),
+        history=history_frame(fitted.history, run, environments),
+    )
+
+
+def refit_network(
+    model: NetworkModel, data: TrainingData[Scaler], path: NetworkPath, step: int, *, label: str, verbose: bool = False
+) -> FittedModel:
+    """A combination that was searched, up to a step, on all rows and with every seed."""
+    data = replace(data, objective=path.objective)
+    seeds = list(model.seeds)
+    runs = Runs(seed=seeds, **{name: [value] * len(seeds) for name, value in path.combination.items()})
+    every = max(1, int(model.settings["steps"]) // SNAPSHOTS)
+    kept = {"snapshot_every": every, "keep_states": True}
+    with divergence_is_recorded():
+        fitted = train_network(data, runs, label=label, verbose=verbose, **kept, **path.batch.settings)
+    # a run may diverge after the chosen step; an interrupted one is as it was
+    sound = [r for r in range(len(fitted)) if fitted.diverged.get(r, step + 1) > step]
+    if not sound:
+        raise ValueError(
+            f"training diverged on all rows with {path.combination!r}, though not on parts of them. Lower "
+            "learning_rate, or look for extreme values in X and y."
+        )
+    if len(sound) < len(fitted):
+        warnings.warn(
+            f"{label}: {len(fitted) - len(sound)} of {len(fitted)} models diverged and are left out.",
+            UserWarning,
+            stacklevel=users_stacklevel(),
+        )
+    known = [s for c in fitted.chunks for s in c.kept if s <= step]
+    beyond = int(fitted.steps.max()) > step  # not so where training was interrupted before
+    return fitted_network(fitted.at(max(known)) if known and beyond else fitted, sound, data)
+
+
+def _environment_names(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor) -> list[Any]:
+    """Those given, "inferred 1", ... where they were inferred."""
     if fitted.objective.infers is not None:
         n = 2 if predictor.rho is None else predictor.rho.net.n_environments  # row by row: two
-        names = [f"inferred {e + 1}" for e in range(n)]
     elif fitted.objective.procedure is not None and "n_clusters" in fitted.settings[run]:
-        names = [f"inferred {e + 1}" for e in range(fitted.settings[run]["n_clusters"])]
-    array = np.empty(max(1, len(names)), dtype=object)  # element by element: labels may be tuples
-    array[:] = ["all"]
-    for e, name in enumerate(names):
-        array[e] = name
-    return array
+        n = fitted.settings[run]["n_clusters"]
+    else:
+        return list(rows.names)
+    return [f"inferred {e + 1}" for e in range(n)]
 
 
-def environment_weights(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor, n: int) -> Floats:
+def _environment_weights(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor, n: int) -> Floats:
     """mu: what each of the n environments counts; NaN where nothing is known of inferred ones."""
     settings, objective = fitted.settings[run], fitted.objective
     weight = torch.ones(len(rows), dtype=torch.float64) if rows.weight is None else rows.weight.double()
@@ -70,35 +136,6 @@ def _membership(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor, 
     if fitted.objective.procedure is not None:
         codes = fitted.learned("clusters")[run].long()
     return None if codes is None else torch.nn.functional.one_hot(codes, n).double()
-
-
-def history_frame(history: History | None, run: int, environments: Any) -> pd.DataFrame:
-    """Snapshots of one run: step, environment, on, rows, risk, slope, accuracy.
-
-    `on` says which rows were measured, "train" or "held-out"; of a vector classifier `slope` is the length. Where
-    environments are inferred row by row, or by clusters, only all rows together are measured: "all".
-    """
-    columns = ["step", "environment", "on", "rows", "risk", "slope", "accuracy"]
-    if history is None:
-        return pd.DataFrame(columns=columns)
-    slope = history.slope[:, run]
-    slope = slope if slope.ndim == 2 else torch.linalg.vector_norm(slope, dim=-1)
-    n = history.risk.shape[-1]
-    names = environments if len(environments) == n else ["all"] * n
-    records = [
-        {
-            "step": step,
-            "environment": names[e],
-            "on": history.on,
-            "rows": float(history.rows[s, run, e]),
-            "risk": float(history.risk[s, run, e]),
-            "slope": float(slope[s, e]),
-            "accuracy": float(history.accuracy[s, run, e]),
-        }
-        for s, step in enumerate(history.steps)
-        for e in range(n)
-    ]
-    return pd.DataFrame(records, columns=columns)
 
 
 def warn_of_a_constant(fitted: FittedRuns, run: int, history: pd.DataFrame, predictor: Predictor, task: Task) -> None:

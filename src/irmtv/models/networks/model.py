@@ -1,0 +1,341 @@
+"""Linear models and networks as a model family: all combinations, folds and seeds are trained in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from irmtv.core.types import Runs, Task
+from irmtv.engine import FittedRuns, Progress, train
+from irmtv.models.base import (
+    Combination,
+    Model,
+    PathTrainer,
+    Report,
+    Split,
+    TrainedPath,
+    infers_held_out,
+    lowest_overall_risk,
+)
+from irmtv.models.networks.own_models import divergence_is_recorded, gains_of_own_models
+from irmtv.models.networks.predictor import members_of
+from irmtv.objectives import OBJECTIVES
+from irmtv.objectives.base import Objective
+from irmtv.objectives.parameters import warmup_steps
+from irmtv.selection import Measurements
+from irmtv.selection.folds import align
+from irmtv.selection.records import STATISTICS, in_order
+
+SNAPSHOTS = 40  # steps at which every run is a candidate
+ERM_DIFFERS_IN = ("learning_rate", "l2")  # what may differ between runs of ERM
+ENGINE = ("hidden", "net", "classifier", "steps", *ERM_DIFFERS_IN, "batch_size", "device", "dtype", "max_chunk")
+ERM = OBJECTIVES["erm"]
+
+
+@dataclass(frozen=True)
+class NetworkModel(Model):
+    """How networks are trained: `settings` go to `train` and are the same for all combinations.
+
+    With several `seeds` every combination is trained with each of them, and judged by the mean of their statistics.
+    `l2_from` holds values of l2, of which ERM chooses one for the whole path.
+    """
+
+    settings: Mapping[str, Any]
+    seeds: tuple[int, ...] = (0,)
+    l2_from: tuple[float, ...] = ()
+    snapshot_every: int | None = None  # None: at 40 steps
+    keep_states: bool = False  # for `held_out_outputs` and `fold_models`
+
+    def common_settings(self, objective: Objective, combination: Combination) -> Mapping[str, Any]:
+        return self.settings
+
+    def trainer(
+        self,
+        split: Split,
+        objective: Objective,
+        combinations: Sequence[Combination],
+        report: Report | None = None,
+        compares_own: bool = False,
+    ) -> NetworkTrainer:
+        if not self.seeds:
+            raise ValueError("seeds must be at least one whole number, or None for `seed` alone. Got none.")
+        return NetworkTrainer(self, split, len(combinations), report)
+
+
+class NetworkTrainer(PathTrainer):
+    """Trains the paths of one search; an l2 that is not given is chosen first."""
+
+    def __init__(self, model: NetworkModel, split: Split, n_combinations: int, report: Report | None) -> None:
+        self.split, self.seeds, self.keep_states = split, model.seeds, model.keep_states
+        steps = int(model.settings["steps"])
+        self.every = max(1, steps // SNAPSHOTS) if model.snapshot_every is None else model.snapshot_every
+        self.settings = dict(model.settings)
+        n_parts, n_l2 = len(split.folds) + len(split.left_out), len(model.l2_from)
+        self.stages = _Stages(report, len(self.seeds) * (n_parts * n_combinations + len(split.folds) * n_l2))
+        if model.l2_from:
+            self.settings["l2"] = self._best_l2(model.l2_from)
+
+    def train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
+        return self._train(objective, combinations, self.settings)
+
+    def train_erm(self, combinations: Sequence[Combination]) -> list[TrainedPath]:
+        rates = [{name: c[name] for name in ERM_DIFFERS_IN if name in c} for c in combinations]
+        distinct = [c for i, c in enumerate(rates) if c not in rates[:i]]
+        return self._train(ERM, distinct, {name: self.settings[name] for name in ENGINE if name in self.settings})
+
+    def _train(
+        self, objective: Objective, combinations: Sequence[Combination], settings: Mapping[str, Any]
+    ) -> list[TrainedPath]:
+        def fitted(parts: Sequence[Task], keep_states: bool) -> FittedRuns:
+            runs = every_run(parts, self.seeds, combinations)
+            return train(
+                list(parts),
+                objective,
+                runs,
+                snapshot_every=self.every,
+                keep_states=keep_states,
+                progress=self.stages.next(len(runs)),
+                **settings,
+            )
+
+        with divergence_is_recorded():
+            batch = Batch(
+                objective,
+                tuple(combinations),
+                settings,
+                self.split,
+                folds=fitted(self.split.folds, self.keep_states),
+                left_out=fitted(self.split.left_out, False) if self.split.left_out else None,
+            )
+        return [NetworkPath(batch, c) for c in range(len(combinations))]
+
+    def _best_l2(self, values: Sequence[float]) -> float:
+        """That of ERM with the lowest risk on held-out rows, each at its best step."""
+        n, folds = len(values), self.split.folds
+        runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
+        settings = {name: self.settings[name] for name in ENGINE if name in self.settings and name != "l2"}
+        report = self.stages.next(len(runs))
+        with divergence_is_recorded():
+            fitted = train(list(folds), "erm", runs, snapshot_every=self.every, progress=report, **settings)
+        assert fitted.history is not None
+        statistics = (fitted.history.rows, fitted.history.risk)
+        lowest = []
+        for c in range(n):
+            rows, risk = (v[:, c::n].double().transpose(0, 1) for v in statistics)  # (F K, S, E)
+            lost = any(run % n == c for run in fitted.diverged)
+            lowest.append(torch.inf if lost else float(lowest_overall_risk(rows, risk)[1:].min()))
+        return float(values[int(np.argmin(lowest))])
+
+    def _own_gains(self, erm: TrainedPath, step: int) -> Tensor:
+        """With the learning rate and l2 of this combination of ERM.
+
+        Over seeds the mean, of the variance too: they are compared on the same rows.
+        """
+        assert isinstance(erm, NetworkPath)
+        chosen = {**erm.batch.settings, **erm.combination}
+        settings = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": self.every}
+        folds = list(self.split.folds)
+        with divergence_is_recorded():
+            pooled = train(folds, "erm", every_run(folds, self.seeds, [{}]), select="iid", **settings)
+        gains = np.stack(gains_of_own_models(pooled, **settings))  # (F K, E, 3)
+        return torch.as_tensor(gains.reshape(len(folds), len(self.seeds), *gains.shape[1:]).mean(1))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All combinations of one objective, trained together: fold by fold, in it seed by seed, in it by combination."""
+
+    objective: Objective
+    combinations: tuple[Combination, ...]
+    settings: Mapping[str, Any]  # for `train`, the same for all
+    split: Split
+    folds: FittedRuns
+    left_out: FittedRuns | None = None  # trained without each environment
+
+    def runs_of(self, part: int, c: int, left_out: bool = False) -> list[int]:
+        """Where a combination's runs on one fold stand, one per seed; or its runs without one environment."""
+        fitted = self.left_out if left_out else self.folds
+        assert fitted is not None
+        per_part = len(fitted) // len(fitted.tasks)
+        return list(range(part * per_part + c, (part + 1) * per_part, len(self.combinations)))
+
+    def erm_until(self, c: int) -> int:
+        """Up to which step a combination is ERM."""
+        return self.objective.plain_until(self.folds.settings[c])
+
+    @cached_property
+    def erm(self) -> list[int]:
+        """Combinations that are ERM to the end."""
+        ends = [int(s["steps"]) for s in self.folds.settings[: len(self.combinations)]]
+        return [c for c, steps in enumerate(ends) if self.erm_until(c) >= steps]
+
+    def diverged(self, c: int) -> bool:
+        """Whether one of a combination's runs did."""
+        fitted = [self.folds] if self.left_out is None else [self.folds, self.left_out]
+        return any(run % len(self.combinations) == c for one in fitted for run in one.diverged)
+
+    @cached_property
+    def orders(self) -> list[Tensor | None]:
+        """By run: its inferred environments in the order of the first run with the same hyper-parameters."""
+        fitted, rows = self.folds, self.split.task.train
+        if not infers_held_out(self.objective):
+            return [None] * len(fitted)
+        membership: dict[int, Tensor] = {}
+        for chunk in fitted.chunks:  # runs of several chunks may differ in the number of environments
+            alone = replace(fitted, chunks=(chunk,))
+            membership |= zip(sorted(chunk.chunk.runs), alone.membership(rows.aux, x=rows.x), strict=True)
+        n = len(self.combinations)
+        return [align(membership[run % n], membership[run]) for run in range(len(fitted))]
+
+    def candidate_steps(self, c: int) -> list[int]:
+        """When a combination is a candidate: not at its random start, nor before its environments are settled.
+
+        Environments that are still being inferred are others at every step: nothing can be tested on them. Nor in a
+        warm-up which a combination of weight 0 has in common with it: that is the same model twice.
+        """
+        history, settings = self.folds.history, self.folds.settings[c]
+        assert history is not None
+        begin, steps = 1, int(settings["steps"])
+        if infers_held_out(self.objective):
+            settles = self.objective.climbs(settings) == "warm-up"
+            begin = max(1, warmup_steps(settings["warmup"], steps) if settles else steps)
+        if self.erm_until(c) < steps and any(p != c and self._same_warmup(c, p) for p in self.erm):
+            begin = max(begin, self.erm_until(c) + 1)
+        return [step for step in history.steps if step >= begin] or [history.steps[-1]]
+
+    def _same_warmup(self, c: int, erm: int) -> bool:
+        a, b = self.combinations[c], self.combinations[erm]
+        names = [n for n in a if n != "penalty_weight"] if infers_held_out(self.objective) else ERM_DIFFERS_IN
+        return all(a.get(n) == b.get(n) for n in names)
+
+
+class NetworkPath(TrainedPath):
+    """One combination of a batch."""
+
+    def __init__(self, batch: Batch, place: int) -> None:
+        self.batch, self.place = batch, place
+        super().__init__(
+            batch.objective,
+            batch.combinations[place],
+            batch.candidate_steps(place),
+            erm_until=batch.erm_until(place),
+            is_erm=place in batch.erm,
+        )
+
+    @property
+    def diverged(self) -> bool:
+        return self.batch.diverged(self.place)
+
+    def measurements(self) -> Measurements:
+        return Measurements(
+            self.steps,
+            [self._on_fold(f) for f in range(len(self.batch.folds.tasks))],
+            self.erm_until,
+            diverged=self.diverged,
+            left_out=self._left_out_risks(),
+        )
+
+    def _on_fold(self, f: int) -> dict[str, Tensor]:
+        """In the mean over its seeds: (S, E, ...) each."""
+        history = self.batch.folds.history
+        assert history is not None
+        at = torch.tensor([history.steps.index(step) for step in self.steps])
+        each = [
+            in_order({name: getattr(history, name)[at, r].double() for name in STATISTICS}, self.batch.orders[r])
+            for r in self.batch.runs_of(f, self.place)
+        ]
+        if len(each) == 1:
+            return each[0]
+        return mean_of_seeds({name: torch.stack([one[name] for one in each]) for name in STATISTICS})
+
+    def _left_out_risks(self) -> Tensor | None:
+        """In every environment, of the models that were trained without it: (S, E). NaN where it was not measured."""
+        fitted = self.batch.left_out
+        if fitted is None:
+            return None
+        assert fitted.history is not None
+        n_environments = len(fitted.tasks)
+        runs = torch.tensor([self.batch.runs_of(e, self.place, left_out=True) for e in range(n_environments)])  # (E, K)
+        risks = torch.full((len(self.steps), n_environments), torch.nan, dtype=torch.float64)
+        for s, step in enumerate(self.steps):
+            if step in fitted.history.steps:
+                risk = fitted.history.risk[fitted.history.steps.index(step), :, 0].double()
+                risks[s] = risk[runs].mean(1)
+        return risks
+
+    def fold_models(self, step: int) -> tuple[FittedRuns, list[int]]:
+        """The models of all folds and seeds at a step, and which runs they are; their states must have been kept."""
+        folds = self.batch.folds
+        return folds.at(step), [run for f in range(len(folds.tasks)) for run in self.batch.runs_of(f, self.place)]
+
+    def held_out_outputs(self, step: int) -> Tensor:
+        fitted, _ = self.fold_models(step)
+        parts = []
+        for f, task in enumerate(fitted.tasks):
+            rows = task.held_out
+            assert rows is not None
+            members = members_of(fitted, self.batch.runs_of(f, self.place))
+            parts.append(torch.stack([m.logits(rows.x.double()) for m in members]).mean(0))
+        return self.batch.split.together(parts)
+
+
+def every_run(parts: Sequence[Task], seeds: Sequence[int], combinations: Sequence[Combination]) -> Runs:
+    """Every combination with every seed on every data set, in the order that `Batch` expects."""
+    runs = [(d, seed, c) for d in range(len(parts)) for seed in seeds for c in combinations]
+    columns = {name: [c[name] for _, _, c in runs] for name in combinations[0]}
+    return Runs(seed=[seed for _, seed, _ in runs], data=[d for d, _, _ in runs], **columns)
+
+
+def mean_of_seeds(seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Statistics of the same rows under K models, (K, ..., E[, E][, J]) each, as those of one.
+
+    Every environment has the mean of its rows under the models, and its risk and slope the means over those rows, so
+    that the mean risk over all rows is the mean of theirs.
+
+    The models are measured on the same rows: K of them are no more rows than one. The covariance here is the mean of
+    theirs, K * sum_k w_k w_k' cov_k with w_k = 1 / K. That of the mean itself, sum_kl w_k w_l' cov_kl, is at most that
+    (Cauchy-Schwarz), and exactly that where the models are alike. So no test gets sharper by seeds.
+    """
+    rows = seeds["rows"]
+    k = len(rows)
+    total = rows.sum(0)  # (..., E)
+    share = torch.where(total > 0, rows / total, 1 / k)  # (K, ..., E), sums to 1 over K
+    is_vector = seeds["slope"].ndim > rows.ndim
+    mean = {name: seeds[name].mean(0) for name in ("rows", "effective")}
+    for name in ("risk", "slope"):
+        vector = is_vector and name == "slope"
+        weight = share.unsqueeze(-1) if vector else share
+        cov = seeds[f"{name}_cov"]
+        both = share.square()
+        if cov.ndim - vector > share.ndim:  # environments that share rows: (K, ..., E, E[, J])
+            both = share.unsqueeze(-1) * share.unsqueeze(-2)
+        both = both.unsqueeze(-1) if vector else both
+        mean[name] = torch.where(weight > 0, weight * seeds[name], 0).sum(0)
+        mean[f"{name}_cov"] = k * torch.where(both > 0, both * cov, 0).sum(0)
+    return mean
+
+
+class _Stages:
+    """Reports several calls of `train` as one."""
+
+    def __init__(self, report: Report | None, runs: int) -> None:
+        self.report, self.runs, self.done, self.seconds = report, runs, 0, 0.0
+
+    def next(self, runs: int) -> Report | None:
+        report, before, earlier = self.report, self.done, self.seconds
+        self.done += runs
+        self.runs = max(self.runs, self.done)
+        if report is None:
+            return None
+
+        def tell(p: Progress) -> None:
+            self.seconds = earlier + p.seconds
+            report(Progress(p.step, p.steps, before + p.runs_done, p.runs_now, self.runs, self.seconds))
+
+        return tell

@@ -1,0 +1,264 @@
+"""The search: combinations of hyper-parameters are trained outside every fold, and a rule chooses among their steps.
+
+A candidate is a combination at one of its steps, judged on rows that its models have not seen; test rows play no part.
+The search is the same for every model family (`irmtv.models.base`). The rules are those of :mod:`irmtv.selection`, and
+mean what they mean in an experiment (:mod:`irmtv.lab.experiments`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from irmtv.core.types import Task, that_count
+from irmtv.engine import FittedRuns, Progress
+from irmtv.models.base import Combination, Model, Report, Split, TrainedPath, infers_held_out
+from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
+from irmtv.models.search_checks import RULES, check_search, check_trained
+from irmtv.objectives import OBJECTIVES
+from irmtv.objectives.base import Objective
+from irmtv.selection import Choice, Records, build_records, choose, join_records, p_values, worst_environment
+from irmtv.selection.folds import deal_folds, left_out_tasks, tasks_outside
+
+__all__ = ["RULES", "SNAPSHOTS", "Candidate", "Search", "check_search", "join_searches", "search", "search_model"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination at one of its steps."""
+
+    combination: int  # its place in `Search.paths`
+    step: int
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was trained, what was measured, and what the rule chose."""
+
+    choice: Choice
+    paths: tuple[TrainedPath, ...]  # one per combination; those of ERM beside the objective come last
+    candidates: tuple[Candidate, ...]  # in the order of the records
+    records: Records
+    split: Split
+
+    @property
+    def fold(self) -> Tensor:
+        """Which fold holds a training row out, of the rows that count: (N,)."""
+        return self.split.fold
+
+    @property
+    def chosen(self) -> Candidate:
+        return self.candidates[self.choice.index]
+
+    @property
+    def path(self) -> TrainedPath:
+        """The chosen combination, as it was trained."""
+        return self.paths[self.chosen.combination]
+
+    @property
+    def combination(self) -> Combination:
+        """The chosen hyper-parameters."""
+        return self.path.combination
+
+    @property
+    def step(self) -> int:
+        """The chosen step."""
+        return self.chosen.step
+
+    @property
+    def erm(self) -> int:
+        """The candidate of ERM that others are compared with."""
+        return self.records.plain
+
+    def path_of(self, index: int) -> TrainedPath:
+        """The combination of a candidate."""
+        return self.paths[self.candidates[index].combination]
+
+    def held_out_outputs(self, index: int) -> Tensor:
+        """Outputs of a candidate for every training row, of models that have not seen it; in units of training."""
+        return self.path_of(index).held_out_outputs(self.candidates[index].step)
+
+    def fold_models(self) -> tuple[FittedRuns, list[int]]:
+        """The chosen networks of all folds and seeds, at the chosen step, and which runs they are."""
+        assert isinstance(self.path, NetworkPath)
+        return self.path.fold_models(self.step)
+
+    def table(self) -> pd.DataFrame:
+        """Every candidate: hyper-parameters, step, held-out risk over all rows and in the worst environment, p."""
+        pooled = self.records.pooled()
+        several = self.records.risk.shape[-1] > 1
+        nothing = torch.full((len(self.candidates),), torch.nan)
+        paths = [self.paths[c.combination] for c in self.candidates]
+        frame = pd.DataFrame([dict(path.combination) for path in paths])
+        frame.insert(0, "objective", [path.objective.name for path in paths])
+        frame["step"] = [c.step for c in self.candidates]
+        frame["risk"] = pooled.overall.numpy()
+        frame["worst_risk"] = (worst_environment(pooled) if several else pooled.overall).numpy()
+        frame["p_slopes"] = (p_values(pooled, "slopes") if several else nothing).numpy()
+        frame["p_risks"] = (p_values(pooled, "risks") if several else nothing).numpy()
+        if self.records.left_out is not None:
+            frame["left_out_risk"] = self.records.left_out.mean(1).numpy()
+        frame["plain"] = self.records.reference.numpy()
+        frame["selected"] = np.arange(len(frame)) == self.choice.index
+        return frame
+
+
+def search_model(
+    model: Model,
+    task: Task,
+    objective: Objective,
+    combinations: Sequence[Combination],
+    *,
+    rule: str = "invariance",
+    n_folds: int = 5,
+    seed: int = 0,
+    by_class: bool = True,
+    options: Mapping[str, Any] | None = None,
+    erm_beside: bool = False,
+    report: Report | None = None,
+) -> Search:
+    """Train every combination outside every fold, and choose.
+
+    Parameters
+    ----------
+    model : a model family with its settings.
+    task : training rows; held-out and test rows are not looked at, nor are rows of weight 0.
+    objective : what is minimised.
+    combinations : hyper-parameters that differ, one mapping each with the same names. A penalty weight of 0 among them
+        stands for ERM; where no combination does, the rule "invariance" has ERM trained beside them.
+    rule : "invariance", "iid", "worst-env" or "leave-one-env-out".
+    n_folds, seed : of the folds.
+    by_class : whether every fold has its share of each class, as far as there are rows. Experiments deal rows by
+        environment alone.
+    options : of the rule "invariance".
+    erm_beside : have ERM among the candidates also where the objective has no weight that could be 0 and the rule does
+        not ask for it ("invariance" does).
+    report : called with a `Progress`.
+    """
+    if not combinations:
+        raise ValueError("combinations must be at least one mapping of hyper-parameters. Got none; use [{}].")
+    common = model.common_settings(objective, combinations[0])
+    by_place = any(isinstance(c.get("measure"), tuple) for c in (common, *combinations))  # one weight per environment
+    task = replace(task, train=that_count(task.train, every_environment=by_place))
+    check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=common)
+    fold = deal_folds(task, n_folds, seed, by_class)
+    left_out = left_out_tasks(task) if rule == "leave-one-env-out" else []
+    split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out)
+    compares_own = rule == "invariance" and not infers_held_out(objective)
+    trainer = model.trainer(split, objective, combinations, report, compares_own)
+    paths = trainer.train(objective, combinations)
+    wanted = erm_beside or rule == "invariance"
+    if wanted and not infers_held_out(objective) and not any(path.is_erm for path in paths):
+        paths += trainer.train_erm(combinations)
+    records = build_records(
+        [path.measurements() for path in paths], split.constants(), inferred=infers_held_out(objective)
+    )
+    check_trained(records, paths, rule)
+    candidates = tuple(Candidate(c, step) for c, path in enumerate(paths) for step in path.steps)
+    if compares_own:
+        erm = candidates[records.plain]
+        records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
+    given = dict(options or {}) if rule == "invariance" else {}
+    return Search(choose(rule, records, **given), tuple(paths), candidates, records, split)
+
+
+def join_searches(searches: Sequence[Search], rule: str) -> Search:
+    """The candidates of several model families as one search, with what the rule chooses among all of them.
+
+    The rule knows nothing of families: ERM is the candidate of weight 0 with the lowest held-out risk, of whatever
+    family, and all others are compared with it.
+    """
+    if len(searches) == 1:
+        return searches[0]
+    first = searches[0]
+    if any(not torch.equal(search.fold, first.fold) for search in searches):
+        raise RuntimeError("searches on different folds cannot be compared row by row")
+    records = join_records([search.records for search in searches])
+    choice = choose(rule, records)
+    if not choice.message:
+        text = f"the lowest risk by {rule!r} among {len(records)} candidates of {len(searches)} model families"
+        choice = replace(choice, message=text + (": ERM." if bool(records.reference[choice.index]) else "."))
+    shifts = np.cumsum([0, *(len(search.paths) for search in searches)])
+    candidates = [
+        replace(c, combination=c.combination + int(shift))
+        for search, shift in zip(searches, shifts[:-1], strict=True)
+        for c in search.candidates
+    ]
+    paths = tuple(path for search in searches for path in search.paths)
+    return Search(choice, paths, tuple(candidates), records, first.split)
+
+
+def search(
+    task: Task,
+    objective: str | Objective,
+    combinations: Sequence[Combination],
+    *,
+    rule: str = "invariance",
+    n_folds: int = 5,
+    seed: int = 0,
+    seeds: Sequence[int] | None = None,
+    by_class: bool = False,
+    options: Mapping[str, Any] | None = None,
+    l2_from: Sequence[float] = (),
+    steps: int = 2000,
+    snapshot_every: int | None = None,
+    keep_states: bool = False,
+    plain_beside: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Search:
+    """Search linear models or networks: train every combination outside every fold in one batch, and choose.
+
+    Parameters
+    ----------
+    task : training rows; held-out and test rows are not looked at, nor are rows of weight 0.
+    objective : a name in `irmtv.OBJECTIVES`, a sum, or an Objective.
+    combinations, rule, n_folds, seed, by_class, options : as for `search_model`.
+    seeds : of the models; None is `seed` alone. With several, every combination is trained with each of them on every
+        fold, in the same batch, and judged by the mean of their statistics. They are measured on the same rows, so that
+        standard errors stay those of one model. A combination that diverges with one of them cannot be chosen.
+    l2_from : values of l2; the one with which ERM has the lowest held-out risk is used for all combinations. How much a
+        network must be shrunk depends on its size and on the rows, not on the penalty; without it, a large one overfits
+        in the warm-up, before any penalty acts.
+    steps, snapshot_every : gradient steps, and every how many a run is a candidate (None: 40 times).
+    keep_states : keep the fold models of all candidates, for `Search.fold_models` and `Search.held_out_outputs`.
+    plain_beside : as `erm_beside` of `search_model`.
+    progress : called with a `Progress`.
+    settings : for `train`, the same for all.
+
+    Examples
+    --------
+    >>> from irmtv.datasets import make_simulation
+    >>> from irmtv.models.search import search
+    >>> task = make_simulation(1000, (0.999, 0.7), 0.8, random_state=0)
+    >>> weights = [{"penalty_weight": w} for w in (0.0, 100.0, 1e4)]
+    >>> found = search(task, "irm-tv-l1", weights, steps=400, learning_rate=0.02)
+    >>> found.choice.outcome, found.combination["penalty_weight"] > 0
+    ('invariant-found', True)
+    """
+    model = NetworkModel(
+        settings={**settings, "steps": steps},
+        seeds=(seed,) if seeds is None else tuple(seeds),
+        l2_from=tuple(l2_from),
+        snapshot_every=snapshot_every,
+        keep_states=keep_states,
+    )
+    return search_model(
+        model,
+        task,
+        OBJECTIVES[objective] if isinstance(objective, str) else objective,
+        combinations,
+        rule=rule,
+        n_folds=n_folds,
+        seed=seed,
+        by_class=by_class,
+        options=options,
+        erm_beside=plain_beside,
+        report=progress,
+    )

@@ -1,0 +1,89 @@
+"""Boosted trees on all training rows, and what a fitted model tells of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+from irmtv.core.types import Rows
+from irmtv.data.features import CategoricalColumns
+from irmtv.data.training import TrainingData
+from irmtv.engine.snapshots import History
+from irmtv.models.base import FittedModel, environment_labels, history_frame
+from irmtv.models.trees.measured import history
+from irmtv.models.trees.model import TreeModel, TreePath
+from irmtv.models.trees.predictor import TreeMember, TreePredictor
+from irmtv.models.trees.rounds import Boosted
+from irmtv.models.trees.settings import BoostingSettings, threads
+from irmtv.selection.folds import hold_out
+from irmtv.selection.scores import STREAMING
+
+WATCHED = 100  # rounds of which `history_` and early stopping know
+EXPLAINED = 500  # training rows, evenly spaced, that importances are measured on
+
+Data = TrainingData[CategoricalColumns]
+
+
+def fit_trees(
+    model: TreeModel, data: Data, settings: BoostingSettings, stop_by: str | None = None, share: Fraction = Fraction(0)
+) -> FittedModel:
+    """One booster, to its last round; with `stop_by`, to the round that this rule finds best on a held-out share."""
+    task = data.task if stop_by is None else hold_out(data.task, share.numerator, share.denominator, model.seed)
+    booster, binned = model.boost(task, settings, max(1, settings.trees.n_estimators // WATCHED))
+    seen = history(binned.watched, task.loss, booster.watched, "train" if stop_by is None else "held-out")
+    at = settings.trees.n_estimators
+    if stop_by is not None:
+        score = STREAMING[stop_by]
+        assert score is not None
+        records = replace(seen, rows=seen.rows[:, 0], risk=seen.risk[:, 0])  # (S, E): every round a candidate
+        at = seen.steps[int(score(records).nan_to_num(torch.inf).argmin())]
+    return fitted_trees(model, data, [(booster, at)], seen)
+
+
+def refit_trees(model: TreeModel, data: Data, path: TreePath, step: int) -> FittedModel:
+    """A combination that was searched, up to a round, on all rows."""
+    data = replace(data, objective=path.objective)
+    settings = replace(path.settings, trees=replace(path.settings.trees, n_estimators=step))
+    booster, binned = model.boost(data.task, settings, max(1, step // WATCHED))
+    seen = history(binned.watched, data.task.loss, booster.watched, "train")
+    return fitted_trees(model, data, [(booster, step)], seen)
+
+
+def fold_trees(model: TreeModel, data: Data, path: TreePath, step: int) -> FittedModel:
+    """The boosters of the folds, up to a round; the mean of their outputs predicts."""
+    data = replace(data, objective=path.objective)
+    first_fold = data.task.train.take((path.split.fold == 0).nonzero().squeeze(1))
+    watched = [w for w in path.boosters[0].watched if w.round <= step]
+    seen = history(first_fold, data.task.loss, watched, "held-out")
+    return fitted_trees(model, data, [(booster, step) for booster in path.boosters], seen)
+
+
+def fitted_trees(
+    model: TreeModel, data: Data, trained: Sequence[tuple[Boosted, int]], seen: History
+) -> FittedModel:
+    """From boosters and the round of each that is kept, as an estimator keeps them."""
+    members = tuple(TreeMember(b.booster, b.base, b.iterations(at)) for b, at in trained)
+    first, step = trained[0]
+    predictor = TreePredictor(data.x, members, data.y, first.rho, threads(model.parameters.n_jobs))
+    environments = environment_labels(_environment_names(data.task.train, first))
+    x = data.task.train.x.numpy()
+    return FittedModel(
+        predictor,
+        data.objective,
+        step=step,
+        environments=environments,
+        environment_weights=first.measure,
+        history=history_frame(seen, 0, environments),
+        importances=predictor.importances(x[np.linspace(0, len(x) - 1, EXPLAINED).astype(int)]),
+    )
+
+
+def _environment_names(rows: Rows, booster: Boosted) -> list[object]:
+    """Those given, "inferred 1", ... where they were inferred."""
+    if booster.rho is None:
+        return list(rows.names)
+    return [f"inferred {e + 1}" for e in range(booster.rho.net.n_environments)]
