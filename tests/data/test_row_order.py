@@ -1,4 +1,4 @@
-"""pandas objects beside X with its row labels in another order: taken by position, and told."""
+"""pandas objects beside X with its row labels in another order are refused: by position they mean other rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import pandas as pd
 import pytest
 
 from estimators.rows import table
-from irmtv import EnvironmentInference, InvariantClassifier, InvariantClassifierCV
+from irmtv import (
+    EnvironmentInference,
+    InvariantBoostingClassifier,
+    InvariantClassifier,
+    InvariantClassifierCV,
+)
+from irmtv.app.diagnose import diagnose
+from irmtv.metrics import evaluate_environments
 
 FAST = {"hidden": (), "max_steps": 5, "random_state": 0}
 FRAME, Y = table(60)
@@ -20,7 +27,8 @@ BESIDE = {
 }
 SHUFFLED = np.random.default_rng(0).permutation(60)
 MESSAGE = (
-    r"{0} has the row labels of X in another order \(row 0 is .*by position.*pass {0}\.loc\[X\.index\]; .*to_numpy"
+    r"{0} must have its rows in the order of X: .*by position.*another order \(row 0 is .* in {0} and .* in X\)"
+    r".*use {0}\.loc\[X\.index\]; .*{0}\.to_numpy"
 )
 
 
@@ -29,41 +37,57 @@ def fit(model, X=X, **changed):
     return model.fit(X, y, **{"environment": BESIDE["environment"], **changed})
 
 
+def refused(name):
+    return pytest.raises(ValueError, match=MESSAGE.format(name))
+
+
 @pytest.mark.parametrize("name", BESIDE)
-def test_fit_tells_and_takes_rows_by_position(name):
-    moved = BESIDE[name].iloc[SHUFFLED]
-    with pytest.warns(UserWarning, match=MESSAGE.format(name)) as record:
-        told = fit(InvariantClassifier("irm-tv-l1", **FAST), **{name: moved})
-    assert len(record) == 1 and record[0].filename == __file__
-    plain = fit(InvariantClassifier("irm-tv-l1", **FAST), **{name: moved.to_numpy()})
-    np.testing.assert_array_equal(told.coef_, plain.coef_)
+def test_fit_refuses(name):
+    with refused(name):
+        fit(InvariantClassifier("irm-tv-l1", **FAST), **{name: BESIDE[name].iloc[SHUFFLED]})
+    with refused(name):
+        fit(InvariantBoostingClassifier("irm-tv-l1", n_estimators=2), **{name: BESIDE[name].iloc[SHUFFLED]})
 
 
 def test_the_advice_works():
     moved = BESIDE["environment"].iloc[SHUFFLED]
+    as_it_was, other_rows = fit(InvariantClassifier("irm-tv-l1", **FAST)), moved.to_numpy()
     aligned = fit(InvariantClassifier("irm-tv-l1", **FAST), environment=moved.loc[X.index])
-    np.testing.assert_array_equal(aligned.coef_, fit(InvariantClassifier("irm-tv-l1", **FAST)).coef_)
+    np.testing.assert_array_equal(aligned.coef_, as_it_was.coef_)
+    by_position = fit(InvariantClassifier("irm-tv-l1", **FAST), environment=other_rows)
+    expected = fit(InvariantClassifier("irm-tv-l1", **FAST), environment=list(other_rows))
+    np.testing.assert_array_equal(by_position.coef_, expected.coef_)
 
 
 @pytest.mark.parametrize("name", ["y", "environment"])
-def test_evaluate_tells(name):
+def test_evaluate_refuses(name):
     model = fit(InvariantClassifier("irm-tv-l1", **FAST))
     given = {"y": BESIDE["y"], "environment": BESIDE["environment"]}
     given[name] = given[name].iloc[SHUFFLED]
-    with pytest.warns(UserWarning, match=MESSAGE.format(name)) as record:
+    with refused(name):
         model.evaluate(X, **given)
-    assert len(record) == 1 and record[0].filename == __file__
 
 
-def test_other_estimators_tell():
+def test_other_estimators_refuse():
     moved = BESIDE["environment"].iloc[SHUFFLED]
-    with pytest.warns(UserWarning, match=MESSAGE.format("environment")):
+    with refused("environment"):
         fit(InvariantClassifierCV(**FAST, cv=2, penalty_weights=[1.0], l2=0.0, rule="iid"), environment=moved)
     inference = EnvironmentInference("clusters", n_shuffles=0, random_state=0)
-    with pytest.warns(UserWarning, match=MESSAGE.format("aux")):
+    with refused("aux"):
         inference.fit(X, aux=BESIDE["aux"].iloc[SHUFFLED])
-    with pytest.warns(UserWarning, match=MESSAGE.format("aux")):
+    inference.fit(X, aux=BESIDE["aux"])
+    with refused("aux"):
         inference.predict(X, aux=BESIDE["aux"].iloc[SHUFFLED])
+
+
+def test_metrics_and_diagnosis_refuse():
+    with pytest.raises(ValueError, match=r"environment must have its rows in the order of y"):
+        evaluate_environments(np.zeros(60), pd.Series(Y), FRAME["site"].iloc[SHUFFLED])
+    for name in ("y", "environment", "aux"):
+        given = {"y": BESIDE["y"], "environment": BESIDE["environment"], "aux": BESIDE["aux"]}
+        given[name] = given[name].iloc[SHUFFLED]
+        with refused(name):
+            diagnose(X, **given)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +101,7 @@ def test_other_estimators_tell():
         list(BESIDE["environment"]),
     ],
 )
-def test_nothing_is_said_of_others(environment):
+def test_others_are_taken_by_position(environment):
     fit(InvariantClassifier("irm-tv-l1", **FAST), environment=environment)  # warnings are errors
     fit(InvariantClassifier("irm-tv-l1", **FAST), X=X.to_numpy(), environment=environment)
     fit(

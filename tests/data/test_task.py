@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from irmtv.core.losses import Binary, Custom, Multiclass, Squared
 from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.core.types import Rows
-from irmtv.data import encode_environment, make_task
+from irmtv.data import make_task
+from irmtv.data.environments import encode_labels, pool
 
 N = 40
 X = np.random.default_rng(0).normal(size=(N, 3))
@@ -141,7 +142,7 @@ def test_x_that_is_not_numbers():
         make_task([[1.0], [None]], [0, 1])
     with refuse("x must be numbers", "complex"):
         make_task(X + 1j, BINARY)
-    with refuse("x must have every column once. Got 'a' twice"):
+    with refuse("x must have every column name once. Got 'a' 2 times"):
         make_task(pd.DataFrame(np.ones((2, 3)), columns=["a", "b", "a"]), [0, 1])
 
 
@@ -156,8 +157,9 @@ def test_x_sparse():
 def test_x_not_finite(bad):
     x = X.copy()
     x[4, 2] = x[7, 0] = bad
-    kinds = "2 missing, 0 infinite" if np.isnan(bad) else "0 missing, 2 infinite"
-    with refuse("x must be finite. Got 2 NaN or infinite values", kinds, "row 4, column 2.", "Impute", "drop"):
+    kind = "NaN" if np.isnan(bad) else "infinity"
+    expected = f"x must be finite. Input x contains {kind} in 2 of {N} rows: the first is {kind} in row 4, column 2; "
+    with refuse(expected, "2 columns have some.", "Impute", "drop"):
         make_task(x, BINARY)
     with refuse("x must be finite", "row 4, column 'c'"):
         make_task(pd.DataFrame(x, columns=["a", "b", "c"]), BINARY)
@@ -165,14 +167,14 @@ def test_x_not_finite(bad):
         make_task(X, BINARY, test={"x": x, "y": BINARY})
     with refuse("held_out.x must be finite", "row 4, column 2"):
         make_task(X, BINARY, held_out={"x": x, "y": BINARY})
-    with refuse("x must be finite. Got 1 ", "row 4, channel 0, position 2"):
+    with refuse("x must be finite", "in 1 of", "row 4, channel 0, position 2"):
         make_task(x[:6].reshape(6, 1, 3), BINARY[:6])
 
 
 def test_missing_without_nan():
-    with refuse("x must be finite. Got 1 ", "row 1, column 'count'"):
+    with refuse("x must be finite", "NaN in 1 of", "row 1, column 'count'"):
         make_task(pd.DataFrame({"count": pd.array([1, None], dtype="Int64")}), [0, 1])
-    with refuse("x must be finite. Got 1 ", "row 1, column 0"):
+    with refuse("x must be finite", "NaN in 1 of", "row 1, column 0"):
         make_task(np.ma.MaskedArray([[1], [2]], mask=[[False], [True]]), [0, 1])
 
 
@@ -313,11 +315,11 @@ def test_y_refusals():
     with refuse("y must have numeric or bool columns. Got 'site'"):
         make_task(X, frame()[["age", "site"]])
     for missing in (np.nan, None, pd.NA):
-        with refuse("y must be finite. Got 1 NaN", "row 1. Leave out these rows."):
+        with refuse("y must be finite. Input y contains NaN in 1 of 3 rows", "row 1. Leave these rows out"):
             make_task(X[:3], pd.Series([True, missing, False], dtype=object))
-    with refuse("y must be finite. Got 1 NaN or infinite values (0 missing, 1 infinite)", "row 39."):
+    with refuse("y must be finite. Input y contains infinity in 1 of 40 rows", "row 39."):
         make_task(X, np.r_[TARGET[:-1], np.inf])
-    with refuse("y must be finite", "row 0, column 1."):
+    with refuse("y must be finite", "in 40 of 40 rows", "row 0, column 1."):
         make_task(X, np.c_[TARGET, np.full(N, np.nan)])
 
 
@@ -361,6 +363,11 @@ def test_n_outputs():
 # Environments
 
 
+def encode(values, min_rows=1, parameter="environment"):
+    """Codes and names as tasks have them."""
+    return pool(*encode_labels(values, parameter), min_rows)[:2]
+
+
 @pytest.mark.parametrize(
     ("values", "codes", "names"),
     [
@@ -381,7 +388,7 @@ def test_n_outputs():
         (range(3), [0, 1, 2], (0, 1, 2)),
         ([("x", 2), ("x", 1), ("x", 2)], [1, 0, 1], (("x", 1), ("x", 2))),
         (pd.MultiIndex.from_tuples([("x", 2), ("x", 1)]), [1, 0], (("x", 1), ("x", 2))),
-        (["z", 1, None.__class__, "z"], [0, 1, 2, 0], ("z", 1, type(None))),
+        (["z", 1, None.__class__, "z"], [1, 0, 2, 1], (1, "z", type(None))),
         ([(1, "a"), (1, 2)], [0, 1], ((1, "a"), (1, 2))),
         ([b"b", b"a"], [1, 0], (b"a", b"b")),
         ([datetime.date(2021, 1, 1), datetime.date(2020, 1, 1)], [1, 0], None),
@@ -391,8 +398,8 @@ def test_n_outputs():
         (pd.cut(pd.Series([5, 1, 6]), [0, 3, 9]), [1, 0, 1], (pd.Interval(0, 3), pd.Interval(3, 9))),
     ],
 )
-def test_encode_environment(values, codes, names):
-    got, got_names = encode_environment(values)
+def test_labels_as_codes_and_names(values, codes, names):
+    got, got_names = encode(values)
     assert got.dtype == torch.int64
     assert got.tolist() == codes
     if names is not None:
@@ -418,17 +425,17 @@ LABELS = st.one_of(
 @settings(max_examples=150, deadline=None)
 @given(labels=st.lists(LABELS, min_size=1, max_size=30), random=st.randoms(use_true_random=False))
 def test_any_labels_give_their_partition(labels, random):
-    codes, names = encode_environment(labels)
+    codes, names = encode(labels)
     assert [names[c] for c in codes.tolist()] == labels  # every row has its own label back
     assert len(set(names)) == len(names) == len(set(labels))
 
     order = list(range(len(labels)))
     random.shuffle(order)
-    shuffled, shuffled_names = encode_environment([labels[i] for i in order])
+    shuffled, shuffled_names = encode([labels[i] for i in order])
     assert set(shuffled_names) == set(names)
     assert [shuffled_names[c] for c in shuffled.tolist()] == [names[codes[i]] for i in order]
 
-    renamed, _ = encode_environment([("new", c) for c in codes.tolist()])  # relabelled: the same partition
+    renamed, _ = encode([("new", c) for c in codes.tolist()])  # relabelled: the same partition
     assert renamed.tolist() == codes.tolist()
 
 
@@ -437,7 +444,7 @@ def test_any_labels_give_their_partition(labels, random):
 def test_pooling_only_merges(labels, min_rows):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        codes, names = encode_environment(labels, min_rows=min_rows)
+        codes, names = encode(labels, min_rows=min_rows)
     sizes = torch.bincount(codes, minlength=len(names))
     assert len(sizes) == len(names)
     assert len(names) == 1 or sizes.min() >= min_rows
@@ -470,7 +477,7 @@ def test_environment_missing(bad, shown_as):
         "at row 1.",
     )
     with refuse("environment", *message, "label of their own or drop"):
-        encode_environment(["a", bad, "b", bad])
+        encode(["a", bad, "b", bad])
     with refuse("test.environment", *message):
         make_task(X, BINARY, test={"x": X[:4], "y": BINARY[:4], "environment": [0, bad, 1, bad]})
 
@@ -488,7 +495,7 @@ def test_environment_missing(bad, shown_as):
 )
 def test_environment_missing_in_arrays(values):
     with refuse("env must be known for every row. Got 2 missing", "at row 1."):
-        encode_environment(values, parameter="env")
+        encode(values, parameter="env")
 
 
 def test_environment_refusals():
@@ -497,19 +504,17 @@ def test_environment_refusals():
     with refuse("environment must be one label per row. Got shape (40, 2)", "list(zip(a, b))"):
         make_task(X, BINARY, environment=X[:, :2])
     with refuse("environment must be one label per row. Got shape (0,)"):
-        encode_environment([])
+        encode([])
     with refuse("environment must be one label per row. Got shape ()"):
-        encode_environment(torch.tensor(1))
+        encode(torch.tensor(1))
     with refuse("environment must be hashable labels. Got unhashable type: 'list'", "Use tuples"):
-        encode_environment([[1], [2]])
+        encode([[1], [2]])
     for wrong in ("site", b"site", {"a": 1}, {"a"}, 3):
         with refuse("environment must be labels, one per row. Got", repr(wrong)):
-            encode_environment(wrong)
+            encode(wrong)
     for wrong in (0, 1.5, True):
         with refuse("min_rows must be a positive integer. Got"):
             make_task(X, BINARY, min_rows=wrong)
-        with refuse("min_rows must be a positive integer. Got"):
-            encode_environment(["a"], min_rows=wrong)
 
 
 def test_small_environments_are_pooled():
@@ -531,23 +536,23 @@ def test_a_pool_that_is_still_small_joins_the_smallest_other():
     labels = ["big"] * 20 + ["a"] * 2 + ["b"] * 3 + ["mid"] * 12
     message = says("'a': 2, 'b': 3) are pooled with the smallest other, 'mid' (12 rows) into 'pooled(mid, a, b)'")
     with pytest.warns(UserWarning, match=message) as record:
-        codes, names = encode_environment(labels, min_rows=10)
+        codes, names = encode(labels, min_rows=10)
     assert record[0].filename == __file__
     assert names == ("big", "pooled(mid, a, b)")
     assert codes.tolist() == [0] * 20 + [1] * 17
 
 
 def test_nothing_to_pool_with():
-    assert encode_environment(["a"] * 3, min_rows=10)[1] == ("a",)
+    assert encode(["a"] * 3, min_rows=10)[1] == ("a",)
     with pytest.warns(UserWarning, match="Environments left: 1"):
-        codes, names = encode_environment(["a", "b", "b"], min_rows=10)
+        codes, names = encode(["a", "b", "b"], min_rows=10)
     assert names == ("pooled(a, b)",)
     assert codes.tolist() == [0, 0, 0]
 
 
 def test_long_pooled_names_are_cut():
     with pytest.warns(UserWarning, match="0: 1, 1: 1, 2: 1, 3: 1, 4: 1, … 15 more"):
-        _, names = encode_environment(range(20), min_rows=2)
+        _, names = encode(range(20), min_rows=2)
     assert names == ("pooled(0, 1, 2, 3, 4, … 15 more)",)
 
 
@@ -556,16 +561,16 @@ def test_continuous_environment():
     floats = np.linspace(0, 1, 60)
     for values in (floats, floats.tolist(), pd.date_range("2020", periods=60)):
         with pytest.warns(UserWarning, match=looks):
-            encode_environment(values)
+            encode(values)
     with pytest.warns(UserWarning, match="environment") as record:  # then pooling applies
         make_task(floats[:, None], floats, environment=floats)
     assert [str(w.message)[:27] for w in record] == [
         "environment has 60 distinct",
         "environment: environments w",
     ]
-    encode_environment(np.arange(60))  # numbers of sites, not a quantity
-    encode_environment(floats[:50])
-    encode_environment(np.tile(floats, 2))
+    encode(np.arange(60))  # numbers of sites, not a quantity
+    encode(floats[:50])
+    encode(np.tile(floats, 2))
 
 
 # aux
@@ -581,7 +586,7 @@ def test_aux():
 def test_aux_refusals():
     with refuse("aux must have one entry per row of x: expected 40. Got 39."):
         make_task(X, BINARY, aux=TARGET[1:])
-    with refuse("aux must be finite. Got 1 ", "row 1."):
+    with refuse("aux must be finite", "in 1 of", "row 1."):
         make_task(X[:3], [0, 1, 1], aux=[0, np.nan, 1])
     with refuse("aux must be finite", "row 1, column 't'"):
         make_task(X[:3], [0, 1, 1], aux=pd.Series([0, np.nan, 1], name="t"))
@@ -663,9 +668,9 @@ def test_columns_are_matched_by_name():
     task = make_task(data, BINARY, test={"x": turned, "y": BINARY})
     assert torch.equal(task.test.x, task.train.x)
     other = data.rename(columns={"income": "wage"})
-    with refuse("test.x must have the columns of x. Got missing: 'income'; extra: 'wage'"):
+    with refuse("test.x must have the columns of training, ", "Got missing: 'income'; extra: 'wage'"):
         make_task(data, BINARY, test={"x": other, "y": BINARY})
-    with refuse("held_out.x must have the columns of x. Got missing: none; extra: 'more'"):
+    with refuse("held_out.x must have the columns of training, ", "Got missing: none; extra: 'more'"):
         make_task(data, BINARY, held_out={"x": data.assign(more=1), "y": BINARY})
     assert make_task(data, BINARY, test={"x": data.to_numpy(), "y": BINARY}).test.x.shape == (N, 3)
     assert make_task(X, BINARY, test={"x": data, "y": BINARY}).test.x.shape == (N, 3)
@@ -755,10 +760,12 @@ def test_the_same_rows_in_another_order_are_refused():
     """By position they would be paired with other rows, without a word."""
     x = pd.DataFrame(X)
     y = pd.Series(BINARY)
-    with pytest.raises(ValueError, match=r"y must have its rows in the order of x.*y = y\.loc\[x\.index\]"):
+    with pytest.raises(ValueError, match=r"y must have its rows in the order of x.*use y\.loc\[x\.index\]"):
         make_task(x, y[::-1])
     with pytest.raises(ValueError, match="environment must have its rows in the order of x"):
         make_task(x, y, environment=pd.Series(np.arange(N) % 2)[::-1])
+    with pytest.raises(ValueError, match=r"test\.y must have its rows in the order of test\.x"):
+        make_task(x, y, test={"x": x, "y": y[::-1]})
     other = make_task(x, y.set_axis(range(100, 100 + N)))  # another index, the same order: by position
     assert torch.equal(other.train.y, make_task(x, y).train.y)
 
@@ -795,7 +802,7 @@ def test_equal_weights_are_none():
 def test_weights_that_cannot_be():
     for weight, parts in [
         (np.ones(N - 1), ("sample_weight must have one entry per row", f"expected {N}. Got {N - 1}")),
-        (np.r_[np.nan, np.ones(N - 1)], ("sample_weight must be finite", "the first at row 0")),
+        (np.r_[np.nan, np.ones(N - 1)], ("sample_weight must be finite", "the first is NaN in row 0")),
         (np.r_[np.ones(N - 1), -2], ("sample_weight must not be negative. Got -2 at row 39", "Use 0")),
         (np.zeros(N), ("sample_weight must be above 0", "zeros only")),
         (np.ones((N, 2)), ("sample_weight must be (rows,)", "Got shape (40, 2)")),

@@ -146,16 +146,19 @@ def test_missing_and_infinite_features():
     gaps.loc[[3, 9], "fickle"] = np.nan
     both = gaps.copy()
     both.loc[7, "stable"] = -np.inf
-    nan = r"Input X contains NaN in 2 of 60 rows: the first is NaN in column 'fickle', row 3\. Put an imputer before"
-    two = r"contains NaN and infinity in 3 of 60 rows: .* row 3; 2 columns have some\. Make infinite values NaN, numpy"
+    nan = r"Input X contains NaN in 2 of 60 rows: the first is NaN in row 3, column 'fickle'\. Put an imputer before"
+    two = (
+        r"contains NaN and infinity in 3 of 60 rows: .* row 3, column 'fickle'; 2 columns have some\. "
+        r"Make infinite values NaN, numpy"
+    )
     for bad, message in (
         (gaps, nan),
         (pl.from_pandas(gaps), nan),
-        (gaps.to_numpy(), r"the first is NaN in column 1, row 3\..*SimpleImputer.*TableVectorizer leaves missing"),
+        (gaps.to_numpy(), r"the first is NaN in row 3, column 1\..*SimpleImputer.*TableVectorizer leaves missing"),
         (both, two),
         (
             np.where(np.arange(N)[:, None] == 5, np.inf, X),
-            r"infinity in 1 of 60 rows: the first is infinity in column 0",
+            r"infinity in 1 of 60 rows: the first is infinity in row 5, column 0",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -232,11 +235,15 @@ def test_targets():
             r"y must be numbers for InvariantRegressor. Got text, 'c' .*use InvariantClassifier",
         ),
         (SITE.astype("U1"), InvariantRegressor, r"Got text, 'c' \("),
-        (gap, InvariantRegressor, r"Input y contains NaN in 1 of 60 rows, the first is row 3. Leave these rows out"),
+        (
+            gap,
+            InvariantRegressor,
+            r"y contains NaN in 1 of 60 rows: the first is NaN in row 3. Leave these",
+        ),
         (gap.astype(object), InvariantRegressor, r"Input y contains NaN in 1 of 60 rows"),
         (np.where(np.isnan(gap), np.inf, gap), InvariantRegressor, r"Input y contains infinity in 1 of 60 rows"),
         (np.c_[numbers, gap], InvariantRegressor, r"Input y contains NaN in 1 of 60 rows"),
-        ([None, *SITE[1:]], InvariantClassifier, r"Input y contains NaN in 1 of 60 rows, the first is row 0"),
+        ([None, *SITE[1:]], InvariantClassifier, r"Input y contains NaN in 1 of 60 rows: the first is NaN in row 0"),
         (
             np.array([1, "b"] * 30, dtype=object),
             InvariantClassifier,

@@ -229,7 +229,7 @@ def test_wrong_parameters(parameters, said):
 def test_wrong_rows():
     frame, y = table()
     clf = InvariantBoostingClassifier("erm", **FAST)
-    with pytest.raises(ValueError, match="contains infinity in 1 of 600 rows: the first in column 'age', row 3"):
+    with pytest.raises(ValueError, match=r"contains infinity in 1 of 600 rows: .* infinity in row 3, column 'age'"):
         clf.fit(frame.assign(age=np.where(np.arange(600) == 3, np.inf, 1.0)), y)
     with pytest.raises(ValueError, match="Got dates in 'day'"):
         clf.fit(frame.assign(day=pd.Timestamp("2020-01-01")), y)

@@ -146,7 +146,7 @@ def test_parameters_of_one_model_are_refused():
 def test_plain_boosting_stands_beside_an_objective_without_a_weight(simulation):
     x, y, environment, _ = simulation
     model = InvariantBoostingClassifierCV("groupdro", rule="worst-env", **{**FAST, "cv": 3})
-    ready = model._ready(x, y, environment, None, None)
+    ready = model._prepare(x, y, environment, None, None)
     alone, both = model._found(ready, 0), model._found(ready, 0, plain_beside=True)
     assert [f.objective.name for f in both.searched.families] == ["groupdro", "erm"]
     assert both.searched.families[both.searched.candidates[both.searched.plain].family].objective.name == "erm"

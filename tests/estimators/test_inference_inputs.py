@@ -69,9 +69,15 @@ def test_a_frame_of_aux_is_read_by_its_names(library, plain):
     found = EnvironmentInference("clusters", **SMALL).fit(X, Y, aux=frame[["year", "place"]])
     for aux in (frame[["place", "year"]], frame[["year", "place"]], AUX):
         np.testing.assert_array_equal(found.predict_proba(None, aux=aux), plain["clusters"].membership_)
-    with pytest.raises(ValueError, match=r"aux must have the columns of fit, 'year', 'place'. Got 'year', 'a'. Select"):
+    with pytest.raises(
+        ValueError,
+        match=r"aux must have the columns of training, 'year', 'place'. .* 'place'; extra: 'a'. Select",
+    ):
         found.predict(None, aux=frame[["year", "a"]])
-    with pytest.raises(ValueError, match=r"aux must have the columns of fit, 'year', 'place'. Got 'year'. Select"):
+    with pytest.raises(
+        ValueError,
+        match=r"aux must have the columns of training, 'year', 'place'. .* 'place'; extra: none. Select",
+    ):
         found.predict(None, aux=frame[["year"]])
     # columns of X at fit, a frame beside it later
     found = EnvironmentInference("clusters", aux=["year", "place"], **SMALL).fit(frame, Y)

@@ -1,15 +1,22 @@
-"""Arrays or DataFrames -> Task. Whatever is wrong with the input is said here, before training starts.
+"""Arrays and tables -> training data. Whatever is wrong with the input is said here, before training starts.
 
-Rows are counted from 0 and matched by position: pandas indexes are ignored. Everything is copied, so later
-edits of the caller's arrays do not reach the task.
+Rows are matched by position; pandas objects with the same row labels in another order are refused. Everything is
+copied, so later edits of the caller's arrays do not reach the data.
 
-To read it: `task` (the front door), then `rows` (x, y, environment and aux together), then what these are
-made of: `environments` (labels), `target` (y) and `numeric` (numbers).
+The two ways in:
+
+- `task`: `make_task`, from arrays or frames of numbers to a `Task`;
+- `training`: `read_training_data`, from what `fit` of an estimator was given to `TrainingData`.
+
+What both are made of: `columns` (which columns of a table are environment and aux), `features` (X as numbers, for
+networks or for trees), `target` (y of a task) and `sklearn_target` (y of an estimator), `environments` (labels),
+`rows` (order of rows, aux, weights), `numeric` (numbers in any container) and `scaling`.
+
+`tables` reads raw tables with text, dates and gaps, for the application.
 """
 
 from __future__ import annotations
 
-from irmtv.data.environments import encode_environment
 from irmtv.data.task import make_task
 
-__all__ = ["encode_environment", "make_task"]
+__all__ = ["make_task"]

@@ -1,4 +1,4 @@
-"""Environment labels -> codes and names; small environments are pooled."""
+"""Environment labels -> codes and names; small environments are pooled; advice where labels are none."""
 
 from __future__ import annotations
 
@@ -10,38 +10,32 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
 
-from irmtv.core.messages import check_length, check_positive, did_you_mean, shown, users_stacklevel
+from irmtv.core.messages import check_length, did_you_mean, plain, shown, users_stacklevel
+from irmtv.data.columns import is_polars
 from irmtv.data.numeric import as_array
 
+Ints = npt.NDArray[np.int64]
+MANY = 50  # distinct numbers or dates: more look continuous
 
-def encode_environment(
-    values: Any, min_rows: int = 1, parameter: str = "environment"
-) -> tuple[Tensor, tuple[Hashable, ...]]:
-    """Labels -> (N,) int64 codes and the names they stand for.
 
-    Names are sorted where the labels can be sorted, else in order of first appearance; a pooled one is last.
+def as_labels(values: Any) -> Any:
+    """Labels in a form that the checks of labels read: a Series or an array, whatever library held them.
 
-    Parameters
-    ----------
-    values : list, array, Series, Categorical or tensor, (N,)
-        Hashable labels of any type; equal labels (1, 1.0 and True are equal) are one environment.
-    min_rows : int, default 1
-        Environments with fewer rows are pooled, with a warning.
-    parameter : str, default "environment"
-        What messages call the values.
-
-    Examples
-    --------
-    >>> encode_environment(["b", "a", "b"])
-    (tensor([1, 0, 1]), ('a', 'b'))
+    Intervals (of `pandas.cut`) and periods become their text: a model file holds text and numbers.
     """
-    check_positive(min_rows, "min_rows")
-    codes, labels = factorize(values, parameter)
-    return pool(codes, labels, min_rows, parameter)[:2]
+    if is_polars(values):
+        return values.to_numpy()
+    dtype = getattr(values, "dtype", None)
+    inner = getattr(getattr(dtype, "categories", None), "dtype", dtype)
+    if isinstance(inner, (pd.IntervalDtype, pd.PeriodDtype)):
+        text = pd.Series(values).astype(object)
+        return text.where(text.isna(), text.astype(str))
+    return values
 
 
 def _plain(label: Any) -> Any:
@@ -61,6 +55,8 @@ def _label_series(values: Any, parameter: str) -> Any:
         )
     if isinstance(values, Tensor):
         values = as_array(values, parameter)
+    if is_polars(values):
+        values = values.to_numpy()
     if isinstance(values, pd.MultiIndex) or not hasattr(values, "shape"):
         values = pd.Series([_plain(v) for v in values], dtype=object)
     if values.ndim == 0 or values.size == 0 or values.shape[1:] not in ((), (1,)):
@@ -81,8 +77,16 @@ def _unusable(label: Any) -> bool:
     return label is None or label is pd.NaT or label is pd.NA
 
 
-def factorize(values: Any, parameter: str, n_rows: int | None = None) -> tuple[Any, list[Any]]:
-    """Codes (N,) and the distinct labels: sorted where they can be, else in order of first appearance."""
+def encode_labels(values: Any, parameter: str, n_rows: int | None = None) -> tuple[Ints, list[Any]]:
+    """Codes (N,) of hashable labels, and the distinct labels, sorted. Equal labels (1, 1.0 and True) are one.
+
+    Labels of kinds that do not compare are sorted by kind and text: the order never depends on that of the rows.
+
+    Examples
+    --------
+    >>> encode_labels(["b", "a", "b"], "environment")
+    (array([1, 0, 1]), ['a', 'b'])
+    """
     series = _label_series(values, parameter)
     check_length(len(series), len(series) if n_rows is None else n_rows, parameter)
     try:  # as an array: an Index of tuples would turn into a MultiIndex
@@ -100,7 +104,7 @@ def factorize(values: Any, parameter: str, n_rows: int | None = None) -> tuple[A
     try:
         order = sorted(range(len(labels)), key=labels.__getitem__)
     except TypeError:
-        order = list(range(len(labels)))
+        order = sorted(range(len(labels)), key=lambda i: (type(labels[i]).__name__, repr(labels[i])))
     return np.argsort(order)[codes], [labels[i] for i in order]
 
 
@@ -115,13 +119,11 @@ def _groups(sizes: Sequence[int], min_rows: int) -> list[list[int]]:
     return [[i] for i in large] + ([small] if small else [])
 
 
-def pool(
-    codes: Any, labels: list[Any], min_rows: int, parameter: str
-) -> tuple[Tensor, tuple[Hashable, ...], dict[Hashable, int]]:
+def pool(codes: Ints, labels: list[Any], min_rows: int) -> tuple[Tensor, tuple[Hashable, ...], dict[Hashable, int]]:
     """Codes after pooling, their names, and the code of every label; a warning of what was pooled."""
-    if len(labels) > max(50, len(codes) / 2) and all(isinstance(v, (float, datetime)) for v in labels):
+    if _looks_continuous(labels, len(codes)):
         continuous = (
-            f"{parameter} has {len(labels)} distinct values in {len(codes)} rows, which looks continuous. "
+            f"environment has {len(labels)} distinct values in {len(codes)} rows, which looks continuous. "
             "Pass it as aux= to infer environments from it, or cut it into bins (e.g. pandas.qcut)."
         )
         warnings.warn(continuous, UserWarning, stacklevel=users_stacklevel())
@@ -133,7 +135,7 @@ def pool(
         joined = f" with the smallest other, {labels[host]!r} ({sizes[host]} rows)" if host not in small else ""
         listed = shown(small, form=lambda i: f"{labels[i]!r}: {sizes[i]}")
         few = (
-            f"{parameter}: environments with fewer than min_rows={min_rows} rows ({listed}) are pooled"
+            f"environment: environments with fewer than min_rows={min_rows} rows ({listed}) are pooled"
             f"{joined} into {names[-1]!r}: a mean slope over so few rows is noise. Environments left: "
             f"{len(groups)}. Use min_rows=1 to keep them apart."
         )
@@ -145,9 +147,13 @@ def pool(
     return torch.from_numpy(lookup[codes]), tuple(names), book
 
 
+def _looks_continuous(labels: Sequence[Any], n_rows: int) -> bool:
+    return len(labels) > max(MANY, n_rows / 2) and all(isinstance(v, (float, datetime)) for v in labels)
+
+
 def recode(values: Any, book: Mapping[Hashable, int] | None, parameter: str, n_rows: int) -> Tensor:
     """Codes (N,) of labels that the training rows have."""
-    codes, labels = factorize(values, parameter, n_rows)
+    codes, labels = encode_labels(values, parameter, n_rows)
     unknown = [v for v in labels if v not in (book or {})]
     if book is None or unknown:
         known = shown(book) if book else "none: pass environment= for them too"
@@ -157,3 +163,87 @@ def recode(values: Any, book: Mapping[Hashable, int] | None, parameter: str, n_r
             f"{near} Rows of new environments belong in test."
         )
     return torch.tensor([book[v] for v in labels])[torch.from_numpy(codes)]
+
+
+# ---- advice -------------------------------------------------------------------------------------------------------
+
+
+def check_environments(codes: Ints, labels: Sequence[Hashable], min_rows: int, needed: bool) -> None:
+    """Before small environments are pooled: whether two would be left, and whether these are labels at all.
+
+    Raises where two are needed and would not be left; warns of numbers that look continuous, and of labels that most
+    rows have alone.
+    """
+    sizes = np.bincount(codes, minlength=len(labels))
+    large = sizes >= min_rows
+    left = int(large.sum()) + (1 if (~large).any() and (not large.any() or sizes[~large].sum() >= min_rows) else 0)
+    advice = _not_labels(labels, len(codes))
+    if needed and left < 2:
+        raise ValueError(_too_few(sizes, labels, min_rows, advice))
+    if advice is not None and not _looks_continuous(labels, len(codes)):  # of those `pool` warns
+        warnings.warn(
+            f"environment has {len(labels)} different labels in {len(codes)} rows. {advice}",
+            UserWarning,
+            stacklevel=users_stacklevel(),
+        )
+
+
+def _not_labels(labels: Sequence[Any], n_rows: int) -> str | None:
+    """What to do with labels that are none: numbers and dates of a continuous kind, names of single rows."""
+    several = len(labels) > max(10, n_rows / 2)
+    if (several or len(labels) > MANY) and all(isinstance(v, datetime) for v in labels):
+        return (
+            "Dates are rather aux, as numbers, from which environments are inferred (aux=d.astype('int64')), or a "
+            "coarser label: the year, d.dt.year."
+        )
+    if (several or len(labels) > MANY) and all(isinstance(v, float) for v in labels):
+        return (
+            "They look continuous: pass them as aux, from which environments are inferred, or cut them into bins, "
+            "pandas.qcut(values, 4)."
+        )
+    if several:
+        return (
+            "That looks like a name of each row and not of where it came from: use a coarser label (a site, a year); "
+            "numbers may be passed as aux, or cut into bins, pandas.qcut(values, 4)."
+        )
+    return None
+
+
+def _too_few(sizes: Ints, labels: Sequence[Any], min_rows: int, advice: str | None) -> str:
+    """Fewer than two environments are left to compare."""
+    n_rows = int(sizes.sum())
+    if len(labels) < 2:
+        return (
+            f"environment must have two or more different labels: invariance compares them. Got only {shown(labels)} "
+            f"(n_samples={n_rows}). Use another column, or objective='erm'."
+        )
+    most = np.argsort(-sizes, kind="stable")
+    listed = shown(most, limit=4, form=lambda i: f"{plain(labels[i])!r}: {sizes[i]}")
+    keeps = f"min_rows={int(sizes[most[1]])} keeps two or more apart" if sizes[most[1]] > 1 else ""
+    to_do = advice or f"Use a coarser label, or a smaller min_rows ({keeps or 'now every label has one row'})."
+    return (
+        f"environment must have two or more labels with min_rows={min_rows} rows or more each: invariance compares "
+        f"them. Got {len(labels)} labels in {n_rows} rows (n_samples={n_rows}), rows of each: {listed}. Those with "
+        f"fewer than min_rows are pooled into one, since a mean over so few rows is noise, and nothing is left beside "
+        f"it. {to_do}"
+    )
+
+
+def warn_of_copies(x: npt.NDArray[Any], codes: Ints, n_labels: int, names: Sequence[Any] | None) -> None:
+    """A feature that says the same as environment: the model can read from it where a row came from."""
+    n_rows = len(codes)
+    if x.ndim != 2 or n_labels < 2 or n_rows < 2 * n_labels:
+        return
+    first = np.full(n_labels, n_rows)
+    np.minimum.at(first, codes, np.arange(n_rows))  # the first row of each environment
+    few = slice(0, 256)
+    likely = (x[few] == x[first[codes[few]]]).all(0).nonzero()[0]  # most columns are out after a few rows
+    same = [j for j in likely if (x[:, j] == x[first[codes], j]).all() and len(np.unique(x[first, j])) == n_labels]
+    if same:
+        of = [int(j) if names is None else plain(names[j]) for j in same]
+        warnings.warn(
+            f"X has the environment among its features: {shown(of)} has one value for each of the {n_labels} labels of "
+            "environment. The model can read from it where a row came from, which is rarely wanted. Drop it from X.",
+            UserWarning,
+            stacklevel=users_stacklevel(),
+        )

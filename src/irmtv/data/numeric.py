@@ -11,9 +11,11 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from irmtv.core.messages import shown
+from irmtv.core.messages import plain, shown
 
 NUMBER_KINDS = "biuf"  # dtype kinds: bool, int, unsigned, float
+IMPUTE = "Impute them (e.g. sklearn.impute.SimpleImputer), or drop these rows."
+LEAVE_OUT = "Leave these rows out: keep = pandas.notna(y), then X[keep], y[keep]."
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -55,26 +57,42 @@ def as_numbers(values: Any, parameter: str) -> Any:
     return array
 
 
+def check_finite(
+    values: Any,
+    parameter: str,
+    columns: Sequence[Hashable] | None = None,
+    to_do: str = IMPUTE,
+    *,
+    gaps: bool = False,
+) -> None:
+    """Raise where a value is infinite or, unless `gaps` are allowed, missing: how many rows, and where the first is."""
+    if values.dtype.kind == "f":
+        bad = np.isinf(values) if gaps else ~np.isfinite(values)
+    else:
+        bad = np.asarray(pd.isna(values))  # None or NaT among objects
+    if not bad.any():
+        return
+    missing = bool(pd.isna(values[bad]).any())
+    infinite = bool((~pd.isna(values[bad])).any())
+    first = "NaN" if pd.isna(values[np.unravel_index(bad.argmax(), bad.shape)]) else "infinity"
+    bad_columns = int(bad.any(0).sum()) if bad.ndim == 2 else 1
+    more = f"; {bad_columns} columns have some" if bad_columns > 1 else ""
+    if infinite and to_do != LEAVE_OUT:
+        to_do = f"Make infinite values NaN, numpy.where(numpy.isinf({parameter}), numpy.nan, {parameter}). {to_do}"
+    raise ValueError(
+        f"{parameter} must be finite{', or missing (NaN)' * gaps}. Input {parameter} contains "
+        f"{' and '.join(['NaN'] * missing + ['infinity'] * infinite)} in "
+        f"{int(bad.reshape(len(bad), -1).any(1).sum())} of {len(bad)} rows: the first is {first} in "
+        f"{_first(bad, columns)}{more}. {to_do}".rstrip()
+    )
+
+
 def _first(bad: Any, columns: Sequence[Hashable] | None) -> str:
     """Where the first True stands, in the user's terms."""
     row, *rest = (int(i) for i in np.unravel_index(bad.argmax(), bad.shape))
     if len(rest) == 2:
         return f"row {row}, channel {rest[0]}, position {rest[1]}"
-    return f"row {row}" + "".join(f", column {columns[i] if columns else i!r}" for i in rest)
-
-
-def check_finite(array: Any, parameter: str, columns: Sequence[Hashable] | None = None) -> None:
-    missing = pd.isna(array)  # NaN, and None or NaT among objects
-    infinite = np.isinf(array) if array.dtype.kind == "f" else np.zeros_like(missing)
-    bad = missing | infinite
-    if bad.any():
-        is_target = parameter in ("y", "test.y", "held_out.y")
-        cure = "Leave out" if is_target else "Impute them (e.g. sklearn.impute.SimpleImputer) or drop"
-        raise ValueError(
-            f"{parameter} must be finite. Got {bad.sum()} NaN or infinite values ({missing.sum()} missing, "
-            f"{infinite.sum()} infinite), the first at {_first(bad, columns)}. "
-            f"{cure} these rows."
-        )
+    return f"row {row}" + "".join(f", column {plain(columns[i]) if columns is not None else i!r}" for i in rest)
 
 
 def as_tensor(array: Any, parameter: str, dtype: torch.dtype, columns: Sequence[Hashable] | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from irmtv.core.losses import Binary, Loss, Multiclass, Squared, as_loss
 from irmtv.core.messages import check_length, check_positive, did_you_mean, shown, users_stacklevel
-from irmtv.data.numeric import NUMBER_KINDS, as_array, as_numbers, as_tensor, check_finite
+from irmtv.data.numeric import LEAVE_OUT, NUMBER_KINDS, as_array, as_numbers, as_tensor, check_finite
 
 # floats with so few values, and so many rows of each, may be classes that became floats on the way
 FEW_VALUES, ROWS_PER_VALUE = 20, 5
@@ -43,7 +43,7 @@ def raw_target(values: Any, parameter: str, n_rows: int) -> Any:
     array = array[:, 0] if array.shape[1:] == (1,) else array
     if array.dtype == object and array.ndim == 1:
         array = pd.Series(array).infer_objects().to_numpy()  # Python bools or ints among objects
-    check_finite(array, parameter)
+    check_finite(array, parameter, to_do=LEAVE_OUT)
     return array
 
 

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,15 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.core.losses import Loss
 from irmtv.core.messages import check_length, check_positive, shown, users_stacklevel
-from irmtv.core.types import Rows, Runs, Task, that_count
-from irmtv.data.aux_rows import rows_in
-from irmtv.data.columns import (
-    Columns,
-    as_aux,
-    as_features,
-    as_labels,
-    as_names,
-    check_environments,
-    is_column_name,
-    labels_by_name,
-    refuse_lazy,
-    split,
-    warn_of_copies,
-)
-from irmtv.data.environments import factorize, pool
-from irmtv.data.row_order import warn_of_another_order
-from irmtv.data.rows import Part, read_weight
+from irmtv.core.types import Runs, Task
+from irmtv.data.columns import Columns, as_names, is_column_name, labels_by_name, refuse_lazy, split
+from irmtv.data.environments import as_labels, encode_labels
+from irmtv.data.features import as_features, series_shape
+from irmtv.data.rows import RawRows, check_row_order, count_rows, read_aux
 from irmtv.data.scaling import Scaler
-from irmtv.data.series import series_shape
+from irmtv.data.sklearn_target import EncodedTarget
+from irmtv.data.training import InputSettings, TrainingData, read_training_data
 from irmtv.engine import FittedRuns, train
 from irmtv.engine.networks import MLP, Module
 from irmtv.engine.progress_bar import ProgressBar
@@ -63,16 +50,6 @@ Floats = npt.NDArray[np.float64]
 SNAPSHOTS = 50  # of training, for `history_` and early stopping
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The training rows as a task, and how they were scaled."""
-
-    task: Task
-    x: Scaler
-    y: Scaler | None
-    objective: Objective
-
-
 class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """The part of the estimators that does not depend on what is predicted."""
 
@@ -80,8 +57,8 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     _loss_name = "squared"
 
-    def _encode(self, y: Any, reset: bool) -> tuple[torch.Tensor, Loss, int, Scaler | None]:
-        """y as the loss wants it, the loss, the number of outputs, and the scaler of y where it has one."""
+    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
+        """y as the loss wants it; with `reset` these rows decide what classes or targets there are."""
         raise NotImplementedError
 
     def _count(self, sample_weight: Any, y: Any) -> Any:
@@ -120,81 +97,49 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def _prepare(
         self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any, present: Predictor | None = None
-    ) -> Prepared:
+    ) -> TrainingData[Any]:
         """Check everything, scale, and make a task of it. `present` is the model that a warm start goes on from."""
         if present is None:  # a fit that fails leaves no model: attributes of two tables do not go together
             self.__dict__.pop("predictor_", None)
-        objective = chosen_objective(
+        objective = self._chosen_objective(environment, aux)
+        raw = RawRows(X, y, environment, aux, sample_weight)
+        data = read_training_data(
+            self, raw, objective, self._input_settings(objective, present), self._encode, self._count
+        )
+        if self.module is not None:
+            check_module(self, data.task.train, objective, data.task.n_outputs)
+        return data
+
+    def _chosen_objective(self, environment: Any, aux: Any) -> Objective:
+        return chosen_objective(
             self.objective,
             environment is not None or self.environment is not None,
             aux is not None or self.aux is not None,
         )
-        warn_of_another_order(X, y=y, environment=environment, aux=aux, sample_weight=sample_weight)
-        columns = split(X, self.environment, self.aux, {"environment": environment, "aux": aux}, fitting=True)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None. Use fit(X, y).")
-        refuse_lazy(y=y)
-        dtype = as_dtype(self.dtype)
-        try:
-            features = as_features(self, columns.features, present is None, series=self.module is not None)
-            if present is not None:
-                present.check_axes(features)
-            target, loss, n_outputs, y_scaler = self._encode(y, reset=present is None)
-        except ValueError as error:
-            if present is None:
-                raise
-            raise ValueError(
-                f"{error} warm_start=True goes on from a model of other rows; use set_params(warm_start=False) to "
-                "start anew."
-            ) from error
-        n = len(features)
-        check_length(len(target), n, "y")
-        weight = read_weight(Part("", None, None, sample_weight=self._count(sample_weight, y)), n)
-        if weight is not None and loss.name != "squared" and len(np.unique(target[weight > 0].numpy())) < 2:
-            raise ValueError(
-                "y must have two or more classes among the rows that count. Got 1 class: rows of others have weight 0."
-            )
-        by_row = None if weight is None else weight.numpy()
-        # a user's module cannot be carried over to other units: it goes on in those that it has
-        keeps_units = present is not None and self.module is not None
-        if y_scaler is not None:
-            values = target.numpy().reshape(n, -1)
-            y_scaler = present.y if keeps_units and present is not None else Scaler.of(values, by_row, constant=1.0)
-            assert y_scaler is not None
-            target = torch.as_tensor(y_scaler(values).reshape(target.shape))
-        x_scaler = present.x if keeps_units and present is not None else Scaler.of(features, by_row)
-        rows = Rows(
-            x_scaler.tensor(features, dtype),
-            target.to(dtype) if target.is_floating_point() else target,
-            aux=as_aux(columns.aux, n),
-            weight=weight,
-        )
-        rows = self._with_environment(rows, columns.environment, objective)
-        if self.module is not None:
-            check_module(self, rows, objective, n_outputs)
-        return Prepared(Task(rows, loss, n_outputs, name=type(self).__name__), x_scaler, y_scaler, objective)
 
-    def _with_environment(self, rows: Rows, labels: Any, objective: Objective) -> Rows:
-        """Rows that count, with their environments. A row of weight 0 is as if it were not there."""
-        check_positive(self.min_rows, "min_rows")
-        if labels is None:
-            return that_count(rows)
-        codes, names = factorize(as_labels(labels), "environment", len(rows))
-        if objective.infers is not None or objective.procedure is not None:  # it looks for its own
-            return that_count(rows)
-        rows = that_count(replace(rows, environment=torch.as_tensor(codes), names=tuple(names)))
-        assert rows.environment is not None
-        codes, names = rows.environment.numpy(), list(rows.names)
-        check_environments(codes, names, int(self.min_rows), objective.needs == "environment")
-        warn_of_copies(rows.x.numpy(), codes, len(names), getattr(self, "feature_names_in_", None))
-        pooled, kept, _ = pool(codes, names, int(self.min_rows), "environment")
-        return replace(rows, environment=pooled, names=kept)
+    def _input_settings(self, objective: Objective, present: Predictor | None) -> InputSettings:
+        return InputSettings(
+            "standardised numbers",
+            self.environment,
+            self.aux,
+            self.min_rows,
+            self._keeps_labels(objective),
+            as_dtype(self.dtype),
+            series=self.module is not None,
+            present=None if present is None else (present.x, present.y),
+            # a user's module cannot be carried over to other units: it goes on in those that it has
+            keep_units=self.module is not None,
+        )
+
+    def _keeps_labels(self, objective: Objective) -> bool:
+        """Whether environment labels are of use; an objective that looks for its own has none for them."""
+        return objective.infers is None and objective.procedure is None
 
     def _settings(self, objective: Objective) -> dict[str, Any]:
         """For `train`: the engine's, and those of the objective's hyper-parameters that it has."""
         return training_settings(self, objective)
 
-    def _train(self, prepared: Prepared, runs: Runs, **settings: Any) -> FittedRuns:
+    def _train(self, prepared: TrainingData[Scaler], runs: Runs, **settings: Any) -> FittedRuns:
         """Through the engine; after Ctrl-C the runs as they were, with a warning."""
         name = prepared.objective.name
         shown_bar = ProgressBar(f"{type(self).__name__}, {name}") if self.verbose else nullcontext()
@@ -210,7 +155,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             )
             return stopped.partial
 
-    def _start(self, prepared: Prepared, settings: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    def _start(self, prepared: TrainingData[Scaler], settings: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
         """The present parameters, to go on from, in the units of the present rows."""
         present, rows = self.predictor_, prepared.task.train
         member = present.members[0]
@@ -243,7 +188,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             scaler = AuxScaler.of(rows.aux, settings.get("aux_scaling", "column"), rows.weight)
         return carried_over(present, prepared.x, prepared.y, scaler)
 
-    def _keep(self, fitted: FittedRuns, prepared: Prepared, runs: Sequence[int]) -> None:
+    def _keep(self, fitted: FittedRuns, prepared: TrainingData[Scaler], runs: Sequence[int]) -> None:
         """Fitted attributes; nothing of the training rows stays."""
         self.predictor_: Predictor = keep(fitted, runs, prepared.x, prepared.y)
         self.objective_ = prepared.objective.name
@@ -266,8 +211,8 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return self._outputs_of(columns)
 
     def _outputs_of(self, columns: Columns) -> Floats:
-        features = as_features(self, columns.features, reset=False, series=self.module is not None)
-        self.predictor_.check_axes(features)
+        scaler = self.predictor_.x
+        features = as_features(self, columns.features, reset=False, series=self.module is not None, like=scaler)
         beside = None
         if self.predictor_.aux is not None:
             beside = self._aux_of(columns, len(features), f"the predictor of objective {self.objective_!r}").numpy()
@@ -276,14 +221,15 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         except RuntimeError as error:
             if self.module is None:
                 raise
-            trained = f", (channels, length) = {series_shape(self)}" if features.ndim == 3 else ""
+            shape = series_shape(scaler, getattr(self, "_length_in", None)) if features.ndim == 3 else ""
+            trained = f", (channels, length) = {shape}" if shape else ""
             raise ValueError(
                 f"X must be rows like those of training{trained}: the module cannot read X of shape {features.shape}. "
                 f"Got {error}. Bring the rows to the length of training."
             ) from error
 
     def _aux_of(self, columns: Columns, n_rows: int, reader: str) -> torch.Tensor:
-        read = as_aux(columns.aux, n_rows)
+        read = read_aux(columns.aux, n_rows)
         if read is None:
             raise ValueError(
                 f"aux must be given: {reader} reads aux. Keep its columns in X, or pass values: aux=... beside X."
@@ -333,7 +279,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             Its `by_environment`, `worst`, `spread`, `overall` are arrays with one entry per model, here one.
         """
         check_is_fitted(self, "predictor_")
-        warn_of_another_order(X, y=y, environment=environment, aux=aux)
+        check_row_order(X, y=y, environment=environment, aux=aux)
         if is_column_name(environment):
             named = [*as_names(self.environment, "environment"), *as_names(self.aux, "aux")]
             X, environment = labels_by_name(X, environment, [*named, *getattr(self, "feature_names_in_", ())])
@@ -341,7 +287,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         outputs = self._outputs_of(columns)
         labels = None
         if columns.environment is not None:
-            labels = factorize(as_labels(columns.environment), "environment", len(outputs))
+            labels = encode_labels(as_labels(columns.environment), "environment", len(outputs))
         refuse_lazy(y=y)
         target, loss, *_ = self._encode(y, reset=False)
         check_length(len(target), len(outputs), "y")
@@ -387,7 +333,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             if X is None:
                 raise ValueError(f"X must be given: {self.objective_!r} infers environments from X and aux together.")
             features = torch.as_tensor(self.predictor_.x(as_features(self, columns.features, reset=False)))
-        n_rows = rows_in(columns.aux) if columns.aux is not None else 0
+        n_rows = count_rows(columns.aux) if columns.aux is not None else 0
         if X is not None:
             n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
         read = self._aux_of(columns, n_rows, "the environment network")

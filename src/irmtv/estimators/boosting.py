@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,15 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from irmtv.core.losses import Loss
-from irmtv.core.messages import check_length, check_positive
-from irmtv.core.types import Rows, Task
-from irmtv.data.columns import Columns, as_aux, refuse_lazy, split
-from irmtv.data.row_order import warn_of_another_order
-from irmtv.data.rows import Part, read_weight
-from irmtv.data.scaling import Scaler
+from irmtv.core.messages import check_positive
+from irmtv.data.columns import Columns
+from irmtv.data.features import CategoricalColumns
+from irmtv.data.sklearn_target import EncodedTarget
+from irmtv.data.training import InputSettings, TrainingData
 from irmtv.estimators.attributes import history_frame
 from irmtv.estimators.base import InvariantEstimator, _held_out
 from irmtv.estimators.classifier import InvariantClassifier
-from irmtv.estimators.parameters import as_seed, chosen_objective, held_out_share, stopping_rule
+from irmtv.estimators.parameters import as_seed, held_out_share, stopping_rule
 from irmtv.estimators.plots import plot_features
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.trees.library import lightgbm
@@ -31,23 +29,12 @@ from irmtv.models.trees.measured import history
 from irmtv.models.trees.parameters import Asked, asked_of, check_objective, threads
 from irmtv.models.trees.predictor import TreeMember, TreePredictor
 from irmtv.models.trees.rounds import Binned, Boosted, boost
-from irmtv.models.trees.table import Table
 from irmtv.objectives.base import Objective
 from irmtv.selection.scores import STREAMING
 
 Floats = npt.NDArray[np.float64]
 WATCHED = 100  # rounds of which `history_` and early stopping know
 EXPLAINED = 500  # training rows, evenly spaced, that `feature_importances_` are measured on
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Training rows as trees read them."""
-
-    task: Task
-    table: Table
-    y: Scaler | None
-    objective: Objective
 
 
 class BoostingEstimator(InvariantEstimator):
@@ -57,7 +44,7 @@ class BoostingEstimator(InvariantEstimator):
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
         rule, share = stopping_rule(self.early_stopping, self), held_out_share(self.validation_fraction)
-        ready = self._ready(X, y, environment, aux, sample_weight)
+        ready = self._prepare(X, y, environment, aux, sample_weight)
         seed = as_seed(self.random_state)
         asked = asked_of(self, ready.objective, seed, self.penalty_weight)
         task = ready.task
@@ -70,7 +57,7 @@ class BoostingEstimator(InvariantEstimator):
                 )
             task = _held_out(task, share.numerator, share.denominator, seed)
         every = max(1, asked.trees.n_estimators // WATCHED)
-        binned = Binned(task, ready.table.categorical, asked.trees, asked.reserve)
+        binned = Binned(task, ready.x.categorical, asked.trees, asked.reserve)
         boosted = self._boost(binned, asked, every)
         seen = history(binned.watched, task.loss, boosted.watched, "train" if rule is None else "held-out")
         at = asked.trees.n_estimators
@@ -95,46 +82,22 @@ class BoostingEstimator(InvariantEstimator):
             every=every,
         )
 
-    def _ready(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Ready:
-        """Check everything, read the table, and make a task of it."""
+    def _chosen_objective(self, environment: Any, aux: Any) -> Objective:
         lightgbm()  # before anything else fails for want of it
-        self.__dict__.pop("predictor_", None)  # a fit that fails leaves no model
-        objective = chosen_objective(
-            self.objective,
-            environment is not None or self.environment is not None,
-            aux is not None or self.aux is not None,
-        )
+        objective = super()._chosen_objective(environment, aux)
         check_objective(objective)
         threads(self.n_jobs)
-        warn_of_another_order(X, y=y, environment=environment, aux=aux, sample_weight=sample_weight)
-        columns = split(X, self.environment, self.aux, {"environment": environment, "aux": aux}, fitting=True)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None. Use fit(X, y).")
-        refuse_lazy(y=y)
-        table, features = Table.of(self, columns.features)
-        target, loss, n_outputs, y_scaler = self._encode(y, reset=True)
-        n = len(features)
-        check_length(len(target), n, "y")
-        weight = read_weight(Part("", None, None, sample_weight=self._count(sample_weight, y)), n)
-        if weight is not None and loss.name != "squared" and len(np.unique(target[weight > 0].numpy())) < 2:
-            raise ValueError(
-                "y must have two or more classes among the rows that count. Got 1 class: rows of others have weight 0."
-            )
-        if y_scaler is not None:
-            values = target.numpy().reshape(n, -1)
-            y_scaler = Scaler.of(values, None if weight is None else weight.numpy(), constant=1.0)
-            target = torch.as_tensor(y_scaler(values).reshape(target.shape))
-        # torch takes no array that must not be written to
-        x = torch.from_numpy(features if features.flags.writeable else features.copy())
-        rows = Rows(x, target, aux=as_aux(columns.aux, n), weight=weight)
-        rows = self._with_environment(rows, columns.environment, objective)
-        return Ready(Task(rows, loss, n_outputs, name=type(self).__name__), table, y_scaler, objective)
+        return objective
 
-    def _keep_trees(self, ready: Ready, trained: Sequence[tuple[Boosted, int]]) -> None:
+    def _input_settings(self, objective: Objective, present: Any) -> InputSettings:
+        keep_labels = self._keeps_labels(objective)
+        return InputSettings("numbers, gaps and categories", self.environment, self.aux, self.min_rows, keep_labels)
+
+    def _keep_trees(self, ready: TrainingData[CategoricalColumns], trained: Sequence[tuple[Boosted, int]]) -> None:
         """Fitted attributes, from boosters and the round of each that is kept; nothing of the training rows stays."""
         members = tuple(TreeMember(b.booster, b.base, b.iterations(at)) for b, at in trained)
         first, at = trained[0]
-        self.predictor_: Any = TreePredictor(ready.table, members, ready.y, first.rho, threads(self.n_jobs))
+        self.predictor_: Any = TreePredictor(ready.x, members, ready.y, first.rho, threads(self.n_jobs))
         self.objective_ = ready.objective.name
         self.n_iter_ = at
         self.environments_ = _named(ready, first)
@@ -180,7 +143,7 @@ class BoostingEstimator(InvariantEstimator):
         return tags
 
 
-def _named(ready: Ready, boosted: Boosted) -> npt.NDArray[np.object_]:
+def _named(ready: TrainingData[CategoricalColumns], boosted: Boosted) -> npt.NDArray[np.object_]:
     """Those given, "inferred 1", ... where they were inferred, "all" where there are none."""
     names: list[Any] = list(ready.task.train.names)
     if boosted.rho is not None:
@@ -375,7 +338,7 @@ class InvariantBoostingRegressor(BoostingEstimator, InvariantRegressor):
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def _encode(self, y: Any, reset: bool) -> tuple[torch.Tensor, Loss, int, Scaler | None]:
+    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
         shape = np.asarray(y).shape
         if len(shape) == 2 and shape[1] > 1:
             raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from irmtv.data.features import CategoricalColumns
 from irmtv.data.scaling import Scaler
 from irmtv.estimators.boosting import BoostingEstimator, InvariantBoostingClassifier, InvariantBoostingRegressor
 from irmtv.estimators.boosting_cv import InvariantBoostingClassifierCV, InvariantBoostingRegressorCV
@@ -24,7 +25,6 @@ from irmtv.estimators.estimator_content import (
 from irmtv.models.trees.library import lightgbm
 from irmtv.models.trees.parameters import threads
 from irmtv.models.trees.predictor import TreeMember, TreePredictor
-from irmtv.models.trees.table import Table
 from irmtv.models.trees.text import check_trees, trees_alone
 from irmtv.persistence import ModelFile
 
@@ -84,13 +84,13 @@ def read_content(file: ModelFile, kind: str) -> BoostingEstimator:
     return estimator
 
 
-def _table(categories: Any, n_features: int) -> Table:
+def _table(categories: Any, n_features: int) -> CategoricalColumns:
     if not isinstance(categories, list) or len(categories) != n_features:
         raise ValueError(f"categories must be those of {n_features} columns. Got {categories!r}")
     for labels in categories:
         if labels is not None and (not isinstance(labels, list) or len(set(labels)) < len(labels)):
             raise ValueError(f"categories must be different labels. Got {labels!r}")
-    return Table(tuple(None if labels is None else tuple(labels) for labels in categories))
+    return CategoricalColumns(tuple(None if labels is None else tuple(labels) for labels in categories))
 
 
 def _member(file: ModelFile, i: int, of: Mapping[str, Any], n_features: int, n_outputs: int) -> TreeMember:

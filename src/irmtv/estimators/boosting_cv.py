@@ -7,13 +7,14 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+from irmtv.data.features import CategoricalColumns
+from irmtv.data.training import TrainingData
 from irmtv.estimators.attributes import history_frame
 from irmtv.estimators.boosting import (
     WATCHED,
     BoostingEstimator,
     InvariantBoostingClassifier,
     InvariantBoostingRegressor,
-    Ready,
 )
 from irmtv.estimators.cv import _Path, _tells_of_one_model
 from irmtv.estimators.parameters import as_seed
@@ -40,7 +41,7 @@ class _BoostingPath(BoostingEstimator, _Path):
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
         self._check_parameters()
-        ready = self._ready(X, y, environment, aux, sample_weight)
+        ready = self._prepare(X, y, environment, aux, sample_weight)
         self._keep_choice(ready, self._found(ready, as_seed(self.random_state)))
         return self
 
@@ -49,7 +50,7 @@ class _BoostingPath(BoostingEstimator, _Path):
         if isinstance(self.num_leaves, str) and self.num_leaves != "auto":
             raise ValueError(f"num_leaves must be 'auto' or a whole number of at least 2. Got {self.num_leaves!r}.")
 
-    def _found(self, ready: Ready, seed: int, **how: Any) -> Found:
+    def _found(self, ready: TrainingData[CategoricalColumns], seed: int, **how: Any) -> Found:
         """The whole path on every fold, and what the rule chooses. `how` is for `search_trees`."""
 
         def ask(objective: Objective | None, combination: Mapping[str, Any], leaves: int | None) -> Asked:
@@ -64,7 +65,7 @@ class _BoostingPath(BoostingEstimator, _Path):
             ready.task,
             self._combinations(ready.objective),
             ask,
-            ready.table.categorical,
+            ready.x.categorical,
             rule=self.rule,
             n_folds=self.cv,
             seed=seed,
@@ -73,14 +74,14 @@ class _BoostingPath(BoostingEstimator, _Path):
             **how,
         )
 
-    def _keep_choice(self, ready: Ready, found: Found) -> None:
+    def _keep_choice(self, ready: TrainingData[CategoricalColumns], found: Found) -> None:
         """Say what was chosen, and keep it: trained on all rows, or the boosters of the folds."""
         self._tell(found.searched, {"num_leaves": found.asked.trees.num_leaves} if self.num_leaves == "auto" else {})
         at, asked = found.searched.step, found.asked
         chosen = replace(ready, objective=asked.objective)
         asked = replace(asked, trees=replace(asked.trees, n_estimators=at))
         if self.refit:
-            binned = Binned(ready.task, ready.table.categorical, asked.trees, asked.reserve)
+            binned = Binned(ready.task, ready.x.categorical, asked.trees, asked.reserve)
             boosted = self._boost(binned, asked, max(1, at // WATCHED))
             self._keep_trees(chosen, [(boosted, at)])
             seen = history(binned.watched, ready.task.loss, boosted.watched, "train")

@@ -7,20 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_y, column_or_1d
 
-from irmtv.core.losses import Loss, as_loss
-from irmtv.core.messages import did_you_mean, plain, plain_repr, shown
-from irmtv.data.columns import whole_target
-from irmtv.data.rows import Part, read_weight
-from irmtv.data.scaling import Scaler
+from irmtv.data.sklearn_target import EncodedTarget, distinct_classes, encode_classes, read_classes, weigh_classes
 from irmtv.estimators.base import InvariantEstimator
 
 Floats = npt.NDArray[np.float64]
@@ -115,8 +107,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
 
     A table with the sites in one of its columns, which prediction does not need:
 
-    >>> import pandas as pd
-    >>> table = pd.DataFrame({"marker": X[:, 0], "scanner": X[:, 1], "site": site})
+    >>>     >>> table = pd.DataFrame({"marker": X[:, 0], "scanner": X[:, 1], "site": site})
     >>> clf = InvariantClassifier(environment="site", hidden=(), max_steps=500, random_state=0).fit(table, y)
     >>> clf.predict(table[["marker", "scanner"]]).shape, clf.evaluate(table, y).names
     ((600,), ('a', 'b'))
@@ -200,50 +191,14 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         result: InvariantClassifier = self._fit(X, y, environment, aux, sample_weight)
         return result
 
-    def _encode(self, y: Any, reset: bool) -> tuple[torch.Tensor, Loss, int, Scaler | None]:
-        y = _labels(_check_y(whole_target(y), estimator=self))  # (N,), nothing missing
+    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
+        labels = read_classes(y, self)
         if reset:
-            self._check_classes(y)
-            self.classes_ = np.unique(y)
-            if len(self.classes_) < 2:
-                raise ValueError(
-                    f"y must have two or more classes. Got 1 class, {plain_repr(self.classes_[0])}, in {len(y)} rows. "
-                    "Check the filter that made it."
-                )
-        codes = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
-        unknown = self.classes_[codes] != y
-        if unknown.any():
-            raise ValueError(
-                f"y must hold classes of the training rows, {shown(self.classes_)}. Got {shown(np.unique(y[unknown]))}."
-            )
-        if len(self.classes_) == 2:
-            return torch.as_tensor(codes.astype(np.float64)), as_loss("binary", 1), 1, None
-        n = len(self.classes_)
-        return torch.as_tensor(codes.astype(np.int64)), as_loss("multiclass", n), n, None
-
-    def _check_classes(self, y: Any) -> None:
-        """scikit-learn's check, and where numbers belong instead."""
-        try:
-            check_classification_targets(y)
-        except ValueError as error:
-            if "continuous" not in str(error):
-                raise
-            regressor = type(self).__name__.replace("Classifier", "Regressor")
-            raise ValueError(f"{error} Use {regressor}, or make classes of them: pandas.qcut(y, 4).") from error
+            self.classes_ = distinct_classes(labels, self)
+        return encode_classes(labels, self.classes_)
 
     def _count(self, sample_weight: Any, y: Any) -> Any:
-        if self.class_weight is None:
-            return sample_weight
-        _check_class_weight(self.class_weight, self.classes_)
-        labels = _labels(column_or_1d(y))
-        weight = read_weight(Part("", None, None, sample_weight=sample_weight), len(labels))
-        if weight is None:
-            return compute_sample_weight(self.class_weight, labels)
-        if self.class_weight != "balanced":
-            return compute_sample_weight(self.class_weight, labels) * weight.numpy()
-        _, codes = np.unique(labels, return_inverse=True)
-        total = np.bincount(codes, weight.numpy())  # a row of weight 2 counts as two rows
-        return weight.numpy() * (total.sum() / ((total > 0).sum() * np.where(total > 0, total, 1)))[codes]
+        return weigh_classes(sample_weight, y, self.class_weight, self.classes_)
 
     def _output_names(self) -> list[str]:
         return [str(label) for label in self.classes_]
@@ -278,47 +233,3 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
     def score(self, X: Any, y: Any, sample_weight: Any = None, aux: Any = None) -> float:
         """Share of the rows whose class is predicted; `evaluate` tells it by environment."""
         return float(accuracy_score(y, self.predict(X, aux), sample_weight=sample_weight))
-
-
-def _labels(y: Any) -> npt.NDArray[Any]:
-    """y with Python numbers among objects as numbers, as a column of a table may hold them; labels of one kind."""
-    array = np.asarray(y)
-    if array.dtype != object:
-        return array
-    found: npt.NDArray[Any] = pd.Series(array).infer_objects().to_numpy()
-    kinds = {type(plain(label)).__name__ for label in found} if found.dtype == object else set()
-    if len(kinds) > 1:
-        raise ValueError(
-            f"y must hold labels of one kind. Got {' and '.join(sorted(kinds))}. Use y.astype(str), for example."
-        )
-    return found
-
-
-def _check_class_weight(weight: Any, classes: npt.NDArray[Any]) -> None:
-    """Before scikit-learn reads it, whose messages name a function of its own."""
-    if isinstance(weight, str) and weight != "balanced":
-        raise ValueError(
-            f"class_weight must be 'balanced', a dict or None. Got {weight!r}.{did_you_mean(weight, ['balanced'])}"
-        )
-    if isinstance(weight, str):
-        return
-    if not isinstance(weight, Mapping):
-        raise ValueError(
-            f"class_weight must be 'balanced', a dict of class to weight, or None. Got {weight!r}. Use "
-            f"class_weight={{{plain_repr(classes[0])}: 1, {plain_repr(classes[1])}: 2}}, for example."
-        )
-    known = classes.tolist()
-    unknown = [label for label in weight if label not in known]
-    # a class that these rows happen not to have is no error where all others have their weight, as in scikit-learn
-    if unknown and any(label not in weight for label in known):
-        raise ValueError(
-            f"class_weight must name classes of y, {shown(known)}. Got {shown(unknown)}."
-            f"{did_you_mean(unknown[0], known)} Classes that are left out have weight 1."
-        )
-    for label, value in weight.items():
-        good = isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and 0 <= value < np.inf
-        if not good:
-            raise ValueError(
-                f"class_weight must be finite numbers of at least 0. Got {plain_repr(value)} for class "
-                f"{plain_repr(label)}. Use 0 to leave a class out."
-            )

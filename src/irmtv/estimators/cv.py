@@ -17,10 +17,12 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive, did_you_mean, plain, users_stacklevel
-from irmtv.core.types import Rows, Runs
+from irmtv.core.types import Runs
+from irmtv.data.scaling import Scaler
+from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.engine.settings import PER_RUN
-from irmtv.estimators.base import InvariantEstimator, Prepared
+from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed, not_in_grid
 from irmtv.estimators.plots import plot_path
@@ -123,7 +125,7 @@ class _Path(InvariantEstimator):
         self._finish(prepared, found, seed)
         return self
 
-    def _searched(self, prepared: Prepared, seed: int, **how: Any) -> Searched:
+    def _searched(self, prepared: TrainingData[Scaler], seed: int, **how: Any) -> Searched:
         """The whole path on every fold, and what the rule chooses. `how` is for `search`."""
         objective = prepared.objective
         combinations = self._combinations(objective)
@@ -144,7 +146,7 @@ class _Path(InvariantEstimator):
             **settings,
         )
 
-    def _finish(self, prepared: Prepared, found: Searched, seed: int) -> None:
+    def _finish(self, prepared: TrainingData[Scaler], found: Searched, seed: int) -> None:
         """Say what was chosen, and keep it: trained on all rows, or the models of the folds."""
         chosen = self._l2_is_chosen(self._varied(self._combinations(prepared.objective)))
         self._tell(found, {"l2": found.family.settings["l2"]} if chosen else {})
@@ -186,12 +188,9 @@ class _Path(InvariantEstimator):
         as_if.l2 = 0.0  # until it is chosen
         return InvariantEstimator._settings(as_if, objective)
 
-    def _with_environment(self, rows: Rows, labels: Any, objective: Objective) -> Rows:
+    def _keeps_labels(self, objective: Objective) -> bool:
         """Labels serve the rule also where training itself looks for environments, among training rows alone."""
-        alone = objective.infers == "rows" or objective.procedure is not None
-        return super()._with_environment(
-            rows, labels, replace(objective, infers=None, procedure=None) if alone else objective
-        )
+        return objective.infers == "rows" or objective.procedure is not None or super()._keeps_labels(objective)
 
     def _combinations(self, objective: Objective) -> list[dict[str, Any]]:
         """The grid: penalty weights, 0 among them, and whatever else may differ inside one batch."""
@@ -237,7 +236,7 @@ class _Path(InvariantEstimator):
     def _seeds(self, first: int) -> list[int]:
         return [first + k for k in range(self.n_seeds)]
 
-    def _refit(self, prepared: Prepared, found: Searched, seed: int) -> None:
+    def _refit(self, prepared: TrainingData[Scaler], found: Searched, seed: int) -> None:
         """The chosen combination, up to the chosen step, on all rows with n_seeds seeds."""
         family = found.family
         seeds = self._seeds(seed)

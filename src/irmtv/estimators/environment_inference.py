@@ -18,9 +18,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.losses import Loss
 from irmtv.core.messages import check_length, did_you_mean, shown, users_stacklevel
-from irmtv.data.aux_rows import in_order, names_of, rows_in
-from irmtv.data.columns import as_aux, as_features, as_labels, split
-from irmtv.data.row_order import warn_of_another_order
+from irmtv.data.columns import is_frame, match_columns, split
+from irmtv.data.environments import as_labels
+from irmtv.data.features import as_features
+from irmtv.data.rows import check_row_order, count_rows, read_aux
 from irmtv.data.scaling import Scaler
 from irmtv.data.target import FEW_VALUES
 from irmtv.estimators.classifier import InvariantClassifier
@@ -185,7 +186,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
             What environments may be inferred from, where no columns of X say so. "eiil" ignores it.
         """
         self._check_parameters()
-        warn_of_another_order(X, y=y, aux=aux)
+        check_row_order(X, y=y, aux=aux)
         columns = split(X, None, self.aux, {"environment": None, "aux": aux}, fitting=True)
         divided_by = self._divides_by(columns.aux is not None)
         if y is None and (self.method != "clusters" or divided_by == "residuals"):
@@ -304,7 +305,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         """Checked against what the rows of `fit` were."""
         features = None
         if X is not None:
-            warn_of_another_order(X, y=y, aux=aux)
+            check_row_order(X, y=y, aux=aux)
             columns = split(X, None, self._aux_columns, {"environment": None, "aux": aux}, fitting=False)
             features, aux = as_features(self, columns.features, reset=False), columns.aux
         if features is None and self.divided_by_ != "aux":
@@ -368,7 +369,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         """Logits (1, 1, N) or (1, 1, N, C), targets like them, and the loss; y standardised for regression."""
         assert self.reference_ is not None and rows.features is not None
         predictor = self.reference_.predictor_
-        target, loss, n_outputs, _ = self.reference_._encode(rows.y, reset=False)
+        target, loss, n_outputs = self.reference_._encode(rows.y, reset=False)
         check_length(len(target), len(rows.features), "y")
         if predictor.y is not None:
             expected = len(predictor.y.mean)
@@ -436,12 +437,13 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
     def _read_aux(self, aux: Any, n_rows: int | None, reset: bool) -> Floats | None:
         if aux is None:
             return None
-        given = rows_in(aux)
+        given = count_rows(aux)
         if reset:
-            self._aux_names = names_of(aux)
+            names = list(aux.columns) if is_frame(aux) else []
+            self._aux_names = names if names and all(isinstance(name, str) for name in names) else None
         else:
-            aux = in_order(aux, self._aux_names)
-        tensor = as_aux(aux, given if n_rows is None else n_rows)
+            aux = match_columns(aux, self._aux_names, "aux")
+        tensor = read_aux(aux, given if n_rows is None else n_rows)
         assert tensor is not None
         read: Floats = tensor.numpy()
         if reset:

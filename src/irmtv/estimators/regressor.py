@@ -10,11 +10,8 @@ import numpy.typing as npt
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import _check_y
 
-from irmtv.core.losses import Loss, as_loss
-from irmtv.data.columns import whole_target
-from irmtv.data.scaling import Scaler
+from irmtv.data.sklearn_target import EncodedTarget, encode_numbers, read_numbers
 from irmtv.estimators.base import InvariantEstimator
 
 Floats = npt.NDArray[np.float64]
@@ -181,16 +178,11 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
         result: InvariantRegressor = self._fit(X, y, environment, aux, sample_weight)
         return result
 
-    def _encode(self, y: Any, reset: bool) -> tuple[torch.Tensor, Loss, int, Scaler | None]:
-        # a copy: torch takes no array that must not be written to
-        values = np.array(_numbers(self, whole_target(y)), dtype=np.float64)
+    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
+        values = read_numbers(y, self)
         if reset:
             self._targets = values.shape[1:]
-        if values.shape[1:] == (1,):
-            values = values[:, 0]
-        outputs = 1 if values.ndim == 1 else values.shape[1]
-        nothing_yet = Scaler(np.zeros(outputs), np.ones(outputs))  # `_prepare` fits it, with the weights of the rows
-        return torch.as_tensor(values), as_loss("squared", outputs), outputs, nothing_yet
+        return encode_numbers(values)
 
     def _set_linear(self, coef: Floats, intercept: Floats) -> None:
         one = self._targets == ()
@@ -222,20 +214,3 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
         return tags
-
-
-def _numbers(estimator: InvariantRegressor, y: Any) -> Any:
-    """y as scikit-learn checks it; text and dates are refused with what to do instead."""
-    try:
-        array = _check_y(y, multi_output=True, y_numeric=True, estimator=estimator)
-        if array.dtype.kind in "US":
-            array = array.astype(np.float64)
-    except ValueError as error:
-        if "could not convert string" not in str(error):
-            raise
-        text = str(error).split(":")[-1].strip().removeprefix("np.str_(").removesuffix(")")
-        raise ValueError(
-            f"y must be numbers for {type(estimator).__name__}. Got text, {text} (could not convert string to float). "
-            f"For classes use {type(estimator).__name__.replace('Regressor', 'Classifier')}."
-        ) from error
-    return array

@@ -6,7 +6,7 @@ is a matrix product with resampling counts. Those of all rows together (roc_auc,
 Axes: R runs, N rows, E environments, C outputs, B bootstrap draws.
 
 To read it: `evaluate` (the front door), `scores` and `statistics` (the metrics) and `table` (the result); then what
-these are made of: `bootstrap` (intervals), `inputs` and `labels` (checks) and `arrays` (shared by all).
+these are made of: `bootstrap` (intervals), `inputs` (checks) and `arrays` (shared by all).
 
 >>> import numpy as np
 >>> logits = np.array([[2.0, -1.0, 0.5, -3.0], [2.0, 1.0, 0.5, -3.0]])  # (R, N)

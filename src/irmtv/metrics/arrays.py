@@ -1,11 +1,10 @@
-"""What the other files share: array types, tensors as arrays, and work cut into chunks."""
+"""What the other files share: array types, and work cut into chunks."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
@@ -24,11 +23,3 @@ def chunks(n: int, size: int) -> list[slice]:
     """
     step = max(1, _CHUNK // size)
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
-
-
-def without_torch(values: Any) -> Any:
-    """A numpy array in place of a tensor; anything else as it is."""
-    if not isinstance(values, torch.Tensor):
-        return values
-    values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()  # numpy has no bfloat16

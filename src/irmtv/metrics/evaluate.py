@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from irmtv.data.rows import check_row_order
 from irmtv.metrics.arrays import Array, Floats, Ints, chunks
-from irmtv.metrics.bootstrap import bootstrap
-from irmtv.metrics.inputs import as_outputs, as_run_names, as_targets, check_bootstrap
-from irmtv.metrics.labels import encode
+from irmtv.metrics.bootstrap import Draws, bootstrap
+from irmtv.metrics.inputs import as_environments, as_outputs, as_run_names, as_targets, check_bootstrap
 from irmtv.metrics.scores import Metric
 from irmtv.metrics.statistics import Statistic, as_metric, statistic_by_environment, statistic_intervals
 from irmtv.metrics.table import EnvironmentTable
@@ -65,25 +64,26 @@ def evaluate_environments(
     """
     chosen = as_metric(metric)
     check_bootstrap(n_bootstrap, confidence)
+    check_row_order(y, "y", environment=environment)
     f = as_outputs(logits)  # (R, N) or (R, N, C)
     target = as_targets(y, f, chosen)  # (1 or R, N) or (1 or R, N, C)
-    codes, labels = encode(environment, names, f.shape[:2])  # (N,) or (R, N)
+    codes, labels = as_environments(environment, names, f.shape[:2])  # (N,) or (R, N)
     all_run_names = as_run_names(run_names, len(f))
 
     counts = _segment_sums(np.ones(codes.shape), codes, len(labels)).astype(np.int64)  # (E,) or (R, E)
-    drawing: dict[str, Any] = {"n_bootstrap": n_bootstrap, "confidence": confidence, "random_state": random_state}
+    draws = Draws(n_bootstrap, confidence, random_state)
     undefined, intervals = None, None
     if isinstance(chosen, Statistic):
         by_environment, overall, undefined = statistic_by_environment(chosen, f, target, codes, len(labels))
         if n_bootstrap:
-            intervals = statistic_intervals(chosen, f, target, codes, len(labels), **drawing)
+            intervals = statistic_intervals(chosen, f, target, codes, len(labels), draws)
     else:
         scores, sums = _scores_and_sums(chosen, f, target, codes, len(labels))  # (R, N), (R, E)
         with np.errstate(invalid="ignore"):
             by_environment = sums / counts  # an environment without rows: 0 / 0 is NaN
             overall = sums.sum(-1) / f.shape[1]
         if n_bootstrap:
-            intervals = bootstrap(scores, codes, len(labels), greater_is_better=chosen.greater_is_better, **drawing)
+            intervals = bootstrap(scores, codes, len(labels), draws, greater_is_better=chosen.greater_is_better)
     return EnvironmentTable(
         metric=chosen.name,
         greater_is_better=chosen.greater_is_better,

@@ -1,4 +1,4 @@
-"""Checks of what comes in, other than the environments: logits, y, run names, bootstrap settings."""
+"""Checks of what comes in: logits, y, environments, run names, bootstrap settings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from irmtv.core.messages import shown
-from irmtv.metrics.arrays import Array, without_torch
+from irmtv.data.environments import encode_labels
+from irmtv.data.numeric import as_array
+from irmtv.metrics.arrays import Array, Ints
 from irmtv.metrics.scores import Metric
 from irmtv.metrics.statistics import Statistic
 
@@ -90,11 +93,73 @@ def _check_classes(target: Array, f: Array, metric: Metric | Statistic) -> None:
         )
 
 
+def as_environments(
+    environment: Any, names: Sequence[Hashable] | None, shape: tuple[int, ...]
+) -> tuple[Ints, tuple[Hashable, ...]]:
+    """Codes (N,) or (R, N) into names, and the names, for logits of `shape` (R, N)."""
+    given = None if names is None else _check_names(names)
+    if environment is None:
+        if given is not None and len(given) != 1:
+            raise ValueError(
+                f"names must hold one name where environment is None. Got {len(given)}: {shown(given)}. "
+                "Pass the environment of every row, or leave names out."
+            )
+        return np.zeros(shape[1], dtype=np.int64), given or ("all",)
+    labels = _as_labels(environment)
+    if labels.shape not in (shape, shape[1:]):
+        raise ValueError(
+            f"environment must have shape {shape[1:]}, or {shape} where each run has its own rows. "
+            f"Got shape {labels.shape}. Pass one label per row of logits."
+        )
+    if given is not None and labels.dtype.kind in "iu":
+        return _check_codes(labels, len(given)), given
+    codes, present = encode_labels(labels.ravel(), "environment")
+    codes = codes.reshape(labels.shape)
+    if given is None:
+        return codes, tuple(present)
+    position = {name: i for i, name in enumerate(given)}
+    strange = [label for label in present if label not in position]
+    if strange:
+        raise ValueError(
+            f"environment must hold only labels that are in names ({shown(given)}). Got also "
+            f"{shown(strange)}. Add them to names, leave names out, or pass integer codes 0, 1, 2, ..."
+        )
+    return np.array([position[label] for label in present], dtype=np.int64)[codes], given
+
+
+def _check_names(names: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    listed = tuple(names)
+    if isinstance(names, str) or not listed or len(set(listed)) != len(listed):
+        raise ValueError(
+            f"names must be a sequence of distinct environment names. Got {names!r}. Pass one name per environment."
+        )
+    return listed
+
+
+def _check_codes(codes: Array, n_names: int) -> Ints:
+    outside = (codes < 0) | (codes >= n_names)
+    if outside.any():
+        raise ValueError(
+            f"environment must hold codes from 0 to {n_names - 1}, one for each of the {n_names} "
+            f"names. Got {shown(np.unique(codes[outside]).tolist())}. "
+            "Leave names out to name the environments by their own values."
+        )
+    return codes.astype(np.int64)
+
+
+def _as_labels(environment: Any) -> Array:
+    """An array of labels. Lists stay as they are: numpy would turn ["a", nan] into strings and tuples into an axis."""
+    if isinstance(environment, (list, tuple)):
+        nested = bool(environment) and all(isinstance(v, (list, np.ndarray)) for v in environment)
+        environment = np.array(environment, dtype=object) if nested else np.fromiter(environment, dtype=object)
+    labels: Array = as_array(environment, "environment")
+    if labels.dtype == object and pd.api.types.infer_dtype(labels.ravel(), skipna=False) == "integer":
+        labels = labels.astype(np.int64)  # which may be codes
+    return labels
+
+
 def _as_numbers(values: Any, parameter: str) -> Array:
-    try:
-        array: Array = np.asarray(without_torch(values))
-    except ValueError as error:  # rows of unequal length
-        raise ValueError(f"{parameter} must be a regular array of numbers. Got: {error}") from error
+    array: Array = as_array(values, parameter)
     if array.dtype.kind == "b":
         return array.astype(np.int64)
     if array.dtype.kind not in "iuf":

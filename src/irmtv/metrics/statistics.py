@@ -15,6 +15,7 @@ import numpy as np
 
 from irmtv.core.messages import did_you_mean
 from irmtv.metrics.arrays import Array, Bools, Floats, Ints, chunks
+from irmtv.metrics.bootstrap import Draws, as_intervals
 from irmtv.metrics.scores import METRICS, Metric
 from irmtv.metrics.table import QUANTITIES, Interval, nan_extremes
 
@@ -150,24 +151,17 @@ def statistic_intervals(
     y: Array,
     codes: Ints,
     n_env: int,
-    *,
-    n_bootstrap: int,
-    confidence: float,
-    random_state: int | np.random.Generator | None,
+    draws: Draws,
 ) -> dict[str, Interval]:
-    """Percentile intervals by quantity; rows are resampled within each environment, draws without a value left out.
-
-    Every run sees the same draws, so that it has the same intervals alone and among others.
-    """
-    seed = int(np.random.default_rng(random_state).integers(2**63))
-    tails = [0.5 - confidence / 2, 0.5 + confidence / 2]
+    """Percentile intervals by quantity; rows are resampled within each environment, draws without a value left out."""
+    seed = draws.seed()
     limits = np.empty((2, len(f), len(QUANTITIES) + n_env))
     for runs, own_f, own_y, own_codes in _alike(f, y, codes):
         rng = np.random.default_rng(seed)
-        drawn = np.full((len(own_f), n_bootstrap, n_env), np.nan)
-        total = np.empty((len(own_f), n_bootstrap))
+        drawn = np.full((len(own_f), draws.n, n_env), np.nan)
+        total = np.empty((len(own_f), draws.n))
         members = {int(e): (own_codes == e).nonzero()[0] for e in np.unique(own_codes)}
-        for part in chunks(n_bootstrap, f.shape[1] * len(own_f)):
+        for part in chunks(draws.n, f.shape[1] * len(own_f)):
             times = np.zeros((part.stop - part.start, f.shape[1]))
             for rows in members.values():
                 times[:, rows] = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=len(times))
@@ -182,10 +176,8 @@ def statistic_intervals(
         mean = drawn.sum(-1, where=here) / here.sum(-1)
         quantities = (total, mean, low if statistic.greater_is_better else high, high - low)  # in order of QUANTITIES
         every = np.concatenate([np.stack(quantities, -1), drawn], -1)  # (R, B, 4 + E)
-        limits[:, runs] = _quantiles(every, tails)
-    n = len(QUANTITIES)
-    by_quantity = {q: Interval(*limits[:, :, i]) for i, q in enumerate(QUANTITIES)}
-    return {"by_environment": Interval(*limits[:, :, n:])} | by_quantity
+        limits[:, runs] = _quantiles(every, draws.tails)
+    return as_intervals(limits)
 
 
 def _quantiles(drawn: Floats, tails: list[float]) -> Floats:

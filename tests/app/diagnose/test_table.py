@@ -188,7 +188,7 @@ def test_arrays_that_do_not_fit():
     x, y = np.random.default_rng(0).normal(size=(200, 2)), np.tile([0, 1], 100)
     with pytest.raises(ValueError, match="Got neither"):
         diagnose(x, y)
-    with pytest.raises(ValueError, match=r"environment must have one entry per row of X: expected 200\. Got 3"):
+    with pytest.raises(ValueError, match=r"environment must have one entry per row of x: expected 200\. Got 3"):
         diagnose(x, y, [1, 2, 3])
     with pytest.raises(ValueError, match="at least 100 rows"):
         diagnose(x[:50], y[:50], y[:50])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from irmtv.core.losses import Loss, as_loss
 from irmtv.core.messages import shown
 from irmtv.core.types import Rows
-from irmtv.data.environments import factorize
+from irmtv.data.environments import encode_labels
 from irmtv.selection.folds import fold_by_class, fold_of_rows
 
 TaskName: TypeAlias = Literal["binary", "multiclass", "regression"]
@@ -144,13 +144,12 @@ def _read_target(y: Any, task: TaskName) -> tuple[Floats | Ints, tuple[str, ...]
         if not values.std() > 0:
             raise ValueError("the target must vary: it has one value in all rows. Choose another target.")
         return (values - values.mean()) / values.std(), (), float(values.mean()), float(values.std())
-    codes, labels = factorize(y, "target")
+    codes, labels = encode_labels(y, "target")
     if len(labels) < 2:
         raise ValueError(f"the target must have two classes or more. Got only {labels[0]!r}. Choose another target.")
     if task == "binary" and len(labels) > 2:
         raise ValueError(f"task 'binary' is for two classes. The target has {len(labels)}; use task 'multiclass'.")
     classes = tuple(str(label) for label in labels)
-    codes = np.asarray(codes, dtype=np.int64)
     counts = np.bincount(codes)
     if counts.min() < FOLDS:
         rare = classes[int(counts.argmin())]
@@ -166,7 +165,7 @@ def _read_environment(values: Any, n_rows: int) -> tuple[Ints, tuple[str, ...], 
 
     Small environments are one, last; where even together they are too few for a mean, their rows are left out.
     """
-    codes, labels = factorize(values, "environment", n_rows)
+    codes, labels = encode_labels(values, "environment", n_rows)
     counts = np.bincount(codes)
     sizes = np.sort(counts)[::-1]
     if len(labels) < 2:

@@ -19,7 +19,10 @@ from irmtv.app.diagnose.rows import FOLDS, read_rows
 from irmtv.app.diagnose.words import NOTHING_TO_COMPARE
 from irmtv.app.fit.words import versions
 from irmtv.app.io import Table, split_columns, table_steps, task_of
+from irmtv.core.messages import check_length
+from irmtv.data.environments import as_labels
 from irmtv.data.numeric import as_matrix
+from irmtv.data.rows import check_row_order, read_aux
 from irmtv.data.target import raw_target
 
 MOST_ROWS = 20_000
@@ -181,6 +184,7 @@ def diagnose(
     check_model(model)
     if environment is None and aux is None:
         raise ValueError(NOTHING_TO_COMPARE)
+    check_row_order(X, y=y, environment=environment, aux=aux)
     names = [str(c) for c in X.columns] if hasattr(X, "columns") else None
     matrix = as_matrix(X, "X", torch.float64, (2, 2)).numpy()
     target = raw_target(y, "y", len(matrix))
@@ -188,24 +192,19 @@ def diagnose(
         raise ValueError(f"y must be one target per row. Got shape {target.shape}. Diagnose one target at a time.")
     kind, why = task_of(pd.Series(target, name="y"), task)
     some, sampled = _sample(len(matrix), max_rows, random_state)
-    beside, labels = None, None
-    aux_names: list[str] = []
-    if aux is not None:
-        aux_names = [str(c) for c in aux.columns] if hasattr(aux, "columns") else []
-        beside = as_matrix(aux, "aux", torch.float64, (1, 2)).numpy()
+    beside = read_aux(aux, len(matrix))
+    labels = None
     if environment is not None:
-        labels = pd.Series(environment).to_numpy()
-    for name, given in (("environment", labels), ("aux", beside)):
-        if given is not None and len(given) != len(matrix):
-            raise ValueError(f"{name} must have one entry per row of X: expected {len(matrix)}. Got {len(given)}.")
+        labels = pd.Series(as_labels(environment)).to_numpy()
+        check_length(len(labels), len(matrix), "environment")
     rows = read_rows(
         matrix[some],
         np.asarray(target)[some],
         kind,
         features=names or [f"x{j}" for j in range(matrix.shape[1])],
         environment=None if labels is None else labels[some],
-        aux=None if beside is None else beside[some],
-        aux_names=aux_names,
+        aux=None if beside is None else beside.numpy()[some],
+        aux_names=[str(c) for c in aux.columns] if hasattr(aux, "columns") else (),
         notes=[*([why] if why else []), *sampled],
     )
     about = {"classes": list(rows.classes), "features_in": len(rows.features), "versions": versions()}

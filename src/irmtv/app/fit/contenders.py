@@ -16,16 +16,17 @@ import numpy.typing as npt
 import torch
 
 from irmtv.app.fit.summary import FeaturesKind
+from irmtv.data.features import CategoricalColumns
+from irmtv.data.scaling import Scaler
+from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
-from irmtv.estimators.base import Prepared
-from irmtv.estimators.boosting import Ready
 from irmtv.estimators.parameters import as_seed
 from irmtv.models.search import Searched
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 
 Floats = npt.NDArray[np.float64]
-R = TypeVar("R", Prepared, Ready)
+R = TypeVar("R", TrainingData[Scaler], TrainingData[CategoricalColumns])
 SEARCHED_ROWS = 200_000  # of more rows so many are drawn for the search; the choice is trained on all
 COMPARED_ROWS = 50_000  # and so many to choose a kind of model by plain risk minimisation
 

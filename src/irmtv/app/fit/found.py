@@ -15,8 +15,7 @@ from irmtv.app.fit.contenders import Contender, Floats, Path, weight_of
 from irmtv.app.fit.held_out import as_outputs, in_units_of_training
 from irmtv.app.fit.summary import Curves, Feature, Inferred, LossCurve, PathPoint
 from irmtv.app.fit.together import owner
-from irmtv.estimators.base import Prepared
-from irmtv.estimators.boosting import Ready
+from irmtv.data.training import TrainingData
 from irmtv.models.search import Searched
 from irmtv.selection import p_values
 from irmtv.selection.invariant import DEFAULTS
@@ -53,9 +52,9 @@ class Found:
         return self.chosen[0].estimator
 
     @property
-    def prepared(self) -> Prepared | Ready:
+    def prepared(self) -> TrainingData[Any]:
         """The rows of the search."""
-        rows: Prepared | Ready = self.chosen[0].rows
+        rows: TrainingData[Any] = self.chosen[0].rows
         return rows
 
     def model_of(self, index: int) -> str:

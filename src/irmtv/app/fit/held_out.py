@@ -18,8 +18,7 @@ from irmtv.app.fit.summary import EnvironmentRow
 from irmtv.core.messages import did_you_mean
 from irmtv.core.numbers import Estimate
 from irmtv.data.scaling import Scaler
-from irmtv.estimators.base import Prepared
-from irmtv.estimators.boosting import Ready
+from irmtv.data.training import TrainingData
 from irmtv.metrics import METRICS
 from irmtv.models.networks.predictor import keep
 from irmtv.models.search import Searched
@@ -63,7 +62,7 @@ def score_for(task: str, metric: str | None) -> Score:
     return SCORES[metric]
 
 
-def held_out_outputs(found: Searched, index: int, prepared: Prepared) -> Floats:
+def held_out_outputs(found: Searched, index: int, prepared: TrainingData[Scaler]) -> Floats:
     """Outputs of a candidate for every training row, of models that have not seen it: (N,) or (N, C), y's units.
 
     The candidate's states must have been kept.
@@ -99,7 +98,7 @@ def as_outputs(y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
     return y.to(f.dtype) if y.is_floating_point() else y
 
 
-def target_of(prepared: Prepared | Ready) -> npt.NDArray[Any]:
+def target_of(prepared: TrainingData[Any]) -> npt.NDArray[Any]:
     """y of the training rows, as metrics want it: 0/1, codes of classes, or numbers in the user's units."""
     y = prepared.task.train.y.numpy()
     return y if prepared.y is None else in_units_of_y(y.astype(np.float64), prepared.y)

@@ -14,8 +14,9 @@ from irmtv.app.fit.contenders import COMPARED_ROWS, SEARCHED_ROWS, Contender, Fl
 from irmtv.app.fit.held_out import as_outputs, held_out_outputs
 from irmtv.app.fit.summary import FeaturesKind
 from irmtv.core.types import Runs
+from irmtv.data.scaling import Scaler
+from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
-from irmtv.estimators.base import Prepared
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.models.networks.predictor import Predictor, keep
 from irmtv.models.search import Searched, search
@@ -29,7 +30,7 @@ ALIKE = 0.99  # a more complex kind of model must have at most this share of the
 SHUFFLED_ROWS = 2000  # rows on which features of a network are shuffled
 
 
-class Networks(Contender[Prepared]):
+class Networks(Contender[TrainingData[Scaler]]):
     """A linear model or a network; where both are asked for, the one that predicts better without any penalty.
 
     Parameters

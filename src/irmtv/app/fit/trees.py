@@ -12,9 +12,10 @@ import numpy as np
 from irmtv.app.fit.contenders import COMPARED_ROWS, SEARCHED_ROWS, Contender, Floats, Path, some_rows, stage
 from irmtv.app.fit.held_out import in_units_of_y
 from irmtv.app.fit.summary import FeaturesKind
+from irmtv.data.features import CategoricalColumns
+from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators import InvariantBoostingClassifierCV, InvariantBoostingRegressorCV
-from irmtv.estimators.boosting import Ready
 from irmtv.models.search import Searched
 from irmtv.models.trees.parameters import asked_of
 from irmtv.models.trees.rounds import Binned
@@ -25,13 +26,13 @@ from irmtv.objectives.base import Objective
 ERM = OBJECTIVES["erm"]
 
 
-class Trees(Contender[Ready]):
+class Trees(Contender[TrainingData[CategoricalColumns]]):
     """Gradient boosting.
 
     Parameters
     ----------
     kind : "binary", "multiclass" or "regression".
-    table : what `_ready` of an estimator takes: features, target, environment, aux, weights.
+    table : what `_prepare` of an estimator takes: features, target, environment, aux, weights.
     rounds : of boosting.
     how : further parameters of the estimator.
     """
@@ -44,7 +45,7 @@ class Trees(Contender[Ready]):
         made = InvariantBoostingRegressorCV if kind == "regression" else InvariantBoostingClassifierCV
         super().__init__(made(n_estimators=rounds, **how), how["random_state"])
         self.estimator._check_parameters()
-        self.everything = self.estimator._ready(*table)
+        self.everything = self.estimator._prepare(*table)
         self.rows = some_rows(self.everything, SEARCHED_ROWS, self.random_state)
         self._boosters: Found | None = None  # of the path
 
@@ -95,12 +96,12 @@ class Trees(Contender[Ready]):
         as_if = copy(self.estimator)
         as_if.set_params(n_estimators=plain.step, num_leaves=self._leaves(searched, searched.plain))
         asked = asked_of(as_if, ERM, self.seed, None)
-        binned = Binned(self.everything.task, self.everything.table.categorical, asked.trees)
+        binned = Binned(self.everything.task, self.everything.x.categorical, asked.trees)
         as_if._keep_trees(self.everything, [(as_if._boost(binned, asked, plain.step), plain.step)])
         return as_if.feature_importances_, chosen
 
 
-def _path(found: Found, ready: Ready) -> Path:
+def _path(found: Found, ready: TrainingData[CategoricalColumns]) -> Path:
     searched = found.searched
 
     def outputs(index: int) -> Floats:

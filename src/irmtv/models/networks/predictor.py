@@ -78,16 +78,6 @@ class Predictor:
     rho: Rho | None = None
     batch_rows: int = 1 << 14
 
-    def check_axes(self, features: Floats) -> None:
-        """Raise unless these are series where the model was trained on series, a table where on a table."""
-        forms = {1: "(rows, features), a table", 2: "(rows, channels, length), series"}
-        trained = self.x.mean.ndim
-        if features.ndim - 1 != trained:
-            raise ValueError(
-                f"X must be {forms[trained]}, as in training. Got shape {features.shape}. Give rows of the same kind, "
-                "or train another model on these."
-            )
-
     def logits(self, features: Floats, aux: Floats | None = None) -> Floats:
         """Mean over the members: (N,) or (N, C), float64. For regression in the user's units."""
         parts = []

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from irmtv.data.features import CategoricalColumns
 from irmtv.data.scaling import Scaler
 from irmtv.models.networks.predictor import Rho
-from irmtv.models.trees.table import Table
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,7 +47,7 @@ class TreeMember:
 class TreePredictor:
     """From features to outputs in the user's units."""
 
-    table: Table
+    table: CategoricalColumns
     members: tuple[TreeMember, ...]
     y: Scaler | None = None  # regression
     rho: Rho | None = None
