@@ -13,7 +13,7 @@ from estimators.rows import arrays
 from irmtv.core.losses import as_loss
 from irmtv.core.types import Rows, Task
 from irmtv.estimators import InvariantClassifier, InvariantClassifierCV, InvariantRegressor
-from irmtv.estimators.attributes import FLAT, _risk_of_a_constant
+from irmtv.models.networks.fit import FLAT, _risk_of_a_constant
 
 FAST = {"max_steps": 3, "hidden": (), "random_state": 0}
 X, Y, SITE, YEAR = arrays(60)

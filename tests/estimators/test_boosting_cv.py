@@ -146,12 +146,12 @@ def test_parameters_of_one_model_are_refused():
 def test_plain_boosting_stands_beside_an_objective_without_a_weight(simulation):
     x, y, environment, _ = simulation
     model = InvariantBoostingClassifierCV("groupdro", rule="worst-env", **{**FAST, "cv": 3})
-    ready = model._prepare(x, y, environment, None, None)
-    alone, both = model._found(ready, 0), model._found(ready, 0, plain_beside=True)
-    assert [f.objective.name for f in both.searched.families] == ["groupdro", "erm"]
-    assert both.searched.families[both.searched.candidates[both.searched.plain].family].objective.name == "erm"
-    with pytest.raises(ValueError, match="no candidate of plain risk minimisation"):
-        _ = alone.searched.plain
+    data = model.read_data(x, y, environment=environment)
+    alone, both = model.search(data), model.search(data, erm_beside=True)
+    assert [path.objective.name for path in both.paths] == ["groupdro", "erm"]
+    assert both.path_of(both.erm).objective.name == "erm"
+    with pytest.raises(ValueError, match="no candidate of ERM"):
+        _ = alone.erm
 
 
 def test_what_only_networks_have_is_not_recommended():

@@ -21,6 +21,7 @@ from irmtv.datasets import make_control, make_simulation
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.cv import PATH
+from irmtv.models.networks import fit as fit_module
 from irmtv.models.search import search
 from irmtv.selection.folds import fold_tasks
 
@@ -211,12 +212,12 @@ def test_fold_models_are_averaged():
 
 
 def test_models_that_diverge_when_refitted_are_left_out(monkeypatch):
-    whole = InvariantClassifierCV._train
+    whole = fit_module.train_network
 
-    def some_diverge(self, *args, **settings):
-        return replace(whole(self, *args, **settings), diverged=lost)
+    def some_diverge(*args, **settings):
+        return replace(whole(*args, **settings), diverged=lost)
 
-    monkeypatch.setattr(InvariantClassifierCV, "_train", some_diverge)
+    monkeypatch.setattr(fit_module, "train_network", some_diverge)
     lost = {1: 1}
     with pytest.warns(UserWarning, match="1 of 3 models diverged and are left out"):
         assert len(fit(n_seeds=3, rule="iid").predictor_.members) == 2
@@ -408,13 +409,13 @@ def test_paths_of_sums_and_words_are_drawn_too():
     ],
 )  # fmt: skip
 def test_what_is_refused_before_training(monkeypatch, parameters, message):
-    monkeypatch.setattr("irmtv.models.search.run.train", None)
+    monkeypatch.setattr("irmtv.models.networks.model.train", None)
     with refuse(*message):
         fit(**parameters)
 
 
 def test_rules_without_environments(monkeypatch):
-    monkeypatch.setattr("irmtv.models.search.run.train", None)
+    monkeypatch.setattr("irmtv.models.networks.model.train", None)
     for objective in ("erm", "lff", "eiil"):
         weights = [1] if objective == "eiil" else None
         with refuse("rule 'invariance' compares environments", "use rule='iid'"):
@@ -429,17 +430,15 @@ def test_rows_too_few_to_test():
     assert clf.selected_["rule"] == "iid"
 
 
-def test_a_rare_class_is_in_every_fold(monkeypatch):
-    seen = []
-    real = search
-    monkeypatch.setattr("irmtv.estimators.cv.search", lambda *a, **k: seen.append(real(*a, **k)) or seen[-1])
+def test_a_rare_class_is_in_every_fold():
     y = np.zeros(len(Y))
     y[[5, 150, 390]] = 1
-    classifier(cv=3, rule="iid", max_steps=4, class_weight="balanced").fit(X, y, environment=E)
-    tasks = seen[0].family.folds.tasks
+    clf = classifier(cv=3, rule="iid", max_steps=4, class_weight="balanced")
+    found = clf.search(clf.read_data(X, y, environment=E))
+    tasks = found.split.folds
     assert [int(t.held_out.y.sum()) for t in tasks] == [1, 1, 1]
     sizes = [float(t.held_out.weight.sum()) for t in tasks]
-    np.testing.assert_allclose(seen[0].records.rows[:, 0].sum(-1), sizes, rtol=1e-5)
+    np.testing.assert_allclose(found.records.rows[:, 0].sum(-1), sizes, rtol=1e-5)
 
 
 # ---- Ctrl-C -------------------------------------------------------------------------------------------------------
@@ -467,7 +466,7 @@ def test_ctrl_c_while_the_choice_is_trained_keeps_it_as_it_was(monkeypatch):
     long = {"max_steps": 480}  # a snapshot every 12 steps
     whole = fit(**long)
     assert whole.selected_["step"] == whole.n_iter_ > 30
-    monkeypatch.setattr("irmtv.estimators.base.ProgressBar", _CtrlC)
+    monkeypatch.setattr("irmtv.models.networks.fit.ProgressBar", _CtrlC)
     with pytest.warns(UserWarning, match=r"interrupted at step 2\d: the estimator is fitted as it was then"):
         clf = fit(verbose=1, **long)
     assert clf.selected_["step"] == clf.n_iter_ and 20 <= clf.n_iter_ < 30 and clf.n_iter_ != 24

@@ -13,7 +13,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from estimators.rows import arrays
 from irmtv.datasets import make_simulation
 from irmtv.engine.train import Progress
-from irmtv.estimators import InvariantClassifier, InvariantRegressor, base
+from irmtv.estimators import InvariantClassifier, InvariantRegressor
+from irmtv.models.networks import fit as module
 from irmtv.objectives import OBJECTIVES
 
 FAST = {"max_steps": 30, "hidden": (), "random_state": 0}
@@ -292,15 +293,15 @@ def test_verbose_shows_a_bar(monkeypatch):
     from rich.console import Console
 
     out = io.StringIO()
-    real = base.ProgressBar
+    real = module.ProgressBar
     console = Console(file=out, force_terminal=True, width=100)
-    monkeypatch.setattr(base, "ProgressBar", lambda title: real(title, console=console))
+    monkeypatch.setattr(module, "ProgressBar", lambda title: real(title, console=console))
     X, y, site, _ = arrays()
     InvariantClassifier(verbose=1, **FAST).fit(X, y, environment=site)
     assert "InvariantClassifier, irm-tv-l1" in out.getvalue()
 
 
-class _CtrlC(base.ProgressBar):
+class _CtrlC(module.ProgressBar):
     """A progress bar during which somebody presses Ctrl-C."""
 
     def __call__(self, report: Progress) -> None:
@@ -310,7 +311,7 @@ class _CtrlC(base.ProgressBar):
 
 def test_ctrl_c_leaves_the_estimator_fitted_as_it_was(monkeypatch):
     X, y, site, _ = arrays()
-    monkeypatch.setattr(base, "ProgressBar", _CtrlC)
+    monkeypatch.setattr(module, "ProgressBar", _CtrlC)
     settings = {"hidden": (4,), "random_state": 0, "warmup": 10}
     with pytest.warns(UserWarning, match=r"interrupted at step 2\d: the estimator is fitted as it was then"):
         stopped = InvariantClassifier(verbose=1, max_steps=1000, **settings).fit(X, y, environment=site)

@@ -350,7 +350,7 @@ def test_combinations_that_diverge_cannot_be_chosen():
     assert found.table()["risk"].isna().eq(lost).all() and found.combination["learning_rate"] == 0.05
     with refuse("diverged with all 2 combinations", "Lower learning_rate"):
         search(task, "irm-tv-l1", grid[1::2], n_folds=2, rule="iid", **how)
-    with refuse("plain risk minimisation, which rule 'invariance' compares with, diverged"):
+    with refuse("ERM, which rule 'invariance' compares with, diverged"):
         search(task, "irmv1", grid[1:3], n_folds=2, **how)  # whose penalty acts from the first step
 
 

@@ -11,8 +11,8 @@ import torch
 from engine.problems import refuse, task_of
 from irmtv import Runs, train
 from irmtv.datasets import make_simulation
-from irmtv.models.search import search
 from irmtv.models.networks.model import mean_of_seeds
+from irmtv.models.search import search
 from irmtv.selection import choose
 from irmtv.selection.folds import align, fold_tasks
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,34 +13,22 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.core.messages import check_length, check_positive, shown, users_stacklevel
-from irmtv.core.types import Runs, Task
+from irmtv.core.messages import check_length, check_positive
+from irmtv.core.types import Runs
 from irmtv.data.columns import Columns, as_names, is_column_name, labels_by_name, refuse_lazy, split
 from irmtv.data.environments import as_labels, encode_labels
 from irmtv.data.features import as_features, series_shape
 from irmtv.data.rows import RawRows, check_row_order, count_rows, read_aux
-from irmtv.data.scaling import Scaler
 from irmtv.data.sklearn_target import EncodedTarget
 from irmtv.data.training import InputSettings, TrainingData, read_training_data
-from irmtv.engine import FittedRuns, train
-from irmtv.engine.networks import MLP, Module
-from irmtv.engine.progress_bar import ProgressBar
-from irmtv.engine.train import TrainingInterrupted
-from irmtv.estimators.attributes import environment_names, environment_weights, history_frame, warn_of_a_constant
-from irmtv.estimators.parameters import (
-    as_dtype,
-    as_seed,
-    check_module,
-    chosen_objective,
-    held_out_share,
-    stopping_rule,
-    training_settings,
-)
+from irmtv.estimators.parameters import as_seed, check_stopping, chosen_objective, held_out_share, stopping_rule
 from irmtv.estimators.plots import plot_environments, plot_features, plot_history
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
-from irmtv.models.networks.predictor import Predictor, carried_over, keep
+from irmtv.models.base import FittedModel
+from irmtv.models.networks.fit import fitted_network, train_network, warm_start, warn_of_a_constant
+from irmtv.models.networks.predictor import Predictor
+from irmtv.models.networks.settings import NetworkParameters, as_dtype, check_module, training_settings
 from irmtv.objectives.base import Objective
-from irmtv.objectives.environments.aux_network import AuxScaler
 from irmtv.selection.folds import hold_out
 
 Floats = npt.NDArray[np.float64]
@@ -72,30 +57,24 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
         rule, share = stopping_rule(self.early_stopping, self), held_out_share(self.validation_fraction)
-        going_on = bool(self.warm_start) and hasattr(self, "predictor_")
-        prepared = self._prepare(X, y, environment, aux, sample_weight, self.predictor_ if going_on else None)
+        present = self.predictor_ if bool(self.warm_start) and hasattr(self, "predictor_") else None
+        data = self._read(X, y, environment, aux, sample_weight, present)
         seed = as_seed(self.random_state)
-        settings = self._settings(prepared.objective)
+        settings = training_settings(NetworkParameters.of(self), data.objective)
         settings["snapshot_every"] = max(5, int(self.max_steps) // SNAPSHOTS)  # a snapshot costs about a step
         if rule is not None:
-            known = prepared.objective.infers in ("aux", "rest") or len(prepared.task.train.names) > 1
-            if rule == "worst-env" and not known:
-                raise ValueError(
-                    "early_stopping='worst-env' looks at the worst environment of the held-out rows and needs two or "
-                    f"more that are given, or inferred from aux. Got objective {prepared.objective.name!r} without. "
-                    "Give them, or use early_stopping='iid'."
-                )
-            prepared = replace(prepared, task=hold_out(prepared.task, share.numerator, share.denominator, seed))
+            check_stopping(rule, data)
+            data = replace(data, task=hold_out(data.task, share.numerator, share.denominator, seed))
             settings["select"] = rule
-        if going_on:
-            settings["start"] = self._start(prepared, settings)
-        fitted = self._train(prepared, Runs(seed=seed), **settings)
-        self._keep(fitted, prepared, [0])
-        self.selected_ = {"rule": rule or "fixed", "step": self.n_iter_, "objective": prepared.objective.name}
-        warn_of_a_constant(fitted, 0, self.history_, self.predictor_, prepared.task)
+        if present is not None:
+            settings["start"] = warm_start(present, data, settings)
+        fitted = train_network(data, Runs(seed=seed), label=type(self).__name__, verbose=self.verbose, **settings)
+        self._set_fitted(fitted_network(fitted, [0], data))
+        self.selected_ = {"rule": rule or "fixed", "step": self.n_iter_, "objective": data.objective.name}
+        warn_of_a_constant(fitted, 0, self.history_, self.predictor_, data.task)
         return self
 
-    def _prepare(
+    def _read(
         self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any, present: Predictor | None = None
     ) -> TrainingData[Any]:
         """Check everything, scale, and make a task of it. `present` is the model that a warm start goes on from."""
@@ -107,7 +86,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             self, raw, objective, self._input_settings(objective, present), self._encode, self._count
         )
         if self.module is not None:
-            check_module(self, data.task.train, objective, data.task.n_outputs)
+            check_module(self.module, data.task.train, objective, data.task.n_outputs, self._loss_name == "squared")
         return data
 
     def _chosen_objective(self, environment: Any, aux: Any) -> Objective:
@@ -135,73 +114,21 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         """Whether environment labels are of use; an objective that looks for its own has none for them."""
         return objective.infers is None and objective.procedure is None
 
-    def _settings(self, objective: Objective) -> dict[str, Any]:
-        """For `train`: the engine's, and those of the objective's hyper-parameters that it has."""
-        return training_settings(self, objective)
-
-    def _train(self, prepared: TrainingData[Scaler], runs: Runs, **settings: Any) -> FittedRuns:
-        """Through the engine; after Ctrl-C the runs as they were, with a warning."""
-        name = prepared.objective.name
-        shown_bar = ProgressBar(f"{type(self).__name__}, {name}") if self.verbose else nullcontext()
-        try:
-            with shown_bar as bar:
-                return train(prepared.task, prepared.objective, runs, progress=bar, **settings)
-        except TrainingInterrupted as stopped:
-            steps = shown(stopped.partial.steps.tolist(), form=lambda s: f"{int(s)}")
-            warnings.warn(
-                f"training was interrupted at step {steps}: the estimator is fitted as it was then.",
-                UserWarning,
-                stacklevel=users_stacklevel(),
-            )
-            return stopped.partial
-
-    def _start(self, prepared: TrainingData[Scaler], settings: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-        """The present parameters, to go on from, in the units of the present rows."""
-        present, rows = self.predictor_, prepared.task.train
-        member = present.members[0]
-        n_inputs = rows.x[0].numel()
-        if prepared.objective.reads_aux:
-            assert rows.aux is not None
-            n_inputs += rows.aux.shape[1]
-        if self.module is None:
-            new: Any = MLP(n_inputs, settings["hidden"], prepared.task.n_outputs)
-        else:
-            net = settings["net"]
-            new = net if hasattr(net, "shapes") else Module(net, prepared.task.n_outputs)
-        reads_same = (present.aux is not None) == prepared.objective.reads_aux
-        if new.shapes != member.net.shapes or not reads_same or (present.y is None) != (prepared.y is None):
-            raise ValueError(
-                f"warm_start=True goes on with the present network, whose parameters are {_shapes(member.net)}. Got "
-                f"rows and parameters that ask for {_shapes(new)}. Use set_params(warm_start=False) to start anew."
-            )
-        if member.buffers or prepared.objective.procedure is not None:
-            what = "a module with state of its own (batch norm)" if member.buffers else f"objective {self.objective_!r}"
-            raise ValueError(
-                f"warm_start=True goes on from parameters alone, and {what} is more than those: it would not begin as "
-                "the present model. Use set_params(warm_start=False)."
-            )
-        if not isinstance(member.net, MLP) or self.module is not None:
-            return member.parameters
-        scaler = None
-        if present.aux is not None:
-            assert rows.aux is not None
-            scaler = AuxScaler.of(rows.aux, settings.get("aux_scaling", "column"), rows.weight)
-        return carried_over(present, prepared.x, prepared.y, scaler)
-
-    def _keep(self, fitted: FittedRuns, prepared: TrainingData[Scaler], runs: Sequence[int]) -> None:
+    def _set_fitted(self, model: FittedModel) -> None:
         """Fitted attributes; nothing of the training rows stays."""
-        self.predictor_: Predictor = keep(fitted, runs, prepared.x, prepared.y)
-        self.objective_ = prepared.objective.name
-        self.n_iter_ = self.predictor_.members[0].step
-        about = fitted, runs[0], prepared.task.train, self.predictor_
-        self.environments_ = environment_names(*about)
-        self.environment_weights_ = environment_weights(*about, len(self.environments_))
-        self.history_ = history_frame(fitted.history, runs[0], self.environments_)
-        linear = self.predictor_.linear()
+        self.predictor_: Any = model.predictor
+        self.objective_ = model.objective.name
+        self.n_iter_ = model.step
+        self.environments_ = model.environments
+        self.environment_weights_ = model.environment_weights
+        self.history_ = model.history
         for name in ("coef_", "intercept_"):
             self.__dict__.pop(name, None)
+        linear = model.predictor.linear()
         if linear is not None:
             self._set_linear(*linear)
+        if model.importances is not None:
+            self.feature_importances_ = model.importances
 
     # ---- prediction -------------------------------------------------------------------------------------------
 
@@ -217,7 +144,8 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         if self.predictor_.aux is not None:
             beside = self._aux_of(columns, len(features), f"the predictor of objective {self.objective_!r}").numpy()
         try:
-            return self.predictor_.logits(features, beside)
+            outputs: Floats = self.predictor_.logits(features, beside)
+            return outputs
         except RuntimeError as error:
             if self.module is None:
                 raise
@@ -437,7 +365,3 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "predictor_")
-
-
-def _shapes(net: Any) -> str:
-    return shown(net.shapes.items(), form=lambda item: f"{item[0]} {item[1]}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from irmtv.core.messages import check_positive
@@ -18,23 +17,18 @@ from irmtv.data.columns import Columns
 from irmtv.data.features import CategoricalColumns
 from irmtv.data.sklearn_target import EncodedTarget
 from irmtv.data.training import InputSettings, TrainingData
-from irmtv.estimators.attributes import history_frame
-from irmtv.estimators.base import InvariantEstimator, _held_out
+from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
-from irmtv.estimators.parameters import as_seed, held_out_share, stopping_rule
+from irmtv.estimators.parameters import as_seed, check_stopping, held_out_share, stopping_rule
 from irmtv.estimators.plots import plot_features
 from irmtv.estimators.regressor import InvariantRegressor
+from irmtv.models.trees.fit import fit_trees
 from irmtv.models.trees.library import lightgbm
-from irmtv.models.trees.measured import history
-from irmtv.models.trees.parameters import Asked, asked_of, check_objective, threads
-from irmtv.models.trees.predictor import TreeMember, TreePredictor
-from irmtv.models.trees.rounds import Binned, Boosted, boost
+from irmtv.models.trees.model import TreeModel
+from irmtv.models.trees.settings import TreeParameters, check_objective, threads
 from irmtv.objectives.base import Objective
-from irmtv.selection.scores import STREAMING
 
 Floats = npt.NDArray[np.float64]
-WATCHED = 100  # rounds of which `history_` and early stopping know
-EXPLAINED = 500  # training rows, evenly spaced, that `feature_importances_` are measured on
 
 
 class BoostingEstimator(InvariantEstimator):
@@ -44,43 +38,21 @@ class BoostingEstimator(InvariantEstimator):
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
         rule, share = stopping_rule(self.early_stopping, self), held_out_share(self.validation_fraction)
-        ready = self._prepare(X, y, environment, aux, sample_weight)
-        seed = as_seed(self.random_state)
-        asked = asked_of(self, ready.objective, seed, self.penalty_weight)
-        task = ready.task
+        data = self._read(X, y, environment, aux, sample_weight)
+        model = self.model(data)
+        settings = model.settings(data.objective, self.penalty_weight)
         if rule is not None:
-            if rule == "worst-env" and ready.objective.infers is None and len(task.train.names) < 2:
-                raise ValueError(
-                    "early_stopping='worst-env' looks at the worst environment of the held-out rows and needs two or "
-                    f"more that are given, or inferred from aux. Got objective {ready.objective.name!r} without. Give "
-                    "them, or use early_stopping='iid'."
-                )
-            task = _held_out(task, share.numerator, share.denominator, seed)
-        every = max(1, asked.trees.n_estimators // WATCHED)
-        binned = Binned(task, ready.x.categorical, asked.trees, asked.reserve)
-        boosted = self._boost(binned, asked, every)
-        seen = history(binned.watched, task.loss, boosted.watched, "train" if rule is None else "held-out")
-        at = asked.trees.n_estimators
-        if rule is not None:
-            score = STREAMING[rule]
-            assert score is not None
-            records = replace(seen, rows=seen.rows[:, 0], risk=seen.risk[:, 0])  # (S, E): every round a candidate
-            at = seen.steps[int(score(records).nan_to_num(torch.inf).argmin())]
-        self._keep_trees(ready, [(boosted, at)])
-        self.history_ = history_frame(seen, 0, self.environments_)
-        self.selected_ = {"rule": rule or "fixed", "step": at, "objective": ready.objective.name}
+            check_stopping(rule, data)
+        self._set_fitted(fit_trees(model, data, settings, rule, share))
+        self.selected_ = {"rule": rule or "fixed", "step": self.n_iter_, "objective": data.objective.name}
         return self
 
-    def _boost(self, binned: Binned, asked: Asked, every: int) -> Boosted:
-        return boost(
-            binned,
-            asked.objective,
-            asked.settings,
-            asked.trees,
-            weights=asked.weights,
-            warmup=asked.warmup,
-            every=every,
-        )
+    def model(self, data: TrainingData[CategoricalColumns]) -> TreeModel:
+        """The model family with this estimator's parameters."""
+        names = [f.name for f in fields(TreeParameters) if f.name != "owner"]
+        given = {name: getattr(self, name) for name in names}
+        parameters = TreeParameters(**given, owner=type(self).__name__)
+        return TreeModel(parameters, as_seed(self.random_state), data.x.categorical)
 
     def _chosen_objective(self, environment: Any, aux: Any) -> Objective:
         lightgbm()  # before anything else fails for want of it
@@ -92,18 +64,6 @@ class BoostingEstimator(InvariantEstimator):
     def _input_settings(self, objective: Objective, present: Any) -> InputSettings:
         keep_labels = self._keeps_labels(objective)
         return InputSettings("numbers, gaps and categories", self.environment, self.aux, self.min_rows, keep_labels)
-
-    def _keep_trees(self, ready: TrainingData[CategoricalColumns], trained: Sequence[tuple[Boosted, int]]) -> None:
-        """Fitted attributes, from boosters and the round of each that is kept; nothing of the training rows stays."""
-        members = tuple(TreeMember(b.booster, b.base, b.iterations(at)) for b, at in trained)
-        first, at = trained[0]
-        self.predictor_: Any = TreePredictor(ready.x, members, ready.y, first.rho, threads(self.n_jobs))
-        self.objective_ = ready.objective.name
-        self.n_iter_ = at
-        self.environments_ = _named(ready, first)
-        self.environment_weights_ = first.measure
-        x = ready.task.train.x.numpy()
-        self.feature_importances_ = self.predictor_.importances(x[np.linspace(0, len(x) - 1, EXPLAINED).astype(int)])
 
     def _outputs_of(self, columns: Columns) -> Floats:
         found: Floats = self.predictor_.logits(self.predictor_.table(self, columns.features))
@@ -141,18 +101,6 @@ class BoostingEstimator(InvariantEstimator):
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True
         return tags
-
-
-def _named(ready: TrainingData[CategoricalColumns], boosted: Boosted) -> npt.NDArray[np.object_]:
-    """Those given, "inferred 1", ... where they were inferred, "all" where there are none."""
-    names: list[Any] = list(ready.task.train.names)
-    if boosted.rho is not None:
-        names = [f"inferred {e + 1}" for e in range(boosted.rho.net.n_environments)]
-    array = np.empty(max(1, len(names)), dtype=object)  # element by element: labels may be tuples
-    array[:] = ["all"]
-    for e, name in enumerate(names):
-        array[e] = name
-    return array
 
 
 class InvariantBoostingClassifier(BoostingEstimator, InvariantClassifier):

@@ -23,8 +23,8 @@ from irmtv.estimators.estimator_content import (
     told,
 )
 from irmtv.models.trees.library import lightgbm
-from irmtv.models.trees.parameters import threads
 from irmtv.models.trees.predictor import TreeMember, TreePredictor
+from irmtv.models.trees.settings import threads
 from irmtv.models.trees.text import check_trees, trees_alone
 from irmtv.persistence import ModelFile
 

@@ -3,98 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from irmtv.data.features import CategoricalColumns
 from irmtv.data.training import TrainingData
-from irmtv.estimators.attributes import history_frame
-from irmtv.estimators.boosting import (
-    WATCHED,
-    BoostingEstimator,
-    InvariantBoostingClassifier,
-    InvariantBoostingRegressor,
-)
-from irmtv.estimators.cv import _Path, _tells_of_one_model
-from irmtv.estimators.parameters import as_seed
-from irmtv.models.trees.measured import history
-from irmtv.models.trees.parameters import Asked, asked_of
-from irmtv.models.trees.rounds import Binned
-from irmtv.models.trees.search import Found, search_trees
-from irmtv.objectives.base import Objective
+from irmtv.estimators.boosting import BoostingEstimator, InvariantBoostingClassifier, InvariantBoostingRegressor
+from irmtv.estimators.cv import PathEstimator, reject_single_model_params
+from irmtv.models.base import FittedModel
+from irmtv.models.search import Search
+from irmtv.models.trees.fit import fold_trees, refit_trees
+from irmtv.models.trees.model import TreeModel, TreePath
 
 LEAVES = (2, 4, 12, 31)  # what num_leaves="auto" chooses from
 # from about 1,000 the step rule lets no weight pull harder; below 10 little has changed yet
 PATH = (0.0, 10.0, 30.0, 100.0, 300.0, 1e3)
 
 
-class _BoostingPath(BoostingEstimator, _Path):
-    """The part of the CV estimators that does not depend on what is predicted."""
+class BoostingPathEstimator(PathEstimator, BoostingEstimator):
+    """The part of the CV estimators of trees that does not depend on what is predicted."""
 
-    # parameters of networks' paths that boosters do not have
-    l2 = 0.0
-    n_seeds = 1
-    grid = None
+    verbose = 0
     _path = PATH
     _less_time = "Fewer n_estimators, penalty_weights or folds (cv) take less time."
-
-    def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
-        self._check_parameters()
-        ready = self._prepare(X, y, environment, aux, sample_weight)
-        self._keep_choice(ready, self._found(ready, as_seed(self.random_state)))
-        return self
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if isinstance(self.num_leaves, str) and self.num_leaves != "auto":
             raise ValueError(f"num_leaves must be 'auto' or a whole number of at least 2. Got {self.num_leaves!r}.")
 
-    def _found(self, ready: TrainingData[CategoricalColumns], seed: int, **how: Any) -> Found:
-        """The whole path on every fold, and what the rule chooses. `how` is for `search_trees`."""
+    def model(self, data: TrainingData[CategoricalColumns], keep_outputs: bool = False) -> TreeModel:
+        model = BoostingEstimator.model(self, data)
+        return replace(model, leaves_from=LEAVES) if self.num_leaves == "auto" else model
 
-        def ask(objective: Objective | None, combination: Mapping[str, Any], leaves: int | None) -> Asked:
-            of = ready.objective if objective is None else objective
-            as_if = copy(self)
-            as_if.num_leaves = self.num_leaves if leaves is None else leaves
-            if of is not ready.objective:  # plain boosting beside it
-                as_if.objective_params = None
-            return asked_of(as_if, of, seed, combination.get("penalty_weight"))
+    def _fitted_choice(self, data: TrainingData[CategoricalColumns], search: Search) -> FittedModel:
+        assert isinstance(search.path, TreePath)
+        fit = refit_trees if self.refit else fold_trees
+        return fit(data, search.path, search.step)
 
-        return search_trees(
-            ready.task,
-            self._combinations(ready.objective),
-            ask,
-            ready.x.categorical,
-            rule=self.rule,
-            n_folds=self.cv,
-            seed=seed,
-            leaves=LEAVES if self.num_leaves == "auto" else (),
-            options=self.rule_options,
-            **how,
-        )
-
-    def _keep_choice(self, ready: TrainingData[CategoricalColumns], found: Found) -> None:
-        """Say what was chosen, and keep it: trained on all rows, or the boosters of the folds."""
-        self._tell(found.searched, {"num_leaves": found.asked.trees.num_leaves} if self.num_leaves == "auto" else {})
-        at, asked = found.searched.step, found.asked
-        chosen = replace(ready, objective=asked.objective)
-        asked = replace(asked, trees=replace(asked.trees, n_estimators=at))
-        if self.refit:
-            binned = Binned(ready.task, ready.x.categorical, asked.trees, asked.reserve)
-            boosted = self._boost(binned, asked, max(1, at // WATCHED))
-            self._keep_trees(chosen, [(boosted, at)])
-            seen = history(binned.watched, ready.task.loss, boosted.watched, "train")
-        else:
-            self._keep_trees(chosen, [(boosted, at) for boosted in found.folds])
-            task = replace(ready.task, train=ready.task.train.take((found.searched.fold == 0).nonzero().squeeze(1)))
-            upto = [w for w in found.folds[0].watched if w.round <= at]
-            seen = history(task.train, ready.task.loss, upto, "held-out")
-        self.history_ = history_frame(seen, 0, self.environments_)
-        self.selected_["step"] = self.n_iter_
+    def _tuned(self, search: Search) -> dict[str, Any]:
+        assert isinstance(search.path, TreePath)
+        return {"num_leaves": search.path.settings.trees.num_leaves} if self.num_leaves == "auto" else {}
 
 
-class InvariantBoostingClassifierCV(_BoostingPath, InvariantBoostingClassifier):
+class InvariantBoostingClassifierCV(BoostingPathEstimator, InvariantBoostingClassifier):
     """InvariantBoostingClassifier over a path of penalty weights, chosen by cross-fitting on the training rows.
 
     Every weight is trained outside every fold; every weight at up to 50 of its rounds is a candidate, measured on rows
@@ -146,7 +98,7 @@ class InvariantBoostingClassifierCV(_BoostingPath, InvariantBoostingClassifier):
     ('invariant-found', 100.0)
     """
 
-    @_tells_of_one_model
+    @reject_single_model_params
     def __init__(
         self,
         objective: str = "auto",
@@ -193,7 +145,7 @@ class InvariantBoostingClassifierCV(_BoostingPath, InvariantBoostingClassifier):
         self.random_state = random_state
 
 
-class InvariantBoostingRegressorCV(_BoostingPath, InvariantBoostingRegressor):
+class InvariantBoostingRegressorCV(BoostingPathEstimator, InvariantBoostingRegressor):
     """InvariantBoostingRegressor over a path of penalty weights, chosen by cross-fitting on the training rows.
 
     The parameters and attributes are those of :class:`InvariantBoostingClassifierCV`, without `class_weight`. Risks are
@@ -213,7 +165,7 @@ class InvariantBoostingRegressorCV(_BoostingPath, InvariantBoostingRegressor):
     ('erm-invariant', {'penalty_weight': 0.0})
     """
 
-    @_tells_of_one_model
+    @reject_single_model_params
     def __init__(
         self,
         objective: str = "auto",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import replace
 from functools import wraps
 from inspect import signature
@@ -17,8 +16,6 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive, did_you_mean, plain, users_stacklevel
-from irmtv.core.types import Runs
-from irmtv.data.scaling import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.engine.settings import PER_RUN
@@ -27,8 +24,11 @@ from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed, not_in_grid
 from irmtv.estimators.plots import plot_path
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.models.networks.own_models import divergence_is_recorded
-from irmtv.models.search import RULES, SNAPSHOTS, Searched, search
+from irmtv.models.base import FittedModel, Report
+from irmtv.models.networks.fit import fitted_network, refit_network
+from irmtv.models.networks.model import NetworkModel, NetworkPath
+from irmtv.models.networks.settings import NetworkParameters, training_settings
+from irmtv.models.search import RULES, Search, search_model
 from irmtv.objectives.base import Objective
 from irmtv.objectives.parameters import FOLLOWS_PHI, HyperParameter, is_non_negative
 
@@ -47,8 +47,8 @@ OF_ONE_MODEL = {
 }
 
 
-def _tells_of_one_model(init: Callable[P, None]) -> Callable[P, None]:
-    """Say what to do to whoever gives a CV estimator a parameter of a single model; its signature stays as it is."""
+def reject_single_model_params(init: Callable[P, None]) -> Callable[P, None]:
+    """A constructor that refuses parameters of a single model and says what to use instead; its signature stays."""
 
     @wraps(init)
     def checked(*args: P.args, **parameters: P.kwargs) -> None:
@@ -67,10 +67,10 @@ def _tells_of_one_model(init: Callable[P, None]) -> Callable[P, None]:
     return checked
 
 
-class _Path(InvariantEstimator):
+class PathEstimator(InvariantEstimator):
     """The part of the CV estimators that does not depend on what is predicted."""
 
-    l2: Any  # a number, or "auto"
+    grid: Any = None  # networks alone have one
     _path: tuple[float, ...] = PATH  # where penalty_weights is None
     _less_time = (
         "Fewer max_steps, penalty_weights, folds (cv) or n_seeds take less time; verbose=1 shows how much is left."
@@ -109,55 +109,93 @@ class _Path(InvariantEstimator):
             ) from None
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
-        self._check_parameters()
-        prepared = self._prepare(X, y, environment, aux, sample_weight)
-        objective = prepared.objective
-        if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.procedure is not None):
-            raise ValueError(
-                f"refit must be True for objective {objective.name!r}, which keeps something of its own training rows "
-                "that the models of the folds do not share. Got refit=False."
-            )
-        size = f"{len(self._combinations(objective))} x {self.cv}" + (f" x {self.n_seeds} seeds" * (self.n_seeds > 1))
-        bar = ProgressBar(f"{type(self).__name__}, {size}") if self.verbose else nullcontext()
-        seed = as_seed(self.random_state)
-        with bar as progress:
-            found = self._searched(prepared, seed, keep_states=not self.refit, progress=progress)
-        self._finish(prepared, found, seed)
-        return self
+        data = self.read_data(X, y, environment=environment, aux=aux, sample_weight=sample_weight)
+        bar = ProgressBar(self._bar_label(data)) if self.verbose else nullcontext()
+        with bar as report:
+            search = self.search(data, report=report)
+        return self.fit_choice(data, search)
 
-    def _searched(self, prepared: TrainingData[Scaler], seed: int, **how: Any) -> Searched:
-        """The whole path on every fold, and what the rule chooses. `how` is for `search`."""
-        objective = prepared.objective
-        combinations = self._combinations(objective)
-        varied = self._varied(combinations)
-        settings = {name: value for name, value in self._settings(objective).items() if name not in varied}
-        return search(
-            prepared.task,
-            objective,
+    # ---- the three steps of `fit`, for those who want to look between them ---------------------------------------
+
+    def read_data(
+        self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None
+    ) -> TrainingData[Any]:
+        """The first step of `fit`: check parameters and rows, and make training data of them."""
+        self._check_parameters()
+        return self._read(X, y, environment, aux, sample_weight)
+
+    def search(
+        self,
+        data: TrainingData[Any],
+        *,
+        report: Report | None = None,
+        erm_beside: bool = False,
+        keep_outputs: bool = False,
+    ) -> Search:
+        """The second step of `fit`: train the path on every fold, and choose.
+
+        Parameters
+        ----------
+        data : from `read_data`.
+        report : callable or None, default None
+            Called with a `Progress`.
+        erm_beside : bool, default False
+            Have ERM among the candidates also where the objective has no weight of 0 and the rule does not need it.
+        keep_outputs : bool, default False
+            Keep what `Search.held_out_outputs` needs.
+
+        Returns
+        -------
+        Search
+            The candidates, their records, and the choice.
+        """
+        combinations = self._combinations(data.objective)
+        model = self.model(data, keep_outputs)
+        return search_model(
+            model,
+            data.task,
+            data.objective,
             combinations,
             rule=self.rule,
             n_folds=self.cv,
-            seed=seed,
-            seeds=self._seeds(seed),
+            seed=model.seed,
             options=self.rule_options,
-            by_class=True,
-            l2_from=L2 if self._l2_is_chosen(varied) else (),
-            **how,
-            **settings,
+            erm_beside=erm_beside,
+            report=report,
         )
 
-    def _finish(self, prepared: TrainingData[Scaler], found: Searched, seed: int) -> None:
-        """Say what was chosen, and keep it: trained on all rows, or the models of the folds."""
-        chosen = self._l2_is_chosen(self._varied(self._combinations(prepared.objective)))
-        self._tell(found, {"l2": found.family.settings["l2"]} if chosen else {})
-        if self.refit:
-            self._refit(prepared, found, seed)
-        else:
-            models, runs = found.fold_models()
-            self._keep(models, replace(prepared, objective=found.family.objective), runs)
+    def fit_choice(self, data: TrainingData[Any], search: Search) -> Any:
+        """The last step of `fit`: train what was chosen on all rows (or keep the models of the folds).
 
-    def _varied(self, combinations: Sequence[Mapping[str, Any]]) -> set[str]:
-        return {name for c in combinations for name in c}
+        Parameters
+        ----------
+        data : the rows to train on; they may be more than those of the search.
+        search : from `search`, maybe with another choice among its candidates.
+
+        Returns
+        -------
+        self
+        """
+        self._describe(search)
+        self._set_fitted(self._fitted_choice(data, search))
+        self.selected_["step"] = self.n_iter_
+        return self
+
+    # ---- what networks and trees do differently --------------------------------------------------------------------
+
+    def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> Any:
+        """The model family with this estimator's parameters."""
+        raise NotImplementedError
+
+    def _fitted_choice(self, data: TrainingData[Any], search: Search) -> FittedModel:
+        raise NotImplementedError
+
+    def _tuned(self, search: Search) -> dict[str, Any]:
+        """Hyper-parameters that were chosen before the path, by ERM."""
+        raise NotImplementedError
+
+    def _bar_label(self, data: TrainingData[Any]) -> str:
+        return f"{type(self).__name__}, {len(self._combinations(data.objective))} x {self.cv}"
 
     def _check_parameters(self) -> None:
         """What can be said before the rows are looked at; `search` checks the rule with them."""
@@ -165,28 +203,12 @@ class _Path(InvariantEstimator):
             raise ValueError(f"rule must be one of {list(RULES)}. Got {self.rule!r}.{did_you_mean(self.rule, RULES)}")
         if isinstance(self.cv, bool) or not isinstance(self.cv, (int, np.integer)) or self.cv < 2:
             raise ValueError(f"cv must be a number of folds, 2 or more. Got {self.cv!r}.")
-        check_positive(self.n_seeds, "n_seeds")
-        if isinstance(self.l2, str) and self.l2 != "auto":
-            raise ValueError(f"l2 must be 'auto' or a finite number of at least 0. Got {self.l2!r}.")
         _check_mapping(
             self.objective_params, "objective_params", "hyper-parameters of the objective", "{'measure': 'uniform'}"
         )
         _check_mapping(self.rule_options, "rule_options", "options of rule 'invariance'", "{'level': 0.01}")
-        _check_mapping(
-            self.grid, "grid", "hyper-parameters and lists of their values", "{'learning_rate': [0.01, 0.1]}"
-        )
         if "penalty_weight" in (self.objective_params or {}):
             raise ValueError("objective_params must not hold 'penalty_weight': the path is penalty_weights=[...].")
-
-    def _l2_is_chosen(self, varied: Collection[str]) -> bool:
-        return isinstance(self.l2, str) and "l2" not in varied
-
-    def _settings(self, objective: Objective) -> dict[str, Any]:
-        if not isinstance(self.l2, str):
-            return super()._settings(objective)
-        as_if = copy(self)
-        as_if.l2 = 0.0  # until it is chosen
-        return InvariantEstimator._settings(as_if, objective)
 
     def _keeps_labels(self, objective: Objective) -> bool:
         """Labels serve the rule also where training itself looks for environments, among training rows alone."""
@@ -233,54 +255,19 @@ class _Path(InvariantEstimator):
         others = [w for w in weights if not isinstance(w, (int, float))]  # by part of a sum, or following the model
         return numbers + [w for i, w in enumerate(others) if w not in others[:i]]
 
-    def _seeds(self, first: int) -> list[int]:
-        return [first + k for k in range(self.n_seeds)]
-
-    def _refit(self, prepared: TrainingData[Scaler], found: Searched, seed: int) -> None:
-        """The chosen combination, up to the chosen step, on all rows with n_seeds seeds."""
-        family = found.family
-        seeds = self._seeds(seed)
-        runs = Runs(seed=seeds, **{name: [value] * len(seeds) for name, value in found.combination.items()})
-        every = max(1, int(self.max_steps) // SNAPSHOTS)
-        with divergence_is_recorded():
-            fitted = self._train(
-                replace(prepared, objective=family.objective),
-                runs,
-                snapshot_every=every,
-                keep_states=True,
-                **family.settings,
-            )
-        # a run may diverge after the chosen step; an interrupted one is as it was
-        sound = [r for r in range(len(fitted)) if fitted.diverged.get(r, found.step + 1) > found.step]
-        if not sound:
-            raise ValueError(
-                f"training diverged on all rows with {found.combination!r}, though not on parts of them. Lower "
-                "learning_rate, or look for extreme values in X and y."
-            )
-        if len(sound) < len(fitted):
-            warnings.warn(
-                f"{type(self).__name__}: {len(fitted) - len(sound)} of {len(fitted)} models diverged and are left out.",
-                UserWarning,
-                stacklevel=users_stacklevel(),
-            )
-        kept = [s for c in fitted.chunks for s in c.kept if s <= found.step]
-        chosen = replace(prepared, objective=family.objective)
-        beyond = int(fitted.steps.max()) > found.step  # not so where training was interrupted before
-        self._keep(fitted.at(max(kept)) if kept and beyond else fitted, chosen, sound)
-        self.selected_["step"] = self.n_iter_
-
-    def _tell(self, found: Searched, beforehand: Mapping[str, Any]) -> None:
-        choice = found.choice
-        self.cv_results_ = found.table()
-        self.best_params_ = {**found.combination, **beforehand}
-        plain = bool(found.records.reference[choice.index])
-        lowest = f"the lowest risk by {self.rule!r} among {len(found.candidates)} candidates"
+    def _describe(self, search: Search) -> None:
+        """Attributes that tell of the search, and a warning where the choice is bad news."""
+        choice = search.choice
+        self.cv_results_ = search.table()
+        self.best_params_ = {**search.combination, **self._tuned(search)}
+        is_erm = bool(search.records.reference[choice.index])
+        lowest = f"the lowest risk by {self.rule!r} among {len(search.candidates)} candidates"
         self.selected_ = {
             "rule": self.rule,
             "outcome": choice.outcome,
-            "message": choice.message or lowest + (": plain risk minimisation." if plain else "."),
-            "objective": found.family.objective.name,
-            "step": found.step,
+            "message": choice.message or lowest + (": ERM." if is_erm else "."),
+            "objective": search.path.objective.name,
+            "step": search.step,
             **self.best_params_,
             "figures": dict(choice.figures),
         }
@@ -299,6 +286,64 @@ class _Path(InvariantEstimator):
         return plot_path(results, ax)
 
 
+class NetworkPathEstimator(PathEstimator):
+    """The part of the CV estimators of networks that does not depend on what is predicted."""
+
+    l2: Any  # a number, or "auto"
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_positive(self.n_seeds, "n_seeds")
+        if isinstance(self.l2, str) and self.l2 != "auto":
+            raise ValueError(f"l2 must be 'auto' or a finite number of at least 0. Got {self.l2!r}.")
+        _check_mapping(
+            self.grid, "grid", "hyper-parameters and lists of their values", "{'learning_rate': [0.01, 0.1]}"
+        )
+
+    def read_data(
+        self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None
+    ) -> TrainingData[Any]:
+        data = super().read_data(X, y, environment=environment, aux=aux, sample_weight=sample_weight)
+        objective = data.objective
+        if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.procedure is not None):
+            raise ValueError(
+                f"refit must be True for objective {objective.name!r}, which keeps something of its own training rows "
+                "that the models of the folds do not share. Got refit=False."
+            )
+        return data
+
+    def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> NetworkModel:
+        varied = {name for c in self._combinations(data.objective) for name in c}
+        parameters = NetworkParameters.of(self)
+        if isinstance(self.l2, str):
+            parameters = replace(parameters, l2=0.0)  # until it is chosen
+        settings = training_settings(parameters, data.objective)
+        seed = as_seed(self.random_state)
+        return NetworkModel(
+            {name: value for name, value in settings.items() if name not in varied},
+            seeds=tuple(seed + k for k in range(self.n_seeds)),
+            l2_from=L2 if self._chooses_l2() else (),
+            keep_states=keep_outputs or not self.refit,
+        )
+
+    def _chooses_l2(self) -> bool:
+        return isinstance(self.l2, str) and "l2" not in (self.grid or {})
+
+    def _fitted_choice(self, data: TrainingData[Any], search: Search) -> FittedModel:
+        assert isinstance(search.path, NetworkPath)
+        if not self.refit:
+            return fitted_network(*search.fold_models(), replace(data, objective=search.path.objective))
+        return refit_network(data, search.path, search.step, label=type(self).__name__, verbose=bool(self.verbose))
+
+    def _tuned(self, search: Search) -> dict[str, Any]:
+        assert isinstance(search.path, NetworkPath)
+        return {"l2": search.path.batch.settings["l2"]} if self._chooses_l2() else {}
+
+    def _bar_label(self, data: TrainingData[Any]) -> str:
+        seeds = f" x {self.n_seeds} seeds" if self.n_seeds > 1 else ""
+        return super()._bar_label(data) + seeds
+
+
 def _check_mapping(value: Any, parameter: str, of: str, example: str) -> None:
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{parameter} must be a dict of {of}, or None. Got {value!r}. Use {parameter}={example}.")
@@ -312,7 +357,7 @@ def _as_list(values: Any, parameter: str) -> list[Any]:
     return [plain(v) for v in values]
 
 
-class InvariantClassifierCV(_Path, InvariantClassifier):
+class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     """InvariantClassifier over a path of penalty weights, chosen by cross-fitting on the training rows.
 
     All penalty weights are trained on all folds in one tensor program. Every weight at every one of 40 steps is a
@@ -379,7 +424,7 @@ class InvariantClassifierCV(_Path, InvariantClassifier):
     ('invariant-found', True)
     """
 
-    @_tells_of_one_model
+    @reject_single_model_params
     def __init__(
         self,
         objective: str = "auto",
@@ -439,7 +484,7 @@ class InvariantClassifierCV(_Path, InvariantClassifier):
         self.refit = refit
 
 
-class InvariantRegressorCV(_Path, InvariantRegressor):
+class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
     """InvariantRegressor over a path of penalty weights, chosen by cross-fitting on the training rows.
 
     The parameters and attributes are those of :class:`InvariantClassifierCV`, without `class_weight`. Risks are of
@@ -458,7 +503,7 @@ class InvariantRegressorCV(_Path, InvariantRegressor):
     ('erm-invariant', {'penalty_weight': 0.0})
     """
 
-    @_tells_of_one_model
+    @reject_single_model_params
     def __init__(
         self,
         objective: str = "auto",

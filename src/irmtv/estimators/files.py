@@ -8,7 +8,6 @@ in `estimator_content`, `module_content` and `inference_content`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import shown
+from irmtv.estimators import boosting_content
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
@@ -26,25 +26,19 @@ from irmtv.estimators.inference_content import inference_content, read_inference
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.persistence import ModelFile, ModelFileError, load_model, read_model, write_model
 
-PREDICTORS: Mapping[str, type[InvariantEstimator]] = {
+NETWORKS: Mapping[str, type[InvariantEstimator]] = {
     "invariant-classifier": InvariantClassifier,
     "invariant-classifier-cv": InvariantClassifierCV,
     "invariant-regressor": InvariantRegressor,
     "invariant-regressor-cv": InvariantRegressorCV,
 }
-_INFERENCE = "environment-inference"
-_KINDS: Mapping[type, str] = {**{cls: kind for kind, cls in PREDICTORS.items()}, EnvironmentInference: _INFERENCE}
-_PIPELINE = "pipeline"
-# estimators of a layer above this one, by kind: class, and the module that writes and reads it, loaded when one is met
-ABOVE: Mapping[str, tuple[str, str]] = {
-    f"invariant-boosting-{what.lower()}{'-cv' if cv else ''}": (
-        f"InvariantBoosting{what}{cv}",
-        "irmtv.estimators.boosting_content",
-    )
-    for what in ("Classifier", "Regressor")
-    for cv in ("", "CV")
+# what a file says it holds; a kind never changes
+CLASSES: Mapping[str, type] = {
+    **NETWORKS,
+    **boosting_content.CLASSES,
+    "environment-inference": EnvironmentInference,
 }
-_EVERY_KIND = frozenset((*_KINDS.values(), *ABOVE))
+_PIPELINE = "pipeline"
 
 
 def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None = None) -> Path:
@@ -69,10 +63,9 @@ def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None 
     estimator = model
     if isinstance(model, Pipeline):
         steps, estimator = list(model.steps[:-1]), model.steps[-1][1]
-    kind = _KINDS.get(type(estimator)) or _kind_above(estimator)
+    kind = next((kind for kind, cls in CLASSES.items() if cls is type(estimator)), None)
     if kind is None:
-        names = [*(cls.__name__ for cls in _KINDS), *(name for name, _ in ABOVE.values())]
-        known = shown(names, limit=len(names), form=str)
+        known = shown([cls.__name__ for cls in CLASSES.values()], limit=len(CLASSES), form=str)
         raise ValueError(
             f"model must be one of {known}, or a Pipeline that ends in one. Got {type(estimator).__name__}. Save "
             "others with their own library."
@@ -106,42 +99,35 @@ def load(path: str | PathLike[str], module: Callable[[], Any] | None = None) -> 
     estimator or Pipeline
         Predicts as it did.
     """
-    readers: dict[str, Callable[[ModelFile], Any]] = {kind: _reader(kind, module) for kind in _EVERY_KIND}
+    readers: dict[str, Callable[[ModelFile], Any]] = {kind: _reader(kind, module) for kind in CLASSES}
     return load_model(path, {**readers, _PIPELINE: lambda file: _read_pipeline(file, module)})
 
 
 def read_about(path: str | PathLike[str]) -> dict[str, Any] | None:
     """What `save` was told about a model; None where it was told nothing. The estimator is not built."""
-    about = read_model(path, [*_EVERY_KIND, _PIPELINE]).meta.get("about")
+    about = read_model(path, [*CLASSES, _PIPELINE]).meta.get("about")
     return about if isinstance(about, dict) else None
 
 
-def _kind_above(estimator: Any) -> str | None:
-    of = type(estimator)
-    known = {(name, "irmtv.estimators"): kind for kind, (name, module) in ABOVE.items()}
-    return known.get((of.__name__, of.__module__.rpartition(".")[0]))
-
-
 def _content(estimator: Any, kind: str) -> Content:
-    if kind in ABOVE:
-        content: Content = import_module(ABOVE[kind][1]).content_of(estimator)
-        return content
-    return inference_content(estimator) if kind == _INFERENCE else estimator_content(estimator)
+    if kind in boosting_content.CLASSES:
+        return boosting_content.content_of(estimator)
+    return estimator_content(estimator) if kind in NETWORKS else inference_content(estimator)
 
 
 def _reader(kind: str, module: Any) -> Callable[[ModelFile], Any]:
-    if kind == _INFERENCE:
-        return lambda file: read_inference(file, module)
-    if kind in ABOVE:
-        return lambda file: import_module(ABOVE[kind][1]).read_content(file, kind)
-    return lambda file: read_estimator(file, PREDICTORS[kind], module)
+    if kind in boosting_content.CLASSES:
+        return lambda file: boosting_content.read_content(file, kind)
+    if kind in NETWORKS:
+        return lambda file: read_estimator(file, NETWORKS[kind], module)
+    return lambda file: read_inference(file, module)
 
 
 def _read_pipeline(file: ModelFile, module: Any) -> Pipeline:
     with told(file, "Pipeline"):
         file.check(meta=["kind", "steps", "parts"])
         kind, names, parts = file.meta["kind"], file.meta["steps"], file.meta["parts"]
-        if kind not in _EVERY_KIND or not isinstance(names, list) or not names:
+        if kind not in CLASSES or not isinstance(names, list) or not names:
             raise ModelFileError(
                 f"{str(file.path)!r} holds a pipeline that ends in {kind!r}, which irmtv does not know."
             )

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from irmtv.core.messages import shown
 from irmtv.engine.networks import Module, Net
-from irmtv.estimators.parameters import as_net
 from irmtv.models.networks.predictor import Member
+from irmtv.models.networks.settings import as_net
 from irmtv.persistence import ModelFile, ModelFileError
 
 MODULE = "module"

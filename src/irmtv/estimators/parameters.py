@@ -1,4 +1,4 @@
-"""The estimators' parameters, checked when `fit` is called, and what they mean for `train`."""
+"""Parameters that all estimators have, checked when `fit` is called."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from sklearn.utils import check_random_state
 
 from irmtv.core.messages import did_you_mean, plain
+from irmtv.data.training import TrainingData
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 
@@ -77,6 +78,17 @@ def stopping_rule(value: Any, estimator: Any) -> str | None:
             f"is kept. Got {value!r}.{did_you_mean(rule, RULES_WHILE_TRAINING)} {name}CV chooses by 'invariance'."
         )
     return rule
+
+
+def check_stopping(rule: str, data: TrainingData[Any]) -> None:
+    """Raise where early stopping looks at environments that the held-out rows do not have."""
+    known = data.objective.infers in ("aux", "rest") or len(data.task.train.names) > 1
+    if rule == "worst-env" and not known:
+        raise ValueError(
+            "early_stopping='worst-env' looks at the worst environment of the held-out rows and needs two or more that "
+            f"are given, or inferred from aux. Got objective {data.objective.name!r} without. Give them, or use "
+            "early_stopping='iid'."
+        )
 
 
 def held_out_share(value: Any) -> Fraction:

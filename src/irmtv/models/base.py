@@ -62,8 +62,15 @@ class TrainedPath(ABC):
     """One combination of hyper-parameters, trained outside every fold."""
 
     def __init__(
-        self, objective: Objective, combination: Combination, steps: Sequence[int], erm_until: int, is_erm: bool
+        self,
+        model: Model,
+        objective: Objective,
+        combination: Combination,
+        steps: Sequence[int],
+        erm_until: int,
+        is_erm: bool,
     ) -> None:
+        self.model = model  # which was trained
         self.objective, self.combination = objective, combination
         self.steps = tuple(steps)  # at which it is a candidate; of trees, rounds
         self.erm_until = erm_until  # up to this step it is ERM

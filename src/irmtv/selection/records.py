@@ -180,13 +180,15 @@ def build_records(
         del held["effective"]
     diverged = torch.cat([torch.full((len(m.steps),), m.diverged) for m in measured])
     stated = [torch.tensor([m.stated and i == len(m.steps) - 1 for i in range(len(m.steps))]).bool() for m in measured]
-    scores = {name: _joined([getattr(m, name) for m in measured]) for name in ("left_out", "test")}
-    for values in (held["risk"].transpose(0, 1), *(v for v in scores.values() if v is not None)):
-        values[diverged] = torch.nan
+    left_out, test = _joined([m.left_out for m in measured]), _joined([m.test for m in measured])
+    for values in (held["risk"].transpose(0, 1), left_out, test):
+        if values is not None:
+            values[diverged] = torch.nan
     total = sum(rows for _, rows in constants)
     return Records(
         **held,
-        **scores,
+        left_out=left_out,
+        test=test,
         constant=float(sum(risk * rows for risk, rows in constants) / total) if total else float("nan"),
         reference=torch.cat([torch.tensor([step <= m.erm_until for step in m.steps]).bool() for m in measured]),
         stated=torch.cat(stated),

@@ -11,15 +11,16 @@ import pytest
 from scipy.stats import binom
 
 from app.diagnose.worlds import regression, rows_of, task_rows
-from irmtv.app.diagnose import diagnose, diagnose_table, losses, network_model, plain_model, tree_model
+from irmtv.app.diagnose import diagnose, diagnose_table, losses, plain_model
 from irmtv.app.diagnose.features import OF_TREES, equal_means, feature_changes, joint_test, own_slopes, torch
 from irmtv.app.diagnose.informative import given_informative
 from irmtv.app.diagnose.losses import loss_by_environment
-from irmtv.app.diagnose.outputs import every_class, output_shares
 from irmtv.app.diagnose.plain_model import fit_plain_model, simplest
 from irmtv.app.pages.diagnosis import diagnosis_content
 from irmtv.datasets import make_simulation
 from irmtv.html.page import page
+from irmtv.models.erm import NetworkErm, TreeErm, for_every_class
+from irmtv.models.importances import output_shares
 from irmtv.models.trees.library import lightgbm
 
 pytest.importorskip("lightgbm")
@@ -29,8 +30,8 @@ OTHERS = ("mlp", "trees")
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(tree_model, "ROUNDS", 40)
-    monkeypatch.setattr(network_model, "STEPS", 200)
+    monkeypatch.setattr(TreeErm, "ROUNDS", 40)
+    monkeypatch.setattr(NetworkErm, "STEPS", 200)
 
 
 def curved(n=600, task="regression", seed=0, shift=0.0, d=4):
@@ -91,14 +92,14 @@ def test_every_kind_sees_a_curve_that_a_line_does_not(kind, task, quick):
 
 
 def test_leaves_and_rounds_are_chosen(monkeypatch):
-    monkeypatch.setattr(tree_model, "ROUNDS", 60)
+    monkeypatch.setattr(TreeErm, "ROUNDS", 60)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 3))
     nothing = rows_of(x, rng.normal(size=600), environment=np.tile(["a", "b"], 300))
     assert fit_plain_model(nothing, 0, "trees").trees[1] < 20 < fit_plain_model(curved(600), 0, "trees").trees[1]
     signs = rng.uniform(-1, 1, (1000, 3))
     wide = rows_of(signs, np.sign(signs).prod(1) + 0.1 * rng.normal(size=1000), environment=["a", "b"] * 500)
-    assert fit_plain_model(wide, 0, "trees").trees[0] == max(tree_model.LEAVES)
+    assert fit_plain_model(wide, 0, "trees").trees[0] == max(TreeErm.LEAVES)
 
 
 def test_auto_takes_the_lowest_held_out_risk(quick):
@@ -172,8 +173,8 @@ def test_a_curve_whose_parts_the_sites_see_is_no_change(kind):
 def test_levels_where_nothing_differs(kind, monkeypatch):
     """Sites drawn at random: all tests that look at the model's outputs. examples/diagnose_levels.py has more."""
     monkeypatch.setattr(losses, "DRAWS", 2)  # intervals are not looked at
-    monkeypatch.setattr(tree_model, "ROUNDS", 20)
-    monkeypatch.setattr(network_model, "STEPS", 100)
+    monkeypatch.setattr(TreeErm, "ROUNDS", 20)
+    monkeypatch.setattr(NetworkErm, "STEPS", 100)
     n, found = 30, []
     for seed in range(n):
         rows = curved(200, seed=seed, d=3, task="binary" if seed % 2 else "regression")
@@ -245,17 +246,17 @@ def test_shares_of_a_linear_model_are_those_of_its_weights():
     rng = np.random.default_rng(0)
     rows = rows_of(rng.normal(size=(4000, 3)), rng.normal(size=4000), environment=["a", "b"] * 2000)
     weights = np.array([[3.0, -1.0, 0.0]])
-    assert output_shares(lambda x: x @ weights.T, rows, 0) == pytest.approx([0.75, 0.25, 0.0], abs=0.02)
+    assert output_shares(lambda x: x @ weights.T, rows.x, 0) == pytest.approx([0.75, 0.25, 0.0], abs=0.02)
     classes = np.array([[3.0, 1.0, 5.0], [-3.0, 1.0, 5.0]])  # the others add the same to both classes
-    assert output_shares(lambda x: x @ classes.T, rows, 0) == pytest.approx([1.0, 0.0, 0.0], abs=1e-9)
+    assert output_shares(lambda x: x @ classes.T, rows.x, 0) == pytest.approx([1.0, 0.0, 0.0], abs=1e-9)
 
 
 def test_classes_that_a_fold_does_not_have():
     rows = rows_of(np.random.default_rng(0).normal(size=(60, 2)), np.tile([0, 1, 2], 20), "multiclass")
-    filled = every_class(np.array([2.0, -4.0]), [0, 2], rows)
+    filled = for_every_class(np.array([2.0, -4.0]), [0, 2], rows.as_task())
     assert filled.tolist() == [[-1.0, -7.0, 1.0], [2.0, -7.0, -2.0]]
     three = np.arange(6.0).reshape(2, 3)
-    assert every_class(three, [0, 1, 2], rows).tolist() == three.tolist()
+    assert for_every_class(three, [0, 1, 2], rows.as_task()).tolist() == three.tolist()
 
 
 @pytest.mark.parametrize("kind", OTHERS)

@@ -148,7 +148,7 @@ def test_what_cannot_be_done_is_said(how, message):
 
 
 def test_of_very_many_rows_some_are_compared_and_all_are_trained_on(monkeypatch):
-    from irmtv.app.fit import networks as module
+    from irmtv.app.fit import families as module
 
     monkeypatch.setattr(module, "SEARCHED_ROWS", 400)
     frame = spurious_table(2400)

@@ -12,7 +12,7 @@ import irmtv
 from app.fit.tables import spurious_table
 from irmtv import InvariantBoostingClassifier
 from irmtv.app.fit import fit_table
-from irmtv.app.fit.trees import Trees
+from irmtv.app.fit.families import Trees
 from irmtv.estimators.files import read_about, save
 
 HOW = {"model": "trees", "rounds": 40, "penalty_weights": [100, 1000]}
@@ -122,8 +122,9 @@ def test_rounds_are_checked():
 def test_the_bar_is_told_after_every_booster():
     frame = spurious_table(400)
     numbers = frame[["cause", "shortcut"]].fillna(0).to_numpy(np.float32)
-    how = {"objective": "irm-tv-l1", "rule": "invariance", "penalty_weights": [10], "cv": 2, "random_state": 0}
-    trees = Trees("binary", (numbers, frame["sold"].to_numpy(str), frame["site"], None, None), rounds=5, how=how)
+    parameters = {"objective": "irm-tv-l1", "penalty_weights": [10], "cv": 2, "random_state": 0}
+    table = (numbers, frame["sold"].to_numpy(str), frame["site"], None)
+    trees = Trees("binary", table, rounds=5, parameters=parameters)
 
     class Bar:
         def __init__(self):

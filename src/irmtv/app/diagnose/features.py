@@ -37,12 +37,12 @@ import torch
 from scipy.special import expit, logit, softmax
 from sklearn.linear_model import Ridge
 
-from irmtv.app.diagnose import network_model, tree_model
-from irmtv.app.diagnose.plain_model import PlainModel, fit_quietly, logistic
+from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.app.diagnose.words import LEVEL, finite, floats, holm, listed, number, p_text
 from irmtv.core.types import Rows, Runs, Task
 from irmtv.engine import train
+from irmtv.models.erm import FAMILIES, fit_quietly, logistic
 from irmtv.selection.equality import equal_means, spread
 
 # of TV-l1; trees that follow a larger one follow noise
@@ -174,10 +174,9 @@ def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = N
     apart = spread(mean, cov, 1.0).numpy()
     if model is None:
         erm, invariant = _weights(rows, seed)
-    elif model.kind == "mlp":
-        erm, invariant = network_model.shares(rows, PENALTY_WEIGHT, seed)
     else:
-        erm, invariant = tree_model.shares(rows, *model.trees, OF_TREES, seed)
+        weight = OF_TREES if model.kind == "trees" else PENALTY_WEIGHT
+        erm, invariant = FAMILIES[model.kind].shares(rows.as_task(), model.trees, weight, seed)
     corrected = holm(p[1:])
     one = slope.ndim == 2
     # of classes the sizes alone: a slope for each has no sign of its own

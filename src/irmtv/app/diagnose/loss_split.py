@@ -24,10 +24,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from irmtv.app.diagnose.basis import quadratic_basis
-from irmtv.app.diagnose.plain_model import PlainModel, fit_quietly
+from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats
 from irmtv.app.diagnose.words import estimate, number, within
 from irmtv.core.numbers import Estimate
+from irmtv.models.erm import fit_quietly
 
 MOST_ROWS = 10_000
 DRAWS = 300

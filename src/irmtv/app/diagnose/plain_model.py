@@ -1,36 +1,31 @@
-"""Plain risk minimisation, cross-fitted: for every row the outputs of a model that was not trained on it.
+"""ERM, cross-fitted: for every row the outputs of a model that was not trained on it.
 
-The model is linear, a network, or boosted trees; "auto" takes the one with the lowest risk on the rows it was not
-trained on, and a simpler one that comes within 1 % of it. That risk is over all rows: which environment a row is in is
-not looked at, so tests that compare environments keep their level.
+The model family is linear, a network, or boosted trees; "auto" takes the one with the lowest risk on the rows it was
+not trained on, and a simpler one that comes within 1 % of it. That risk is over all rows: which environment a row is in
+is not looked at, so tests that compare environments keep their level.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
 
-from irmtv.app.diagnose import network_model, tree_model
-from irmtv.app.diagnose.outputs import every_class
-from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints, Mask
-from irmtv.app.fit.networks import ALIKE
+from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.core.messages import did_you_mean
+from irmtv.models.erm import ALIKE, FAMILIES
 from irmtv.models.trees.library import lightgbm
 
-KINDS = {"linear": "a linear model", "mlp": "a network", "trees": "boosted trees"}  # the simplest first
+KINDS = {name: family.text for name, family in FAMILIES.items()}  # the simplest first
 MODELS = ("auto", *KINDS)
 
 
 @dataclass(frozen=True)
 class PlainModel:
-    """What a risk minimiser does on rows that it has not seen."""
+    """What ERM does on rows that it has not seen."""
 
     outputs: Floats  # (N,) logits or predictions; (N, C) logits of several classes
     loss: Floats  # (N,) log loss; squared error in units of the variance of y
@@ -94,21 +89,9 @@ def simplest(risks: Mapping[str, float]) -> str:
     return next(kind for kind, risk in known.items() if lowest >= ALIKE * risk)
 
 
-def logistic(c: float = 1.0) -> Any:
-    """scikit-learn's, with enough steps for standardised features."""
-    return LogisticRegression(C=c, max_iter=300)
-
-
-def fit_quietly(model: Any, x: Floats, y: Any) -> Any:
-    """Fitted; that the last digit has not converged changes no finding, and is not the user's concern."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return model.fit(x, y)
-
-
 def _cross_fitted(kind: str, rows: DiagnosisRows, fold: Ints, seed: int) -> PlainModel:
     folds = range(int(fold.max()) + 1)
-    fitted, size = _fitted(kind, rows, [fold != k for k in folds], seed)
+    fitted, size = FAMILIES[kind].outputs(rows.as_task(), [fold != k for k in folds], seed)
     outputs = np.empty((len(rows), rows.n_outputs))
     for k in folds:
         outputs[fold == k] = fitted[k][fold == k]
@@ -116,22 +99,3 @@ def _cross_fitted(kind: str, rows: DiagnosisRows, fold: Ints, seed: int) -> Plai
     both = rows.loss.value_and_slope(torch.as_tensor(f)[None, None], torch.as_tensor(rows.y)[None, None])
     value, slope = (np.asarray(v[0, 0].numpy()) for v in both)
     return PlainModel(f, value, slope, fold, kind, kind, trees=size)
-
-
-def _fitted(
-    kind: str, rows: DiagnosisRows, trained_on: Sequence[Mask], seed: int
-) -> tuple[list[Floats], tree_model.Size]:
-    """Outputs for all rows, (N, C) or (N, 1), of a model for each mask of training rows; and the size of trees."""
-    if kind == "trees":
-        return tree_model.fitted_outputs(rows, trained_on, seed)
-    if kind == "mlp":
-        return network_model.fitted_outputs(rows, trained_on, seed), (0, 0)
-    return [_linear(rows, part) for part in trained_on], (0, 0)
-
-
-def _linear(rows: DiagnosisRows, part: Mask) -> Floats:
-    """Logistic or ridge regression on standardised features."""
-    if rows.task == "regression":
-        return np.asarray(Ridge(alpha=1.0).fit(rows.x[part], rows.y[part]).predict(rows.x)).reshape(-1, 1)
-    model = fit_quietly(logistic(), rows.x[part], rows.y[part].astype(np.int64))
-    return every_class(model.decision_function(rows.x), model.classes_, rows)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from irmtv.core.losses import Loss, as_loss
 from irmtv.core.messages import shown
-from irmtv.core.types import Rows
+from irmtv.core.types import Rows, Task
 from irmtv.data.environments import encode_labels
-from irmtv.selection.folds import fold_by_class, fold_of_rows
+from irmtv.selection.folds import deal_folds
 
 TaskName: TypeAlias = Literal["binary", "multiclass", "regression"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -79,18 +79,18 @@ class DiagnosisRows:
 
     def folds(self, seed: int, n_folds: int = FOLDS) -> Ints:
         """(N,) a fold for every row, alike in their environments and classes."""
+        return np.asarray(deal_folds(self.as_task(), n_folds, seed, by_class=True).numpy(), dtype=np.int64)
+
+    def as_task(self) -> Task:
+        """The rows as models read them."""
         rows = Rows(
-            torch.zeros(len(self), 1),
-            torch.zeros(len(self)),
+            torch.as_tensor(self.x),
+            torch.as_tensor(self.y),
             environment=None if self.environment is None else torch.as_tensor(self.environment),
             aux=None if self.aux is None else torch.as_tensor(self.aux),
             names=self.names,
         )
-        if self.task == "regression":
-            fold = fold_of_rows(rows, n_folds, seed)
-        else:
-            fold = fold_by_class(rows, torch.as_tensor(self.y.astype(np.int64)), n_folds, seed)
-        return np.asarray(fold.numpy(), dtype=np.int64)
+        return Task(rows, self.loss, self.n_outputs)
 
 
 def read_rows(

@@ -1,4 +1,4 @@
-"""A table, a target, and where each row came from: a model to use tomorrow, and what was found out on the way."""
+"""`fit_table`: from a table, a target and environments to a fitted model and a summary of what was learned."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 from sklearn.pipeline import Pipeline
 
-from irmtv.app.fit.contenders import Contender, stage
-from irmtv.app.fit.found import Found, curves, feature_weights, inferred, losses, path_points
-from irmtv.app.fit.held_out import compare, score_for, target_of
-from irmtv.app.fit.networks import ALIKE, Networks
-from irmtv.app.fit.summary import Data, FitSummary
-from irmtv.app.fit.together import together
-from irmtv.app.fit.trees import Trees
+from irmtv.app.fit.comparison import Score, compare, score_for, target_of
+from irmtv.app.fit.families import Family, Networks, Trees, comparable_families, start_stage
+from irmtv.app.fit.summary import Data, Feature, FitSummary, LossCurve
+from irmtv.app.fit.summary_parts import Searches, curves, feature_weights, inferred, loss_curves, path_points
 from irmtv.app.fit.words import headline, versions
 from irmtv.app.io import Columns, Table, split_columns, table_steps, task_of
 from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.engine.progress_bar import ProgressBar
-from irmtv.estimators.parameters import as_seed
-from irmtv.models.search.families import infers_held_out
+from irmtv.models.search import join_searches
 from irmtv.models.trees.library import lightgbm
-from irmtv.models.trees.parameters import suits_trees
+from irmtv.models.trees.settings import suits_trees
 from irmtv.objectives import OBJECTIVES
 
 MODELS = ("auto", "linear", "mlp", "trees")
@@ -125,33 +122,16 @@ def fit_table(
     >>> answer.pipeline.predict(frame.drop(columns=["site", "price"])).shape
     (400,)
     """
-    if model not in MODELS:
-        raise ValueError(f"model must be one of {list(MODELS)}. Got {model!r}.{did_you_mean(model, MODELS)}")
-    _check_columns(objective, bool(environment), bool(aux))
-    check_positive(steps, "steps")
-    check_positive(rounds, "rounds")
+    _check(objective, model, bool(environment), bool(aux), steps, rounds)
     clock = _Clock()
     table = Table.of(source, encoding)
     clock.lap("reading")
-    columns = split_columns(table.frame, target=target, environment=environment, aux=aux)
-    assert columns.y is not None
-    kind, why = task_of(columns.y, task)
-    score = score_for(kind, metric)
-    pre = Pipeline(table_steps())
-    features = pre.fit_transform(columns.features)
-    notes = [*table.notes, *columns.notes, *([why] if why else []), *_about_gaps(columns)]
-    data = _data(table, columns, target, environment, aux, features.shape[1], notes)
-    n_rows = len(features)
+    prepared = _prepare(table, target, environment, aux, task, metric)
     del table
     clock.lap("preparing")
-
-    if (
-        objective == "erm"
-        and rule == "invariance"
-        and (columns.environment is None or columns.environment.nunique() < 2)
-    ):
+    if objective == "erm" and rule == "invariance" and not prepared.has_environments:
         rule = "iid"  # nothing to compare, and nothing but the step to choose
-    how = {
+    parameters = {
         "objective": objective,
         "rule": rule,
         "penalty_weights": penalty_weights,
@@ -159,33 +139,111 @@ def fit_table(
         "min_rows": min_rows,
         "random_state": random_state,
     }
-    numbers = (features, _target(columns.y), columns.environment, columns.aux, None)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", UserWarning)
-        contenders = _contenders(model, kind, numbers, how, steps, rounds, data["notes"])
-        del features, numbers
-        _about_rows(contenders[0], aux, data["notes"])
-        contenders = _that_can_be_compared(contenders, bar)
-        paths = [contender.search(bar, 0.85 / len(contenders)) for contender in contenders]
-        found = Found(contenders, paths, together(paths, rule), pre.get_feature_names_out().tolist(), random_state)
-        stage(bar, "training on all rows", 0.1)
-        winner, its_path = found.chosen
-        winner.finish(its_path)
-    estimator, choice = winner.estimator, found.search.choice
-    said = estimator.selected_["message"]  # which comes as a warning, too, where it is bad news
-    data["notes"] += [note for note in dict.fromkeys(str(w.message) for w in told) if said not in note]
-    stage(bar, "comparing", 0.05)
-    by_environment, weights = losses(found), feature_weights(found)  # which train a model each
+    searches = _search_and_train(prepared, model, parameters, steps, rounds, bar)
+    start_stage(bar, "comparing", 0.05)
+    losses, weights = loss_curves(searches), feature_weights(searches)
     clock.lap("training")
+    summary = _summary(prepared, searches, rule, losses, weights, command)
+    clock.lap("comparing")
+    summary["seconds"] = {**clock.laps, "all": clock.total()}
+    start_stage(bar, "done", 0.0)
+    return Answer(Pipeline([*prepared.steps.steps, ("model", searches.estimator)]), summary)
 
+
+def _check(objective: str, model: str, environment: bool, aux: bool, steps: int, rounds: int) -> None:
+    if model not in MODELS:
+        raise ValueError(f"model must be one of {list(MODELS)}. Got {model!r}.{did_you_mean(model, MODELS)}")
+    _check_columns(objective, environment, aux)
+    check_positive(steps, "steps")
+    check_positive(rounds, "rounds")
+
+
+@dataclass
+class _Prepared:
+    """A table as numbers, and what was done to it."""
+
+    columns: Columns
+    steps: Pipeline  # fitted preprocessing
+    features: npt.NDArray[Any] | None  # (N, D); None once the model families have read it
+    task: Literal["binary", "multiclass", "regression"]
+    score: Score
+    data: Data
+
+    @property
+    def has_environments(self) -> bool:
+        return self.columns.environment is not None and self.columns.environment.nunique() > 1
+
+
+def _prepare(
+    table: Table, target: str, environment: Sequence[str], aux: Sequence[str], task: str | None, metric: str | None
+) -> _Prepared:
+    """Columns by their role, and features as numbers."""
+    columns = split_columns(table.frame, target=target, environment=environment, aux=aux)
+    assert columns.y is not None
+    kind, why = task_of(columns.y, task)
+    score = score_for(kind, metric)
+    steps = Pipeline(table_steps())
+    features = steps.fit_transform(columns.features)
+    data: Data = {
+        "file": table.path.name if table.path is not None else "a DataFrame",
+        "rows": len(table.frame),
+        "rows_used": len(columns.kept),
+        "target": target,
+        "environment": list(environment),
+        "aux": list(aux),
+        "columns": [str(c) for c in columns.features.columns],
+        "features": features.shape[1],
+        "missing": dict(columns.missing),
+        "notes": [*table.notes, *columns.notes, *([why] if why else []), *_about_gaps(columns)],
+    }
+    return _Prepared(columns, steps, features, kind, score, data)
+
+
+def _search_and_train(
+    prepared: _Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int, bar: ProgressBar | None
+) -> Searches:
+    """The path of every model family, one choice among all candidates, and that trained on all rows.
+
+    Warnings on the way become notes of the summary, except what the rule says of its choice: that has its own place.
+    """
+    notes = prepared.data["notes"]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        families = _families(prepared, model, parameters, steps, rounds)
+        prepared.features = None
+        _about_rows(families[0], prepared.data)
+        families = comparable_families(families, bar)
+        each = [family.search(bar, 0.85 / len(families)) for family in families]
+        names = prepared.steps.get_feature_names_out().tolist()
+        joined = join_searches(each, parameters["rule"])
+        searches = Searches(families, each, joined, names, parameters["random_state"])
+        start_stage(bar, "training on all rows", 0.1)
+        family, search = searches.winner
+        family.estimator.fit_choice(family.all_rows, search)
+    message = family.estimator.selected_["message"]
+    notes += [note for note in dict.fromkeys(str(w.message) for w in warned) if message not in note]
+    return searches
+
+
+def _summary(
+    prepared: _Prepared,
+    searches: Searches,
+    rule: str,
+    losses: list[LossCurve],
+    weights: list[Feature],
+    command: str,
+) -> FitSummary:
+    """Everything that is printed, stored beside the model and shown on the page."""
+    family, joined = searches.winner[0], searches.joined
+    selected, choice = family.estimator.selected_, joined.choice
     rows, overall, worst = compare(
-        found.path.outputs(found.search.plain),
-        found.path.outputs(choice.index),
-        target_of(found.prepared),
-        found.codes,
-        found.names,
-        score,
-        as_seed(random_state),
+        searches.outputs(joined.erm),
+        searches.outputs(choice.index),
+        target_of(searches.data),
+        searches.codes,
+        searches.names,
+        prepared.score,
+        searches.random_state,
     )
     summary: FitSummary = {
         "schema": 1,
@@ -193,34 +251,31 @@ def fit_table(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": {},
         "versions": versions(),
-        "data": data,
-        "task": kind,
-        "classes": [] if kind == "regression" else [str(c) for c in estimator.classes_],
-        "objective": winner.rows.objective.name,
-        "model": found.model_of(choice.index),
-        "plain_model": found.model_of(found.search.plain),
-        "settings": _settings(found, n_rows),
+        "data": prepared.data,
+        "task": prepared.task,
+        "classes": [] if prepared.task == "regression" else [str(c) for c in family.estimator.classes_],
+        "objective": family.rows.objective.name,
+        "model": searches.model_of(choice.index),
+        "plain_model": searches.model_of(joined.erm),
+        "settings": _settings(searches, prepared.data["rows_used"]),
         "rule": rule,
-        "outcome": estimator.selected_["outcome"],
+        "outcome": selected["outcome"],
         "headline": "",
-        "message": said,
-        "metric": score.name,
-        "greater_is_better": score.greater_is_better,
+        "message": selected["message"],
+        "metric": prepared.score.name,
+        "greater_is_better": prepared.score.greater_is_better,
         "environments": rows,
         "overall": overall,
         "worst": worst,
-        "path": path_points(found),
-        "curves": curves(found),
-        "inferred": inferred(found, aux, columns.aux_is_date),
+        "path": path_points(searches),
+        "curves": curves(searches),
+        "inferred": inferred(searches, prepared.data["aux"], prepared.columns.aux_is_date),
         "features": weights,
-        "features_kind": winner.features_kind,
-        "losses": by_environment,
+        "features_kind": family.features_kind,
+        "losses": losses,
     }
     summary["headline"] = headline(summary)
-    clock.lap("comparing")
-    summary["seconds"] = {**clock.laps, "all": clock.total()}
-    stage(bar, "done", 0.0)
-    return Answer(Pipeline([*pre.steps, ("model", estimator)]), summary)
+    return summary
 
 
 def _check_columns(objective: str, environment: bool, aux: bool) -> None:
@@ -261,98 +316,61 @@ def _about_gaps(columns: Columns) -> list[str]:
     return [f"missing values are filled (numbers with their mean, categories with none of them) and marked: {told}"]
 
 
-def _data(
-    table: Table,
-    columns: Columns,
-    target: str,
-    environment: Sequence[str],
-    aux: Sequence[str],
-    n_features: int,
-    notes: Sequence[str],
-) -> Data:
-    return {
-        "file": table.path.name if table.path is not None else "a DataFrame",
-        "rows": len(table.frame),
-        "rows_used": len(columns.kept),
-        "target": target,
-        "environment": list(environment),
-        "aux": list(aux),
-        "columns": [str(c) for c in columns.features.columns],
-        "features": n_features,
-        "missing": dict(columns.missing),
-        "notes": list(notes),
-    }
-
-
 def _target(y: pd.Series) -> Any:
     """Numbers as they are; anything else as text of a fixed width, which is looked through far faster than objects."""
     return y.to_numpy() if is_numeric_dtype(y.dtype) else y.to_numpy(dtype=str)
 
 
-def _contenders(
-    model: str,
-    kind: str,
-    numbers: Sequence[Any],
-    how: Mapping[str, Any],
-    steps: int,
-    rounds: int,
-    notes: list[str],
-) -> list[Contender[Any]]:
-    """The kinds of models that are asked for, of "auto" those that can minimise the objective; the simplest first."""
+def _families(prepared: _Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int) -> list[Family]:
+    """The model families that are asked for, of "auto" those that can minimise the objective; the simplest first."""
+    columns = prepared.columns
+    assert columns.y is not None
+    table = (prepared.features, _target(columns.y), columns.environment, columns.aux)
+
+    def trees() -> Family:
+        return Trees(prepared.task, table, rounds=rounds, parameters=parameters)
+
     if model == "trees":
-        return [Trees(kind, numbers, rounds=rounds, how=how)]
-    networks = Networks(model, kind, numbers, steps=steps, how=how)
-    adaptive = any(isinstance(weight, str) for weight in how["penalty_weights"] or ())  # which follows a network
-    if model != "auto" or adaptive or not suits_trees(networks.everything.objective):
+        return [trees()]
+    networks = Networks(model, prepared.task, table, steps=steps, parameters=parameters)
+    adaptive = any(isinstance(weight, str) for weight in parameters["penalty_weights"] or ())  # follows a network
+    if model != "auto" or adaptive or not suits_trees(networks.all_rows.objective):
         return [networks]
     try:
         lightgbm()
     except ImportError as error:
-        notes.append(f"trees are not compared: {error}")
+        prepared.data["notes"].append(f"trees are not compared: {error}")
         return [networks]
-    return [networks, Trees(kind, numbers, rounds=rounds, how=how)]
+    return [networks, trees()]
 
 
-def _about_rows(contender: Contender[Any], aux: Sequence[str], notes: list[str]) -> None:
-    """What of the rows is not used."""
-    objective, task = contender.everything.objective, contender.everything.task
-    if aux and objective.infers is None:
+def _about_rows(family: Family, data: Data) -> None:
+    """Notes on what of the rows is not used."""
+    objective, task = family.all_rows.objective, family.all_rows.task
+    if data["aux"] and objective.infers is None:
         given = task.train.environment is not None and len(task.train.names) > 1
         why = "environments are given" if given else f"objective {objective.name!r} infers none"
-        notes.append(f"aux ({', '.join(aux)}) is not used, since {why}, and is no feature either")
-    if contender.rows is not contender.everything:
-        notes.append(
-            f"the path was compared on {len(contender.rows.task.train):,} rows, drawn at random from every "
-            "environment; the model is trained on all"
+        data["notes"].append(f"aux ({', '.join(data['aux'])}) is not used, since {why}, and is no feature either")
+    if family.rows is not family.all_rows:
+        data["notes"].append(
+            f"the path was compared on {len(family.rows.task.train):,} rows, drawn at random from every environment; "
+            "the model is trained on all"
         )
 
 
-def _that_can_be_compared(contenders: list[Contender[Any]], bar: ProgressBar | None) -> list[Contender[Any]]:
-    """All of them where environments are given. Inferred ones are each model's own, and their risks mean different
-    things: then one of them, which plain risk minimisation suits best; a simpler one where they are alike."""
-    if len(contenders) == 1 or not infers_held_out(contenders[0].rows.objective):
-        return contenders
-    best, lowest = contenders[0], contenders[0].plain_risk(bar, 0.1)
-    for other in contenders[1:]:
-        risk = other.plain_risk(bar, 0.1)
-        if risk < ALIKE * lowest:
-            best, lowest = other, risk
-    return [best]
-
-
-def _settings(found: Found, n_rows: int) -> dict[str, Any]:
-    winner, _ = found.chosen
-    selected = winner.estimator.selected_
+def _settings(searches: Searches, n_rows: int) -> dict[str, Any]:
+    family = searches.winner[0]
+    selected = family.estimator.selected_
     chosen = {k: v for k, v in selected.items() if k not in ("figures", "message", "outcome", "rule")}
-    several = {"models compared": [contender.kind for contender in found.contenders]} if len(found.paths) > 1 else {}
+    several = {"models compared": [f.name for f in searches.families]} if len(searches.each) > 1 else {}
     return {
         **several,
-        **winner.settings(),
-        "random_state": found.random_state,
+        **family.settings(),
+        "random_state": searches.random_state,
         "rows": n_rows,
-        "candidates": len(found.search.candidates),
+        "candidates": len(searches.joined.candidates),
         "chosen": {k: _plain(v) for k, v in chosen.items()},
-        "figures": {k: _plain(v) for k, v in found.search.choice.figures.items()},
+        "figures": {k: _plain(v) for k, v in searches.joined.choice.figures.items()},
     }
 
 

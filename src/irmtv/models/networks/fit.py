@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -19,12 +19,14 @@ from irmtv.core.types import Rows, Runs, Task
 from irmtv.data.scaling import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.engine import FittedRuns, train
+from irmtv.engine.networks import MLP, Module
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.engine.train import TrainingInterrupted
 from irmtv.models.base import FittedModel, environment_labels, history_frame
-from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
+from irmtv.models.networks.model import SNAPSHOTS, NetworkPath
 from irmtv.models.networks.own_models import divergence_is_recorded
-from irmtv.models.networks.predictor import Predictor, keep
+from irmtv.models.networks.predictor import Predictor, carried_over, keep
+from irmtv.objectives.environments.aux_network import AuxScaler
 from irmtv.objectives.parameters import warmup_steps
 
 Floats = npt.NDArray[np.float64]
@@ -37,7 +39,7 @@ FLAT = 0.2  # standard deviation of outputs (logits, or standardised predictions
 def train_network(
     data: TrainingData[Scaler], runs: Runs, *, label: str, verbose: bool = False, **settings: Any
 ) -> FittedRuns:
-    """Train through the engine, with a progress bar of this label; after Ctrl-C the runs as they were, with a warning."""
+    """Train, with a progress bar of this label; after Ctrl-C the runs as they were, with a warning."""
     bar = ProgressBar(f"{label}, {data.objective.name}") if verbose else nullcontext()
     try:
         with bar as report:
@@ -68,10 +70,10 @@ def fitted_network(fitted: FittedRuns, runs: Sequence[int], data: TrainingData[S
 
 
 def refit_network(
-    model: NetworkModel, data: TrainingData[Scaler], path: NetworkPath, step: int, *, label: str, verbose: bool = False
+    data: TrainingData[Scaler], path: NetworkPath, step: int, *, label: str, verbose: bool = False
 ) -> FittedModel:
     """A combination that was searched, up to a step, on all rows and with every seed."""
-    data = replace(data, objective=path.objective)
+    data, model = replace(data, objective=path.objective), path.batch.model
     seeds = list(model.seeds)
     runs = Runs(seed=seeds, **{name: [value] * len(seeds) for name, value in path.combination.items()})
     every = max(1, int(model.settings["steps"]) // SNAPSHOTS)
@@ -94,6 +96,44 @@ def refit_network(
     known = [s for c in fitted.chunks for s in c.kept if s <= step]
     beyond = int(fitted.steps.max()) > step  # not so where training was interrupted before
     return fitted_network(fitted.at(max(known)) if known and beyond else fitted, sound, data)
+
+
+def warm_start(present: Predictor, data: TrainingData[Scaler], settings: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """The parameters of a fitted model, to go on from, in the units of these rows; `settings` are for `train`."""
+    rows, member, own_module = data.task.train, present.members[0], "net" in settings
+    n_inputs = rows.x[0].numel()
+    if data.objective.reads_aux:
+        assert rows.aux is not None
+        n_inputs += rows.aux.shape[1]
+    if own_module:
+        net = settings["net"]
+        new: Any = net if hasattr(net, "shapes") else Module(net, data.task.n_outputs)
+    else:
+        new = MLP(n_inputs, settings["hidden"], data.task.n_outputs)
+    reads_same = (present.aux is not None) == data.objective.reads_aux
+    if new.shapes != member.net.shapes or not reads_same or (present.y is None) != (data.y is None):
+        raise ValueError(
+            f"warm_start=True goes on with the present network, whose parameters are {_shapes(member.net)}. Got "
+            f"rows and parameters that ask for {_shapes(new)}. Use set_params(warm_start=False) to start anew."
+        )
+    if member.buffers or data.objective.procedure is not None:
+        batch_norm = "a module with state of its own (batch norm)"
+        what = batch_norm if member.buffers else f"objective {data.objective.name!r}"
+        raise ValueError(
+            f"warm_start=True goes on from parameters alone, and {what} is more than those: it would not begin as "
+            "the present model. Use set_params(warm_start=False)."
+        )
+    if own_module or not isinstance(member.net, MLP):
+        return member.parameters
+    scaler = None
+    if present.aux is not None:
+        assert rows.aux is not None
+        scaler = AuxScaler.of(rows.aux, settings.get("aux_scaling", "column"), rows.weight)
+    return carried_over(present, data.x, data.y, scaler)
+
+
+def _shapes(net: Any) -> str:
+    return shown(net.shapes.items(), form=lambda item: f"{item[0]} {item[1]}")
 
 
 def _environment_names(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor) -> list[Any]:

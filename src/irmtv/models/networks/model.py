@@ -52,6 +52,11 @@ class NetworkModel(Model):
     snapshot_every: int | None = None  # None: at 40 steps
     keep_states: bool = False  # for `held_out_outputs` and `fold_models`
 
+    @property
+    def seed(self) -> int:
+        """Of the folds, and of the first model."""
+        return self.seeds[0]
+
     def common_settings(self, objective: Objective, combination: Combination) -> Mapping[str, Any]:
         return self.settings
 
@@ -72,7 +77,7 @@ class NetworkTrainer(PathTrainer):
     """Trains the paths of one search; an l2 that is not given is chosen first."""
 
     def __init__(self, model: NetworkModel, split: Split, n_combinations: int, report: Report | None) -> None:
-        self.split, self.seeds, self.keep_states = split, model.seeds, model.keep_states
+        self.model, self.split, self.seeds = model, split, model.seeds
         steps = int(model.settings["steps"])
         self.every = max(1, steps // SNAPSHOTS) if model.snapshot_every is None else model.snapshot_every
         self.settings = dict(model.settings)
@@ -106,11 +111,12 @@ class NetworkTrainer(PathTrainer):
 
         with divergence_is_recorded():
             batch = Batch(
+                self.model,
                 objective,
                 tuple(combinations),
                 settings,
                 self.split,
-                folds=fitted(self.split.folds, self.keep_states),
+                folds=fitted(self.split.folds, self.model.keep_states),
                 left_out=fitted(self.split.left_out, False) if self.split.left_out else None,
             )
         return [NetworkPath(batch, c) for c in range(len(combinations))]
@@ -151,6 +157,7 @@ class NetworkTrainer(PathTrainer):
 class Batch:
     """All combinations of one objective, trained together: fold by fold, in it seed by seed, in it by combination."""
 
+    model: NetworkModel
     objective: Objective
     combinations: tuple[Combination, ...]
     settings: Mapping[str, Any]  # for `train`, the same for all
@@ -221,12 +228,18 @@ class NetworkPath(TrainedPath):
     def __init__(self, batch: Batch, place: int) -> None:
         self.batch, self.place = batch, place
         super().__init__(
+            batch.model,
             batch.objective,
             batch.combinations[place],
             batch.candidate_steps(place),
             erm_until=batch.erm_until(place),
             is_erm=place in batch.erm,
         )
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What its runs were trained with."""
+        return self.batch.folds.settings[self.place]
 
     @property
     def diverged(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,6 +18,8 @@ from irmtv.objectives.base import Objective
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 DEFAULT_HIDDEN = (32,)
+# training on batches above so many rows, for a network and for a linear model
+BATCH, MANY_ROWS, VERY_MANY_ROWS = 2048, 10_000, 100_000
 LINEAR_ONLY = ("hrm",)  # procedures that train a linear model whatever `hidden` is by default
 # what to do, after what was expected and what came
 TO_DO = {
@@ -128,6 +130,11 @@ def as_hidden(value: Any, objective: Objective) -> tuple[Any, ...]:
         )
     widths = tuple(plain(width) for width in value)
     return () if objective.procedure in LINEAR_ONLY and widths == DEFAULT_HIDDEN else widths
+
+
+def batch_size_for(hidden: Sequence[int], n_rows: int) -> int | str:
+    """Batches where there are many rows; a linear model takes more at once."""
+    return BATCH if n_rows > (MANY_ROWS if hidden else VERY_MANY_ROWS) else "auto"
 
 
 def as_net(module: Any) -> Any:

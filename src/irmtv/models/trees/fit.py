@@ -44,27 +44,25 @@ def fit_trees(
     return fitted_trees(model, data, [(booster, at)], seen)
 
 
-def refit_trees(model: TreeModel, data: Data, path: TreePath, step: int) -> FittedModel:
+def refit_trees(data: Data, path: TreePath, step: int) -> FittedModel:
     """A combination that was searched, up to a round, on all rows."""
-    data = replace(data, objective=path.objective)
+    data, model = replace(data, objective=path.objective), path.tree_model
     settings = replace(path.settings, trees=replace(path.settings.trees, n_estimators=step))
     booster, binned = model.boost(data.task, settings, max(1, step // WATCHED))
     seen = history(binned.watched, data.task.loss, booster.watched, "train")
     return fitted_trees(model, data, [(booster, step)], seen)
 
 
-def fold_trees(model: TreeModel, data: Data, path: TreePath, step: int) -> FittedModel:
+def fold_trees(data: Data, path: TreePath, step: int) -> FittedModel:
     """The boosters of the folds, up to a round; the mean of their outputs predicts."""
     data = replace(data, objective=path.objective)
     first_fold = data.task.train.take((path.split.fold == 0).nonzero().squeeze(1))
     watched = [w for w in path.boosters[0].watched if w.round <= step]
     seen = history(first_fold, data.task.loss, watched, "held-out")
-    return fitted_trees(model, data, [(booster, step) for booster in path.boosters], seen)
+    return fitted_trees(path.tree_model, data, [(booster, step) for booster in path.boosters], seen)
 
 
-def fitted_trees(
-    model: TreeModel, data: Data, trained: Sequence[tuple[Boosted, int]], seen: History
-) -> FittedModel:
+def fitted_trees(model: TreeModel, data: Data, trained: Sequence[tuple[Boosted, int]], seen: History) -> FittedModel:
     """From boosters and the round of each that is kept, as an estimator keeps them."""
     members = tuple(TreeMember(b.booster, b.base, b.iterations(at)) for b, at in trained)
     first, step = trained[0]

@@ -149,7 +149,7 @@ class TreeTrainer(PathTrainer):
         left_out = [self.left_out.trained(s) if self.left_out is not None else None for s in settings]
         has_erm = not all(has_penalty(s) for s in settings)
         return [
-            TreePath(c, s, self.split, folds, without, _candidate_rounds(s, folds[0].booster, has_erm))
+            TreePath(self.model, c, s, self.split, folds, without, _candidate_rounds(s, folds[0].booster, has_erm))
             for c, s, folds, without in zip(combinations, settings, trained, left_out, strict=True)
         ]
 
@@ -187,8 +187,9 @@ class TreeTrainer(PathTrainer):
         stop at one round for all folds, the best, as ERM does.
         """
         assert isinstance(erm, TreePath) and self.split.task.train.environment is not None
-        plain = {"objective": ERM, "settings": ERM.resolve({}), "weights": (), "warmup": 0, "reserve": Fraction(0)}
-        settings = replace(erm.settings, **plain)
+        settings = replace(
+            erm.settings, objective=ERM, settings=ERM.resolve({}), weights=(), warmup=0, reserve=Fraction(0)
+        )
         fold, scores = self.split.fold, erm.held_out_outputs(step)
         n_environments = len(self.split.task.train.names)
         gains = torch.full((len(self.split.folds), n_environments, 3), torch.nan, dtype=torch.float64)
@@ -215,6 +216,7 @@ class TreePath(TrainedPath):
 
     def __init__(
         self,
+        model: TreeModel,
         combination: Combination,
         settings: BoostingSettings,
         split: Split,
@@ -222,11 +224,12 @@ class TreePath(TrainedPath):
         left_out: Sequence[Measured] | None,
         steps: Sequence[int],
     ) -> None:
-        self.settings, self.split, self.folds, self.left_out = settings, split, folds, left_out
+        self.tree_model, self.settings, self.split = model, settings, split
+        self.folds, self.left_out = folds, left_out
         is_erm = not has_penalty(settings)
         warmup = settings.warmup if settings.objective.silent_in_warmup and any(settings.weights) else 0
         until = settings.trees.n_estimators if is_erm else warmup
-        super().__init__(settings.objective, combination, steps, erm_until=until, is_erm=is_erm)
+        super().__init__(model, settings.objective, combination, steps, erm_until=until, is_erm=is_erm)
 
     @property
     def diverged(self) -> bool:

@@ -59,6 +59,9 @@ class TreePredictor:
         found: Floats = np.mean([m.logits(features, self.n_jobs) for m in self.members], 0)
         return found if self.y is None else self.y.back(found[:, None])[:, 0]
 
+    def linear(self) -> None:
+        """Trees have no coefficients."""
+
     def importances(self, features: Floats) -> Floats:
         """Each feature's share in how far all of them move the scores of these rows: (D,), sums to 1 or is 0.
 

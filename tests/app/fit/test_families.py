@@ -12,39 +12,38 @@ import torch
 from app.fit.tables import spurious_table
 from irmtv.app.fit import fit_table
 from irmtv.app.fit import workflow as module
-from irmtv.app.fit.networks import Networks
-from irmtv.app.fit.together import beside, owner, together
-from irmtv.app.fit.trees import Trees
+from irmtv.app.fit.families import Networks, Trees, some_rows
 from irmtv.core.types import Rows
-from irmtv.selection import Records, choose
+from irmtv.models.search import join_searches
+from irmtv.selection import Records, choose, join_records
 
 HOW = {"objective": "irm-tv-l1", "penalty_weights": [100, 1000], "cv": 3, "min_rows": 10, "random_state": 0}
 
 
-def contenders(rule="invariance", n=900):
+def families(rule="invariance", n=900):
     frame = spurious_table(n)
     numbers = frame[["cause", "shortcut"]].fillna(0).to_numpy(np.float32)
-    table = (numbers, frame["sold"].to_numpy(str), frame["site"], None, None)
-    how = {**HOW, "rule": rule}
+    table = (numbers, frame["sold"].to_numpy(str), frame["site"], None)
+    parameters = {**HOW, "rule": rule}
     return [
-        Networks("linear", "binary", table, steps=200, how=how),
-        Trees("binary", table, rounds=30, how=how),
+        Networks("linear", "binary", table, steps=200, parameters=parameters),
+        Trees("binary", table, rounds=30, parameters=parameters),
     ]
 
 
 @pytest.fixture(scope="module")
 def both():
-    return [contender.search(None, 1.0) for contender in contenders()]
+    return [family.search(None, 1.0) for family in families()]
 
 
 @pytest.mark.parametrize("rule", ["invariance", "iid", "worst-env"])
 def test_the_choice_is_that_of_the_rule_among_all_candidates(both, rule):
     """The records of both, candidate by candidate in a plain loop, given to the rule."""
-    joined = together(both, rule)
-    per_candidate = [(path.searched.records, i) for path in both for i in range(len(path.searched.candidates))]
-    pooled = [path.searched.records.pooled() for path in both]
-    lowest = [float(p.overall[path.searched.records.reference].min()) for p, path in zip(pooled, both, strict=True)]
-    better = both[int(np.argmin(lowest))].searched.records
+    found = join_searches(both, rule)
+    per_candidate = [(search.records, i) for search in both for i in range(len(search.candidates))]
+    pooled = [search.records.pooled() for search in both]
+    lowest = [float(p.overall[search.records.reference].min()) for p, search in zip(pooled, both, strict=True)]
+    better = both[int(np.argmin(lowest))].records
     by_hand = Records(
         **{
             name: torch.stack([getattr(r, name)[:, i] for r, i in per_candidate], 1)
@@ -56,60 +55,60 @@ def test_the_choice_is_that_of_the_rule_among_all_candidates(both, rule):
         own=better.own,
     )
     expected = choose(rule, by_hand)
-    found = joined.searched
     assert (found.choice.index, found.choice.outcome) == (expected.index, expected.outcome)
     assert repr(dict(found.choice.figures)) == repr(dict(expected.figures))
     overall = by_hand.pooled().overall
-    assert float(overall[found.plain]) == min(lowest)
-    first_of_trees = found.candidates[len(both[0].searched.candidates)]
-    assert found.families[first_of_trees.family] is both[1].searched.families[0]
-    which, place = owner(both, found.choice.index)
-    assert found.candidates[found.choice.index].step == both[which].searched.candidates[place].step
-    assert (
-        found.combination
-        == both[which].searched.families[found.chosen.family - which].combinations[found.chosen.combination]
-    )
+    assert float(overall[found.erm]) == min(lowest)
+    n = len(both[0].candidates)
+    assert found.path_of(n) is both[1].paths[0]
+    which = int(found.choice.index >= n)
+    place = found.choice.index - n * which
+    assert found.path is both[which].path_of(place) and found.step == both[which].candidates[place].step
 
 
 def test_both_are_measured_on_the_same_rows(both):
-    networks, trees = (path.searched for path in both)
+    networks, trees = both
     assert torch.equal(networks.fold, trees.fold)
     assert torch.equal(networks.records.rows[:, 0], trees.records.rows[:, 0])
     assert networks.records.constant == pytest.approx(trees.records.constant)
     # held-out outputs of either give the risks that its records say
     y = torch.tensor((spurious_table(900)["sold"] == "yes").tolist()).double()
-    for path in both:
-        for i in (0, len(path.searched.candidates) - 1):
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(torch.as_tensor(path.outputs(i)), y)
-            assert float(loss) == pytest.approx(float(path.searched.records.pooled().overall[i]), rel=1e-5)
-    joined = together(both, "iid")
-    n = len(both[0].searched.candidates)
-    np.testing.assert_array_equal(joined.outputs(n + 3), both[1].outputs(3))
+    for search in both:
+        for i in (0, len(search.candidates) - 1):
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(search.held_out_outputs(i), y)
+            assert float(loss) == pytest.approx(float(search.records.pooled().overall[i]), rel=1e-5)
+    joined = join_searches(both, "iid")
+    n = len(networks.candidates)
+    assert torch.equal(joined.held_out_outputs(n + 3), trees.held_out_outputs(3))
 
 
 def test_own_models_are_compared_with_the_best_plain_model(both):
-    records = [path.searched.records for path in both]
+    records = [search.records for search in both]
     worse = replace(records[0], risk=records[0].risk + 1)
-    assert beside([worse, records[1]]).own is records[1].own
+    assert join_records([worse, records[1]]).own is records[1].own
     worse = replace(records[1], risk=records[1].risk + 1)
-    assert beside([records[0], worse]).own is records[0].own
+    assert join_records([records[0], worse]).own is records[0].own
 
 
-def test_every_field_of_records_is_joined_or_known_to_be_another(both):
-    from irmtv.app.fit.together import BY_CANDIDATE, BY_FOLD_AND_CANDIDATE
-
-    others = {"constant", "own", "test", "inferred"}
-    assert {f.name for f in fields(Records)} == {*BY_FOLD_AND_CANDIDATE, *BY_CANDIDATE, *others}
+def test_every_field_of_records_is_joined(both):
+    joined = join_records([search.records for search in both])
+    n = sum(len(search.candidates) for search in both)
+    for f in fields(Records):
+        value = getattr(joined, f.name)
+        if isinstance(value, torch.Tensor) and f.name != "own":
+            assert n in value.shape[:2], f.name
+        absent = all(getattr(search.records, f.name) is None for search in both)
+        assert (value is None) == absent, f.name
 
 
 def test_other_folds_or_rows_are_refused(both):
     networks, trees = both
-    turned = replace(trees, searched=replace(trees.searched, fold=trees.searched.fold.flip(0)))
+    turned = replace(trees, split=replace(trees.split, fold=trees.fold.flip(0)))
     with pytest.raises(RuntimeError, match="different folds"):
-        together([networks, turned], "iid")
-    records = trees.searched.records
+        join_searches([networks, turned], "iid")
+    records = trees.records
     with pytest.raises(RuntimeError, match="different held-out rows"):
-        beside([networks.searched.records, replace(records, rows=records.rows + 1)])
+        join_records([networks.records, replace(records, rows=records.rows + 1)])
 
 
 def test_auto_compares_networks_and_trees_and_says_so():
@@ -166,9 +165,6 @@ def test_objectives_that_trees_do_not_know_leave_auto_with_networks():
 
 
 def test_rows_are_drawn_alike_for_networks_and_trees():
-    networks, trees = contenders()
-    from irmtv.app.fit.contenders import some_rows
-
-    few: list[Rows] = [some_rows(c.everything, 300, 0).task.train for c in (networks, trees)]
+    few: list[Rows] = [some_rows(family.all_rows, 300, 0).task.train for family in families()]
     assert torch.equal(few[0].environment, few[1].environment)
     assert torch.equal(few[0].y.double(), few[1].y.double())

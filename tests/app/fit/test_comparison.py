@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from irmtv.app.fit.held_out import SCORES, compare, score_for
+from irmtv.app.fit.comparison import SCORES, compare, score_for
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from irmtv.app.fit.summary import EnvironmentRow
 from irmtv.core.messages import did_you_mean
@@ -20,8 +19,6 @@ from irmtv.core.numbers import Estimate
 from irmtv.data.scaling import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.metrics import METRICS
-from irmtv.models.networks.predictor import keep
-from irmtv.models.search import Searched
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -62,46 +59,15 @@ def score_for(task: str, metric: str | None) -> Score:
     return SCORES[metric]
 
 
-def held_out_outputs(found: Searched, index: int, prepared: TrainingData[Scaler]) -> Floats:
-    """Outputs of a candidate for every training row, of models that have not seen it: (N,) or (N, C), y's units.
-
-    The candidate's states must have been kept.
-    """
-    candidate = found.candidates[index]
-    family = found.families[candidate.family]
-    at_step = family.folds.at(candidate.step)
-    outputs: Floats | None = None
-    for f, task in enumerate(family.folds.tasks):
-        rows = task.held_out
-        assert rows is not None
-        members = keep(at_step, family.runs_of(f, candidate.combination), prepared.x, prepared.y).members
-        found_here = np.mean([m.logits(rows.x.double()).numpy() for m in members], axis=0)
-        if outputs is None:
-            outputs = np.empty((len(found.fold), *found_here.shape[1:]))
-        outputs[(found.fold == f).numpy()] = found_here
-    assert outputs is not None
-    return in_units_of_y(outputs, prepared.y)
-
-
 def in_units_of_y(outputs: Floats, y: Scaler | None) -> Floats:
-    """From those of training, where numbers are standardised."""
+    """From units of training, where numbers are standardised, to those of the user."""
     return outputs if y is None else np.asarray(outputs * y.scale[0] + y.mean[0])
 
 
-def in_units_of_training(outputs: Floats, y: Scaler | None) -> Floats:
-    """And back."""
-    return outputs if y is None else np.asarray((outputs - y.mean[0]) / y.scale[0])
-
-
-def as_outputs(y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
-    """Targets beside outputs: numbers in their precision, codes of classes as they are."""
-    return y.to(f.dtype) if y.is_floating_point() else y
-
-
-def target_of(prepared: TrainingData[Any]) -> npt.NDArray[Any]:
+def target_of(data: TrainingData[Any]) -> npt.NDArray[Any]:
     """y of the training rows, as metrics want it: 0/1, codes of classes, or numbers in the user's units."""
-    y = prepared.task.train.y.numpy()
-    return y if prepared.y is None else in_units_of_y(y.astype(np.float64), prepared.y)
+    y = data.task.train.y.numpy()
+    return y if data.y is None else in_units_of_y(y.astype(np.float64), data.y)
 
 
 def compare(
@@ -196,7 +162,7 @@ def _positive(draws: Floats, mean: Floats) -> Floats:
 
 
 def _row(name: str, rows: int, value: Floats, drawn: Floats) -> EnvironmentRow:
-    """`value` (2,), `drawn` (2, D): plain risk minimisation and the chosen model."""
+    """`value` (2,), `drawn` (2, D): ERM and the chosen model."""
     return {
         "name": name,
         "rows": rows,

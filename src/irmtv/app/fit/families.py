@@ -1,0 +1,303 @@
+"""Model families that `fit` compares. Each searches a path of penalty weights on the same held-out rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from irmtv.app.fit.summary import FeaturesKind
+from irmtv.core.types import Runs
+from irmtv.data.training import TrainingData
+from irmtv.engine.progress_bar import ProgressBar
+from irmtv.estimators import (
+    InvariantBoostingClassifierCV,
+    InvariantBoostingRegressorCV,
+    InvariantClassifierCV,
+    InvariantRegressorCV,
+)
+from irmtv.models.base import Model, TrainedPath
+from irmtv.models.erm import ALIKE
+from irmtv.models.importances import network_importances
+from irmtv.models.networks.fit import train_network
+from irmtv.models.networks.model import NetworkModel, NetworkPath
+from irmtv.models.networks.predictor import Predictor, keep
+from irmtv.models.networks.settings import DEFAULT_HIDDEN, NetworkParameters, batch_size_for, training_settings
+from irmtv.models.search import Search, search, search_model
+from irmtv.models.trees.fit import fit_trees
+from irmtv.models.trees.model import TreeModel, TreePath
+from irmtv.objectives import OBJECTIVES
+from irmtv.objectives.base import Objective
+
+Floats = npt.NDArray[np.float64]
+HIDDEN = DEFAULT_HIDDEN
+SEARCHED_ROWS = 200_000  # at most as many rows are searched; the choice is trained on all
+COMPARED_ROWS = 50_000  # at most as many rows serve to compare families by ERM
+ERM = OBJECTIVES["erm"]
+
+
+class Family(ABC):
+    """One model family, with the rows as it reads them."""
+
+    features_kind: FeaturesKind  # what `feature_weights` are
+
+    def __init__(self, estimator: Any, table: Sequence[Any]) -> None:
+        features, target, environment, aux = table
+        self.estimator = estimator  # an Invariant*CV, which is fitted in the end
+        self.all_rows: TrainingData[Any] = estimator.read_data(features, target, environment=environment, aux=aux)
+        self.rows = some_rows(self.all_rows, SEARCHED_ROWS, estimator.random_state)  # those of the search
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """In a word, once it was searched: "linear", "mlp" or "trees"."""
+
+    @abstractmethod
+    def describe(self, path: TrainedPath) -> str:
+        """The family and its size: "mlp 32" (hidden units), "trees (12 leaves)"."""
+
+    @abstractmethod
+    def erm_risk(self, bar: ProgressBar | None, share: float) -> float:
+        """Of ERM on held-out rows: how this family suits the rows, before any penalty."""
+
+    def search(self, bar: ProgressBar | None, share: float) -> Search:
+        """The whole path on every fold, with what the rule chooses from it. `share` is that of the bar."""
+        start_stage(bar, f"penalty path, {self.name}", share)
+        found: Search = self.estimator.search(self.rows, report=bar, erm_beside=True, keep_outputs=True)
+        return found
+
+    def search_objective(self, objective: Objective, like: TrainedPath, step: int) -> tuple[Search, int]:
+        """Another objective with the size and penalty weight of a path: the search, and its candidate of (nearly) that
+        weight and step."""
+        data = replace(self.rows, objective=objective)
+        weight = like.penalty_weight
+        weights = [0.0, weight] if weight != 0 else [0.0]
+        model = self._like(self.estimator.model(data, keep_outputs=True), like)
+        found = search_model(
+            model,
+            data.task,
+            objective,
+            [{"penalty_weight": w} for w in weights],
+            rule="iid",
+            n_folds=self.estimator.cv,
+            seed=model.seed,
+            erm_beside=True,
+        )
+        same = [i for i, c in enumerate(found.candidates) if found.paths[c.combination].penalty_weight == weight]
+        return found, min(same, key=lambda i: abs(found.candidates[i].step - step))
+
+    @abstractmethod
+    def _like(self, model: Any, path: TrainedPath) -> Any:
+        """A model with the size that was tuned for this path."""
+
+    @abstractmethod
+    def feature_weights(self, found: Search) -> tuple[Floats, Floats]:
+        """Of ERM and of the fitted choice: (D,) each, shares of all absolute weights."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """How it was trained, for the summary."""
+
+
+class Networks(Family):
+    """A linear model or a network; of "auto" the one with which ERM predicts better.
+
+    Parameters
+    ----------
+    model : "linear", "mlp", or "auto" for the better of the two.
+    task : "binary", "multiclass" or "regression".
+    table : features, target, environment, aux.
+    steps : of training.
+    parameters : further parameters of the estimator.
+    """
+
+    def __init__(
+        self, model: str, task: str, table: Sequence[Any], *, steps: int, parameters: Mapping[str, Any]
+    ) -> None:
+        estimator = InvariantRegressorCV if task == "regression" else InvariantClassifierCV
+        hidden = () if model == "linear" else HIDDEN
+        super().__init__(estimator(hidden=hidden, max_steps=steps, **parameters), table)
+        self.undecided = model == "auto"
+        objective = self.all_rows.objective
+        if objective.reads_aux or objective.procedure is not None:
+            raise ValueError(
+                f"objective {objective.name!r} keeps more than a predictor of the features: it cannot be compared on "
+                "held-out rows here. Use 'minimax-tv-l1' or 'irm-tv-l1', or the class InvariantClassifierCV in Python."
+            )
+
+    @property
+    def name(self) -> str:
+        return "mlp" if self.estimator.hidden else "linear"
+
+    def describe(self, path: TrainedPath) -> str:
+        return " ".join([self.name, *map(str, self.estimator.hidden)])
+
+    @property
+    def features_kind(self) -> FeaturesKind:  # type: ignore[override]  # it depends on which of the two was taken
+        return "shuffling" if self.estimator.hidden else "coefficients"
+
+    def erm_risk(self, bar: ProgressBar | None, share: float) -> float:
+        """Of the network that was asked for, or of the better one, which is then settled.
+
+        The choice rests on rows of the training environments alone, as that of l2 does: it is made before any penalty.
+        """
+        compared = ((), HIDDEN) if self.undecided else (self.estimator.hidden,)
+        start_stage(bar, "linear or network" if self.undecided else "plain networks", share / len(compared))
+        task = replace(some_rows(self.rows, COMPARED_ROWS, self.estimator.random_state).task, test=None)
+        lowest = {}
+        for hidden in compared:
+            found = search(
+                task,
+                "erm",
+                [{"l2": value} for value in (0.0, 3e-3)],
+                rule="iid",
+                n_folds=2,
+                seed=self.estimator.random_state,
+                by_class=True,
+                steps=self.estimator.max_steps,
+                hidden=hidden,
+                learning_rate=self.estimator.learning_rate,
+                batch_size=batch_size_for(hidden, len(task.train)),
+                progress=bar,
+            )
+            lowest[hidden] = _lowest_risk(found)
+        if self.undecided:
+            self.estimator.hidden = HIDDEN if lowest[HIDDEN] < ALIKE * lowest[()] else ()
+            self.undecided = False
+        return lowest[self.estimator.hidden]
+
+    def search(self, bar: ProgressBar | None, share: float) -> Search:
+        if self.undecided:
+            self.erm_risk(bar, 0.2 * share)
+            share *= 0.8
+        self.estimator.batch_size = batch_size_for(self.estimator.hidden, len(self.rows.task.train))
+        return super().search(bar, share)
+
+    def _like(self, model: NetworkModel, path: TrainedPath) -> NetworkModel:
+        assert isinstance(path, NetworkPath)
+        return replace(model, settings={**model.settings, "l2": path.batch.settings.get("l2", 0.0)}, l2_from=())
+
+    def settings(self) -> dict[str, Any]:
+        names = {"folds": "cv", "steps": "max_steps", "learning_rate": "learning_rate", "batch_size": "batch_size"}
+        return {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
+
+    def feature_weights(self, found: Search) -> tuple[Floats, Floats]:
+        """A linear model: coefficient x standard deviation. Others: how much risk rises when a feature is shuffled."""
+        models = self._erm_model(found), self.estimator.predictor_
+        erm, chosen = (network_importances(m, self.rows.task, self.estimator.random_state) for m in models)
+        return erm, chosen
+
+    def _erm_model(self, found: Search) -> Predictor:
+        """ERM on the rows of the search, stopped where it did best on held-out rows."""
+        candidate, path = found.candidates[found.erm], found.path_of(found.erm)
+        if candidate == found.chosen:
+            predictor: Predictor = self.estimator.predictor_
+            return predictor
+        assert isinstance(path, NetworkPath)
+        parameters = replace(NetworkParameters.of(self.estimator), l2=path.settings["l2"])
+        settings = {**training_settings(parameters, ERM), "steps": max(1, candidate.step)}
+        seed = Runs(seed=self.estimator.random_state)
+        fitted = train_network(replace(self.rows, objective=ERM), seed, label=self.name, **settings)
+        return keep(fitted, [0], self.rows.x, self.rows.y)
+
+
+class Trees(Family):
+    """Gradient boosting. It reads the same numbers as networks do.
+
+    Parameters
+    ----------
+    task : "binary", "multiclass" or "regression".
+    table : features, target, environment, aux.
+    rounds : of boosting.
+    parameters : further parameters of the estimator.
+    """
+
+    name = "trees"
+    features_kind: FeaturesKind = "contributions"
+
+    def __init__(self, task: str, table: Sequence[Any], *, rounds: int, parameters: Mapping[str, Any]) -> None:
+        estimator = InvariantBoostingRegressorCV if task == "regression" else InvariantBoostingClassifierCV
+        super().__init__(estimator(n_estimators=rounds, **parameters), table)
+
+    def describe(self, path: TrainedPath) -> str:
+        return f"{self.name} ({_leaves(path)} leaves)"
+
+    def erm_risk(self, bar: ProgressBar | None, share: float) -> float:
+        start_stage(bar, "plain trees", share)
+        data = replace(some_rows(self.rows, COMPARED_ROWS, self.estimator.random_state), objective=ERM)
+        model: Model = self.estimator.model(data)
+        seed = self.estimator.random_state
+        return _lowest_risk(search_model(model, data.task, ERM, [{}], rule="iid", n_folds=2, seed=seed, report=bar))
+
+    def _like(self, model: TreeModel, path: TrainedPath) -> TreeModel:
+        return replace(model, parameters=replace(model.parameters, num_leaves=_leaves(path)), leaves_from=())
+
+    def settings(self) -> dict[str, Any]:
+        names = {"folds": "cv", "rounds": "n_estimators", "learning_rate": "learning_rate", "reserve": "reserve"}
+        return {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
+
+    def feature_weights(self, found: Search) -> tuple[Floats, Floats]:
+        """How far features move the score, as shares. ERM stops where it did best on held-out rows."""
+        chosen: Floats = self.estimator.feature_importances_
+        candidate = found.candidates[found.erm]
+        if candidate == found.chosen:
+            return chosen, chosen
+        data = replace(self.all_rows, objective=ERM)
+        model = self._like(self.estimator.model(data), found.path_of(found.erm))
+        model = replace(model, parameters=replace(model.parameters, n_estimators=candidate.step))
+        erm = fit_trees(model, data, model.settings(ERM)).importances
+        assert erm is not None
+        return erm, chosen
+
+
+def comparable_families(families: Sequence[Family], bar: ProgressBar | None) -> list[Family]:
+    """All families where environments are given.
+
+    Inferred environments are each model's own, and their risks mean different things: then the family that ERM suits
+    best, a simpler one where they are alike.
+    """
+    best = families[0]
+    if len(families) == 1 or best.rows.objective.infers not in ("aux", "rest"):
+        return list(families)
+    lowest = best.erm_risk(bar, 0.1)
+    for other in families[1:]:
+        risk = other.erm_risk(bar, 0.1)
+        if risk < ALIKE * lowest:
+            best, lowest = other, risk
+    return [best]
+
+
+def some_rows(data: TrainingData[Any], most: int, seed: int) -> TrainingData[Any]:
+    """At most `most` rows, at random: of every environment its share, and no fewer than a thousand of its rows."""
+    rows = data.task.train
+    n = len(rows)
+    if n <= most:
+        return data
+    shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    codes = torch.zeros(n, dtype=torch.int64) if rows.environment is None else rows.environment
+    in_order = shuffled[torch.argsort(codes[shuffled], stable=True)]
+    sizes = torch.bincount(codes).tolist()
+    wanted = [min(size, max(1000, round(size * most / n))) for size in sizes]
+    parts = torch.split(in_order, sizes)
+    index = torch.cat([part[:count] for part, count in zip(parts, wanted, strict=True)]).sort().values
+    return replace(data, task=replace(data.task, train=rows.take(index)))
+
+
+def start_stage(bar: ProgressBar | None, name: str, share: float) -> None:
+    """Tell the bar what comes next, and its share of the whole."""
+    if bar is not None:
+        bar.stage(name, share)
+
+
+def _leaves(path: TrainedPath) -> int:
+    assert isinstance(path, TreePath)
+    return path.settings.trees.num_leaves
+
+
+def _lowest_risk(found: Search) -> float:
+    return float(found.records.pooled().overall.nan_to_num(np.inf).min())
