@@ -166,7 +166,7 @@ def _other_rows(raw: RawRows, train: Rows, target: Target, book: Mapping[Hashabl
         return rows
     parameter = f"{raw.prefix}environment"
     if raw.prefix == "held_out.":
-        codes = recode(raw.environment, book, parameter, len(x))
-        return replace(rows, environment=codes, names=train.names)
+        known = recode(raw.environment, book, parameter, len(x))
+        return replace(rows, environment=known, names=train.names)
     codes, labels = encode_labels(raw.environment, parameter, len(x))
     return replace(rows, environment=torch.from_numpy(codes), names=tuple(labels))

@@ -47,7 +47,7 @@ class InputSettings:
     keep_labels: bool = True  # whether environment labels serve training or selection
     dtype: torch.dtype = torch.float64
     series: bool = False  # whether X may be (rows, channels, length)
-    present: tuple[Scaler, Scaler | None] | None = None  # scalers of x and y of the model that is trained on
+    present: tuple[Scaler, Scaler | None] | None = None  # of a warm start: scalers of x and y of the present model
     keep_units: bool = False  # whether x and y stay in the units of that model
 
 
@@ -79,7 +79,7 @@ def read_training_data(
     refuse_lazy(y=raw.y)
     check_positive(settings.min_rows, "min_rows")
     try:
-        features, reader = _read_features(estimator, columns.features, settings)
+        features, categories = _read_features(estimator, columns.features, settings)
         target = encode(raw.y, settings.present is None)
     except ValueError as error:
         if settings.present is None:
@@ -91,17 +91,25 @@ def read_training_data(
     check_length(len(target.values), len(features), "y")
     weight = read_weight(weigh(raw.sample_weight, raw.y), len(features))
     _check_weighted_classes(target, weight)
-    if reader is None:
-        kept = settings.present if settings.keep_units else None
-        reader = Scaler.of(features, _numpy(weight)) if kept is None else kept[0]
-        x = reader.tensor(features, settings.dtype)
-    else:  # torch takes no array that must not be written to
+    kept_x, kept_y = settings.present if settings.present is not None and settings.keep_units else (None, None)
+    x_reader: Scaler | CategoricalColumns
+    if categories is None:
+        x_reader = kept_x or Scaler.of(features, _numpy(weight))
+        x = x_reader.tensor(features, settings.dtype)
+    else:
+        x_reader = categories
+        # torch takes no array that must not be written to
         x = torch.from_numpy(features if features.flags.writeable else features.copy())
-    y, y_scaler = _scaled_target(target, weight, settings)
+    y, y_scaler = target.values, None
+    if target.loss.name == "squared":
+        numbers = y.numpy().reshape(len(y), -1)
+        y_scaler = kept_y or Scaler.of(numbers, _numpy(weight), constant=1.0)
+        y = torch.as_tensor(y_scaler(numbers).reshape(y.shape))
+    y = y.to(settings.dtype) if y.is_floating_point() else y
     rows = Rows(x, y, aux=read_aux(columns.aux, len(features)), weight=weight)
     names = getattr(estimator, "feature_names_in_", None)
     rows = _with_environments(rows, columns.environment, objective, settings, names)
-    return TrainingData(Task(rows, target.loss, target.n_outputs, name=name), reader, y_scaler, objective)
+    return TrainingData(Task(rows, target.loss, target.n_outputs, name=name), x_reader, y_scaler, objective)
 
 
 def _read_features(
@@ -117,26 +125,10 @@ def _read_features(
 def _check_weighted_classes(target: EncodedTarget, weight: Tensor | None) -> None:
     if weight is None or target.loss.name == "squared":
         return
-    if len(target.values[weight > 0].unique()) < 2:
+    if len(np.unique(target.values[weight > 0].numpy())) < 2:
         raise ValueError(
             "y must have two or more classes among the rows that count. Got 1 class: rows of others have weight 0."
         )
-
-
-def _scaled_target(
-    target: EncodedTarget, weight: Tensor | None, settings: InputSettings
-) -> tuple[Tensor, Scaler | None]:
-    """Numbers in standard units, with their scaler; classes as they are."""
-    y, scaler = target.values, None
-    if target.loss.name == "squared":
-        values = y.numpy().reshape(len(y), -1)
-        if settings.keep_units and settings.present is not None:
-            scaler = settings.present[1]
-        else:
-            scaler = Scaler.of(values, _numpy(weight), constant=1.0)
-        assert scaler is not None
-        y = torch.as_tensor(scaler(values).reshape(y.shape))
-    return (y.to(settings.dtype) if y.is_floating_point() else y), scaler
 
 
 def _with_environments(
