@@ -14,8 +14,7 @@ from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.core.types import Rows, Task
 from irmtv.data.columns import column_names, is_frame, match_columns, no_column, without
 from irmtv.data.environments import encode_labels, pool, recode
-from irmtv.data.numeric import DTYPES, as_matrix
-from irmtv.data.rows import RawRows, check_row_order, read_aux, read_weight
+from irmtv.data.rows import DTYPES, RawRows, as_matrix, check_row_order, read_aux, read_weight
 from irmtv.data.target import Target, encode_target, raw_target, read_target
 
 

@@ -23,8 +23,7 @@ from irmtv.data.environments import as_labels, encode_labels
 from irmtv.data.features import as_features, series_shape
 from irmtv.data.rows import RawRows, check_row_order, count_rows, read_aux
 from irmtv.data.scaling import Scaler
-from irmtv.data.sklearn_target import EncodedTarget
-from irmtv.data.training import InputSettings, TrainingData, read_training_data
+from irmtv.data.training import EncodedTarget, InputSettings, TrainingData, read_training_data
 from irmtv.engine import FittedRuns, train
 from irmtv.engine.networks import MLP, Module
 from irmtv.engine.progress_bar import ProgressBar

@@ -16,8 +16,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from irmtv.core.messages import check_positive
 from irmtv.data.columns import Columns
 from irmtv.data.features import CategoricalColumns
-from irmtv.data.sklearn_target import EncodedTarget
-from irmtv.data.training import InputSettings, TrainingData
+from irmtv.data.training import EncodedTarget, InputSettings, TrainingData
 from irmtv.estimators.attributes import history_frame
 from irmtv.estimators.base import InvariantEstimator, _held_out
 from irmtv.estimators.classifier import InvariantClassifier
