@@ -8,9 +8,9 @@ The two ways in:
 - `task`: `make_task`, from arrays or frames of numbers to a `Task`;
 - `training`: `read_training_data`, from what `fit` of an estimator was given to `TrainingData`.
 
-What both are made of: `columns` (which columns of a table are environment and aux), `features` (X as numbers, for
-networks or for trees), `target` (y of a task) and `sklearn_target` (y of an estimator), `environments` (labels),
-`rows` (order of rows, aux, weights), `numeric` (numbers in any container) and `scaling`.
+What both are made of: `columns` (which columns of a table are environment and aux), `rows` (their order, and numbers
+in any container: aux, weights), `features` (X for networks and for trees), `target` (y of a task), `environments`
+(labels) and `scaling`.
 
 `tables` reads raw tables with text, dates and gaps, for the application.
 """

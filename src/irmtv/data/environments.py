@@ -17,7 +17,7 @@ from torch import Tensor
 
 from irmtv.core.messages import check_length, did_you_mean, plain, shown, users_stacklevel
 from irmtv.data.columns import is_polars
-from irmtv.data.numeric import as_array
+from irmtv.data.rows import as_array
 
 Ints = npt.NDArray[np.int64]
 MANY = 50  # distinct numbers or dates: more look continuous

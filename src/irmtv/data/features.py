@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, va
 
 from irmtv.core.messages import plain, shown, users_stacklevel
 from irmtv.data.columns import is_date, is_frame
-from irmtv.data.numeric import NUMBER_KINDS, check_finite
+from irmtv.data.rows import NUMBER_KINDS, check_finite
 from irmtv.data.scaling import Scaler
 
 Floats = npt.NDArray[np.float64]

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from irmtv.core.losses import Binary, Loss, Multiclass, Squared, as_loss
 from irmtv.core.messages import check_length, check_positive, did_you_mean, shown, users_stacklevel
-from irmtv.data.numeric import LEAVE_OUT, NUMBER_KINDS, as_array, as_numbers, as_tensor, check_finite
+from irmtv.data.rows import LEAVE_OUT, NUMBER_KINDS, as_array, as_numbers, as_tensor, check_finite
 
-# floats with so few values, and so many rows of each, may be classes that became floats on the way
+# floats with at most FEW_VALUES values, and ROWS_PER_VALUE rows of each, may be classes that became floats
 FEW_VALUES, ROWS_PER_VALUE = 20, 5
 _LOSSES = ("auto", "binary", "multiclass", "squared")
 

@@ -14,8 +14,7 @@ from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.core.types import Rows, Task
 from irmtv.data.columns import column_names, is_frame, match_columns, no_column, without
 from irmtv.data.environments import encode_labels, pool, recode
-from irmtv.data.numeric import DTYPES, as_matrix
-from irmtv.data.rows import RawRows, check_row_order, read_aux, read_weight
+from irmtv.data.rows import DTYPES, RawRows, as_matrix, check_row_order, read_aux, read_weight
 from irmtv.data.target import Target, encode_target, raw_target, read_target
 
 
@@ -166,7 +165,7 @@ def _other_rows(raw: RawRows, train: Rows, target: Target, book: Mapping[Hashabl
         return rows
     parameter = f"{raw.prefix}environment"
     if raw.prefix == "held_out.":
-        codes = recode(raw.environment, book, parameter, len(x))
-        return replace(rows, environment=codes, names=train.names)
+        known = recode(raw.environment, book, parameter, len(x))
+        return replace(rows, environment=known, names=train.names)
     codes, labels = encode_labels(raw.environment, parameter, len(x))
     return replace(rows, environment=torch.from_numpy(codes), names=tuple(labels))

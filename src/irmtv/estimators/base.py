@@ -19,8 +19,7 @@ from irmtv.data.columns import Columns, as_names, is_column_name, labels_by_name
 from irmtv.data.environments import as_labels, encode_labels
 from irmtv.data.features import as_features, series_shape
 from irmtv.data.rows import RawRows, check_row_order, count_rows, read_aux
-from irmtv.data.sklearn_target import EncodedTarget
-from irmtv.data.training import InputSettings, TrainingData, read_training_data
+from irmtv.data.training import EncodedTarget, InputSettings, TrainingData, read_training_data
 from irmtv.estimators.parameters import as_seed, check_stopping, chosen_objective, held_out_share, stopping_rule
 from irmtv.estimators.plots import plot_environments, plot_features, plot_history
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for

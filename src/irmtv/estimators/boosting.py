@@ -15,8 +15,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from irmtv.core.messages import check_positive
 from irmtv.data.columns import Columns
 from irmtv.data.features import CategoricalColumns
-from irmtv.data.sklearn_target import EncodedTarget
-from irmtv.data.training import InputSettings, TrainingData
+from irmtv.data.training import EncodedTarget, InputSettings, TrainingData
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed, check_stopping, held_out_share, stopping_rule

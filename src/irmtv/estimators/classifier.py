@@ -12,7 +12,7 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 
-from irmtv.data.sklearn_target import EncodedTarget, distinct_classes, encode_classes, read_classes, weigh_classes
+from irmtv.data.training import EncodedTarget, distinct_classes, encode_classes, read_classes, weigh_classes
 from irmtv.estimators.base import InvariantEstimator
 
 Floats = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ import torch
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
-from irmtv.data.sklearn_target import EncodedTarget, encode_numbers, read_numbers
+from irmtv.data.training import EncodedTarget, encode_numbers, read_numbers
 from irmtv.estimators.base import InvariantEstimator
 
 Floats = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from irmtv.core.messages import shown
 from irmtv.data.environments import encode_labels
-from irmtv.data.numeric import as_array
+from irmtv.data.rows import as_array
 from irmtv.metrics.arrays import Array, Ints
 from irmtv.metrics.scores import Metric
 from irmtv.metrics.statistics import Statistic

@@ -139,8 +139,8 @@ def statistic_by_environment(
         for e in np.unique(own_codes):
             rows = own_codes == e
             defined = np.broadcast_to(statistic.defined(own_y[:, rows]), len(own_f))
-            found = statistic.value(own_f[:, rows], own_y[:, rows], once[:, rows])[:, 0]
-            values[runs, e], undefined[runs, e] = np.where(defined, found, np.nan), ~defined
+            value = statistic.value(own_f[:, rows], own_y[:, rows], once[:, rows])[:, 0]
+            values[runs, e], undefined[runs, e] = np.where(defined, value, np.nan), ~defined
     return values, overall, undefined
 
 
@@ -182,13 +182,13 @@ def statistic_intervals(
 
 def _quantiles(drawn: Floats, tails: list[float]) -> Floats:
     """(R, B, K) -> (2, R, K), over the draws that have a value; NaN where none has."""
-    found = np.full((len(tails), drawn.shape[0], drawn.shape[2]), np.nan)
+    limits = np.full((len(tails), drawn.shape[0], drawn.shape[2]), np.nan)
     for r, k in np.ndindex(drawn.shape[0], drawn.shape[2]):
         values = drawn[r, :, k]
         values = values[~np.isnan(values)]
         if len(values):
-            found[:, r, k] = np.quantile(values, tails)
-    return found
+            limits[:, r, k] = np.quantile(values, tails)
+    return limits
 
 
 def _alike(f: Floats, y: Array, codes: Ints) -> Iterator[tuple[slice, Floats, Array, Ints]]:

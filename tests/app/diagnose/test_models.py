@@ -291,5 +291,5 @@ def test_a_page_says_what_auto_chose_among_and_old_summaries_have_a_page():
 
 def test_trees_that_are_invariant_read_less_of_what_misleads():
     task = make_simulation(3000, p_s=(0.999, 0.7), p_v=0.8, random_state=0)
-    plain, invariant = tree_model.shares(task_rows(task), 4, 100, OF_TREES, 0)
+    plain, invariant = TreeErm().shares(task_rows(task).as_task(), (4, 100), OF_TREES, 0)
     assert invariant[5:].sum() < 0.75 * plain[5:].sum()

@@ -25,7 +25,7 @@ from irmtv.app.io import (
     table_names,
     write,
 )
-from irmtv.data.tables import columns, steps
+from irmtv.data.tables import columns, vectorize
 
 
 def written(folder: Path, content: str | bytes, name: str = "table.csv") -> Path:
@@ -37,7 +37,7 @@ def written(folder: Path, content: str | bytes, name: str = "table.csv") -> Path
 # ---- what is read -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [read, columns, steps, write])
+@pytest.mark.parametrize("module", [read, columns, vectorize, write])
 def test_examples_in_the_documentation(module):
     assert doctest.testmod(module).failed == 0
 

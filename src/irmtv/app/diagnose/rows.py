@@ -42,7 +42,7 @@ class DiagnosisRows:
     aux: Floats | None = None  # (N, A), as given
     aux_names: tuple[str, ...] = ()
     aux_is_date: tuple[bool, ...] = ()
-    given: bool = True  # whether the environments are given, or were found in aux
+    given: bool = True  # whether the environments are given, or inferred from aux
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class DiagnosisRows:
         return np.bincount(self.environment, minlength=len(self.names)).astype(np.int64)
 
     def with_environments(self, codes: Ints, names: Sequence[str]) -> DiagnosisRows:
-        """The same rows with environments that were found."""
+        """The same rows with inferred environments."""
         return replace(self, environment=codes, names=tuple(names), given=False)
 
     def take(self, index: Any) -> DiagnosisRows:
@@ -106,10 +106,10 @@ def read_rows(
     notes: Sequence[str] = (),
 ) -> DiagnosisRows:
     """Standardise, encode, and leave out what is constant; what was done stands in `notes`."""
-    said = list(notes)
+    all_notes = list(notes)
     if environment is not None:
         codes, names, in_one, more = _read_environment(environment, len(x))
-        said += more
+        all_notes += more
         x, y, codes = np.asarray(x)[in_one], np.asarray(y)[in_one], codes[in_one]
         aux = None if aux is None else np.asarray(aux)[in_one]
     columns = np.asarray(x, dtype=np.float64)
@@ -118,7 +118,7 @@ def read_rows(
     if not varies.any():
         raise ValueError("features must vary: every feature is constant over the rows. Give at least one that is not.")
     if not varies.all():
-        said.append(f"{_count(int((~varies).sum()), 'constant feature')} left out.")
+        all_notes.append(f"{_count(int((~varies).sum()), 'constant feature')} left out.")
     columns = (columns[:, varies] - columns[:, varies].mean(0)) / spread[varies]
     kept = tuple(str(name) for name, there in zip(features, varies, strict=True) if there)
     target, classes, mean, scale = _read_target(y, task)
@@ -135,7 +135,7 @@ def read_rows(
         )
         if not (values.max(0) > values.min(0)).any():
             raise ValueError(f"aux must vary: {', '.join(rows.aux_names)} has one value in all rows. Name another.")
-    return replace(rows, notes=tuple(said))
+    return replace(rows, notes=tuple(all_notes))
 
 
 def _read_target(y: Any, task: TaskName) -> tuple[Floats | Ints, tuple[str, ...], float, float]:
@@ -161,7 +161,7 @@ def _read_target(y: Any, task: TaskName) -> tuple[Floats | Ints, tuple[str, ...]
 
 
 def _read_environment(values: Any, n_rows: int) -> tuple[Ints, tuple[str, ...], NDArray[np.bool_], list[str]]:
-    """(N,) codes, their names, (N,) which rows stay, and what to say.
+    """(N,) codes, their names, (N,) which rows stay, and notes.
 
     Small environments are one, last; where even together they are too few for a mean, their rows are left out.
     """

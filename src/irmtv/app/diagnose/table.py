@@ -21,8 +21,7 @@ from irmtv.app.fit.words import versions
 from irmtv.app.io import Table, split_columns, table_steps, task_of
 from irmtv.core.messages import check_length
 from irmtv.data.environments import as_labels
-from irmtv.data.numeric import as_matrix
-from irmtv.data.rows import check_row_order, read_aux
+from irmtv.data.rows import as_matrix, check_row_order, read_aux
 from irmtv.data.target import raw_target
 
 MOST_ROWS = 20_000

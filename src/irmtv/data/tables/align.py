@@ -37,12 +37,12 @@ class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self
 
     def transform(self, X: Any) -> pd.DataFrame:
-        """These columns; a warning tells of values that cannot be read."""
+        """These columns, with a warning where values cannot be read."""
         made, unread = self.align(X)
         if unread:
-            told = shown([f"{name!r} ({n:,} of {len(made):,})" for name, n in unread.items()], form=str)
+            counted = shown([f"{name!r} ({n:,} of {len(made):,})" for name, n in unread.items()], form=str)
             warnings.warn(
-                f"text where the rows of training had numbers or dates, taken as missing: {told}.",
+                f"text where the rows of training had numbers or dates, taken as missing: {counted}.",
                 UserWarning,
                 stacklevel=users_stacklevel(),
             )

@@ -1,4 +1,4 @@
-"""The columns of a table by what they are for: target, environment, aux, features; rows without are left out."""
+"""A raw table, divided into target, environment, aux and features; rows without target or environment are left out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from irmtv.core.messages import did_you_mean, plain_repr, shown
 from irmtv.data.tables.errors import TableError
 
 TaskName = Literal["binary", "multiclass", "regression"]
-FEW = 20  # distinct whole numbers are classes up to so many
-MANY = 200  # distinct texts are no classes above so many
-TRIED = 20  # distinct values that may show how dates are written
+MOST_WHOLE_NUMBERS = 20  # maximum number of distinct whole numbers in a class target
+MOST_STRINGS = 200  # maximum number of distinct strings in a class target
+MOST_DATES = 20  # maximum number of distinct values from which the format of dates is guessed
 LARGEST = float(np.finfo(np.float32).max)  # models compute in 32 bits
 
 
@@ -94,8 +94,7 @@ def split_columns(
     >>> columns.notes
     ("1 of 3 rows left out, since 'site' is missing there (1)",)
     """
-    places, beside = _as_list(environment), _as_list(aux)
-    roles = {"target": [] if target is None else [target], "environment": places, "aux": beside}
+    roles = {"target": _as_list(target), "environment": _as_list(environment), "aux": _as_list(aux)}
     _check_roles(frame, roles, fitting)
     taken = list(dict.fromkeys(name for names in roles.values() for name in names))
     if len(frame) == 0:
@@ -108,27 +107,27 @@ def split_columns(
     kept, notes = _complete(frame, taken)
     frame = frame if len(kept) == len(frame) else frame.iloc[kept]
     y = None if target is None else _target(frame[target], fitting)
-    labels = _labels(frame, places) if places else None
-    values, is_date, told = _numbers(frame[beside]) if beside else (None, (), [])
-    notes += told
+    labels = _labels(frame, roles["environment"]) if roles["environment"] else None
+    values, is_date, date_notes = _numbers(frame[roles["aux"]]) if roles["aux"] else (None, (), [])
+    notes += date_notes
     features = frame.drop(columns=taken)
     missing = _check_features(features) if fitting else {}
-    gone = [name for name, share in missing.items() if share == 1]
-    if gone and len(gone) == features.shape[1]:
-        raise TableError(f"all features are missing in all rows: {shown(gone)}. Check how the table was written.")
-    if gone:
-        notes.append(f"without any value, and so without use: {shown(gone)}")
+    empty = [name for name, share in missing.items() if share == 1]
+    if empty and len(empty) == features.shape[1]:
+        raise TableError(f"all features are missing in all rows: {shown(empty)}. Check how the table was written.")
+    if empty:
+        notes.append(f"without any value, and so without use: {shown(empty)}")
     return Columns(features, y, labels, values, is_date, kept, tuple(notes), missing)
 
 
-def task_of(y: pd.Series, asked: str | None = None) -> tuple[TaskName, str]:
+def task_of(y: pd.Series, task: str | None = None) -> tuple[TaskName, str]:
     """What kind of prediction a target asks for, and why.
 
     Parameters
     ----------
     y : Series
         The target, nothing missing.
-    asked : str or None, default None
+    task : str or None, default None
         "binary", "multiclass" or "regression" where the user says so.
 
     Returns
@@ -145,39 +144,40 @@ def task_of(y: pd.Series, asked: str | None = None) -> tuple[TaskName, str]:
     """
     name, numeric = y.name, is_numeric_dtype(y.dtype) and not is_bool_dtype(y.dtype)
     distinct = np.asarray(y.unique())
-    if asked is not None:
-        return _asked(y, asked, numeric, len(distinct)), ""
+    if task is not None:
+        return _check_task(y, task, numeric, len(distinct)), ""
     if len(distinct) == 2:
         return "binary", f"{name!r} has two values, {shown(sorted(distinct.tolist()))}: classes"
     if not numeric:
         _check_classes(y, len(distinct))
         return "multiclass", f"{name!r} is text with {len(distinct)} values: classes"
-    if len(distinct) <= FEW and bool(np.all(np.mod(distinct, 1) == 0)):
+    if len(distinct) <= MOST_WHOLE_NUMBERS and bool(np.all(np.mod(distinct, 1) == 0)):
         return "multiclass", (
             f"{name!r} has {len(distinct)} whole numbers: classes. Use --task regression if their size matters"
         )
     return "regression", f"{name!r} is numbers with {len(distinct):,} values: a regression"
 
 
-def _asked(y: pd.Series, asked: str, numeric: bool, n_distinct: int) -> TaskName:
+def _check_task(y: pd.Series, task: str, numeric: bool, n_distinct: int) -> TaskName:
+    """The task that the user names, where the target allows it."""
     known = get_args(TaskName)
-    if asked not in known:
-        raise TableError(f"task must be one of {', '.join(known)}. Got {asked!r}.{did_you_mean(asked, known)}")
-    if asked == "regression" and not numeric:
+    if task not in known:
+        raise TableError(f"task must be one of {', '.join(known)}. Got {task!r}.{did_you_mean(task, known)}")
+    if task == "regression" and not numeric:
         raise TableError(
             f"task regression needs numbers. {y.name!r} is text, such as {plain_repr(y.iloc[0])}. Leave --task out, or "
             "choose another target."
         )
-    if asked == "binary" and n_distinct != 2:
+    if task == "binary" and n_distinct != 2:
         raise TableError(f"task binary needs two classes. {y.name!r} has {n_distinct}. Use multiclass or regression.")
-    if asked == "multiclass" and n_distinct == 2:
-        return "binary"
-    return "regression" if asked == "regression" else "multiclass" if asked == "multiclass" else "binary"
+    if task == "regression":
+        return "regression"
+    return "binary" if n_distinct == 2 else "multiclass"
 
 
 def _check_classes(y: pd.Series, n_distinct: int) -> None:
-    """Many different texts are no classes: often they are numbers, but for a few."""
-    if n_distinct <= MANY and n_distinct <= max(2, len(y) / 2):
+    """Raise on too many distinct strings: often these are numbers, but for a few."""
+    if n_distinct <= MOST_STRINGS and n_distinct <= max(2, len(y) / 2):
         return
     text = y.astype(str)
     unread = pd.to_numeric(text, errors="coerce").isna()
@@ -189,15 +189,15 @@ def _check_classes(y: pd.Series, n_distinct: int) -> None:
         )
     raise TableError(
         f"target {y.name!r} has {n_distinct:,} different texts in {len(y):,} rows, such as {shown(text.iloc[:2])}: too "
-        f"many for classes (at most {MANY}, and half as many as rows). Choose another target, or join some."
+        f"many for classes (at most {MOST_STRINGS}, and half as many as rows). Choose another target, or join some."
     )
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------
 
 
-def _as_list(names: str | Sequence[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
+def _as_list(names: str | Sequence[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
 
 
 def _check_roles(frame: pd.DataFrame, roles: dict[str, list[str]], fitting: bool) -> None:
@@ -230,10 +230,10 @@ def _complete(frame: pd.DataFrame, taken: Sequence[str]) -> tuple[npt.NDArray[np
     whole = np.ones(len(frame), dtype=bool)
     gaps = {}
     for name in taken:
-        gone = frame[name].isna().to_numpy()
-        if gone.any():
-            gaps[name] = int(gone.sum())
-            whole &= ~gone
+        missing = frame[name].isna().to_numpy()
+        if missing.any():
+            gaps[name] = int(missing.sum())
+            whole &= ~missing
     if not gaps:
         return np.arange(len(frame)), []
     counted = shown([f"{name!r} is missing there ({n:,})" for name, n in gaps.items()], form=str)
@@ -293,8 +293,8 @@ def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...], list[
         if is_datetime64_any_dtype(values.dtype):
             dates = values
         elif not is_numeric_dtype(values.dtype):
-            dates, told = _dates(values)
-            notes += told
+            dates, note = _dates(values)
+            notes += note
         is_date.append(dates is not None)
         made[name] = (values if dates is None else _decimal_years(dates)).astype(np.float64)
     numbers = pd.DataFrame(made)
@@ -329,10 +329,9 @@ def _dates(values: pd.Series) -> tuple[pd.Series, list[str]]:
     days = pd.to_datetime(words, errors="coerce", utc=True, format=other)
     if days.isna().any() or days.equals(dates):
         return dates, []
-    said = f"{dates.iloc[0]:%Y-%m-%d}"
     return dates, [
         f"{values.name!r}: all dates can be read with the day or the month first; read with the month first, "
-        f"{plain_repr(words.iloc[0])} as {said}. Write dates as 2014-12-31 if this is wrong"
+        f"{plain_repr(words.iloc[0])} as {dates.iloc[0]:%Y-%m-%d}. Write dates as 2014-12-31 if this is wrong"
     ]
 
 
@@ -341,7 +340,7 @@ def _formats(words: pd.Series) -> tuple[list[str], list[str]]:
     month_first, day_first = [], []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that an order does not fit a value: it is tried on all below
-        for word in words.unique()[:TRIED]:
+        for word in words.unique()[:MOST_DATES]:
             guessed = guess_datetime_format(str(word)), guess_datetime_format(str(word), dayfirst=True)
             if guessed[0] is not None and guessed[1] is not None:
                 month_first, day_first = [guessed[0]], [guessed[1]]
@@ -367,7 +366,7 @@ def _check_features(features: pd.DataFrame) -> dict[str, float]:
 
 def refuse_infinite(frame: pd.DataFrame, role: str) -> None:
     """Infinities, and numbers that 32 bits cannot hold, by column."""
-    found = {}
+    counts = {}
     for name in frame.columns:
         if frame[name].dtype.kind != "f":
             continue
@@ -375,9 +374,9 @@ def refuse_infinite(frame: pd.DataFrame, role: str) -> None:
         with np.errstate(invalid="ignore"):
             n = int((np.abs(values) > LARGEST).sum())
         if n:
-            found[str(name)] = n
-    if found:
-        counted = shown([f"{name!r} ({n:,} of {len(frame):,} rows)" for name, n in found.items()], form=str)
+            counts[str(name)] = n
+    if counts:
+        counted = shown([f"{name!r} ({n:,} of {len(frame):,} rows)" for name, n in counts.items()], form=str)
         raise TableError(
             f"{role} columns must hold finite numbers below 3e38. Got infinite or larger ones in {counted}. Empty "
             "these cells, or leave the column out."

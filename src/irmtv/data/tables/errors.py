@@ -1,4 +1,4 @@
-"""The one error of tables: a file that cannot be read, or columns that do not fit what is asked of them."""
+"""The one error of tables: a file that cannot be read, or columns that do not fit their role."""
 
 from __future__ import annotations
 

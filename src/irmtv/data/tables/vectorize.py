@@ -1,4 +1,15 @@
-"""From typed columns to one matrix of numbers without missing values.
+"""From a raw table to numbers: the steps of a Pipeline before its estimator.
+
+`TableColumns` picks the columns of training and gives them the types of training, so that a table in pieces, or from
+another kind of file, means the same; `TableNumbers` reads dates, categories and text by skrub's `TableVectorizer` and
+fills what is missing. Nothing missing comes out, whatever goes in:
+
+- a column without any value in training is left out;
+- a number or date that is missing: the mean of training, and 1 in the column's indicator, which is there where
+  training had missing values, too;
+- a category that is missing: a category of its own where training had it, else as one that training did not have;
+- a category that training did not have: none of the known ones (all zeros), or by its letters where there are many;
+- a date in another format, or text where numbers were: as missing; `TableColumns` warns of text among numbers.
 
 What a cell becomes depends on its value alone, so skrub's `TableVectorizer` is given every different value of a column
 once, and its answer is spread over the rows: a million rows cost little more than their different values.
@@ -20,14 +31,38 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.data.tables.align import kind_of
+from irmtv.data.tables.align import TableColumns, kind_of
 
 COMPONENTS = 16  # numbers that a column with many texts becomes
 LEVELS = 20_000  # texts that these are learned from, at most
-TOGETHER = 10_000  # columns with up to so many different values share a TableVectorizer
+TOGETHER = 10_000  # maximum number of different values of a column that shares a TableVectorizer
 BLOCK = 1 << 12  # rows that are filled at a time, so that they stay in the cache
 
 Floats = npt.NDArray[np.float32]
+
+
+def table_steps() -> list[tuple[str, Any]]:
+    """The preprocessing of a Pipeline: a raw DataFrame in, float32 numbers without missing values out.
+
+    Returns
+    -------
+    list of (name, transformer)
+        "columns" and "numbers".
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from sklearn.pipeline import Pipeline
+    >>> frame = pd.DataFrame({"size": [1.0, None, 3.0], "where": ["north", "south", None]})
+    >>> pipeline = Pipeline(table_steps())
+    >>> pipeline.fit_transform(frame)
+    array([[1., 1., 0., 0., 0.],
+           [2., 0., 1., 0., 1.],
+           [3., 0., 0., 1., 0.]], dtype=float32)
+    >>> pipeline.get_feature_names_out().tolist()
+    ['size', 'where_north', 'where_south', 'where_nan', 'size missing']
+    """
+    return [("columns", TableColumns()), ("numbers", TableNumbers())]
 
 
 @dataclass(frozen=True)
@@ -45,7 +80,7 @@ class _Levels:
         return cls(values, codes)
 
     def column(self, length: int, missing: bool) -> pd.Series:
-        """The values, then a missing one where the rows have any, then the first again up to so many rows."""
+        """The values, then a missing one where the rows have any, then the first again, up to `length` rows."""
         if len(self.values) == 0:
             return pd.Series([None] * length, dtype=object)
         order = np.zeros(length, dtype=np.int64)
@@ -104,7 +139,7 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 outputs |= self._learn_number(name, X[name])
             else:
                 levels[name] = _Levels.of(X[name])
-        few = [name for name, found in levels.items() if len(found.values) <= TOGETHER]
+        few = [name for name, column in levels.items() if len(column.values) <= TOGETHER]
         many = [[name] for name in levels if name not in set(few)]
         self.groups_ = [few, *many] if few else many
         self.vectorizers_ = []
@@ -247,8 +282,8 @@ def _level_frame(names: Sequence[str], levels: dict[str, _Levels]) -> pd.DataFra
     length = max(len(levels[name].values) for name in names) + 1
     columns = {}
     for name in names:
-        found = levels[name]
-        columns[name] = found.column(length, missing=bool((found.codes == len(found.values)).any()))
+        own = levels[name]
+        columns[name] = own.column(length, missing=bool((own.codes == len(own.values)).any()))
     return pd.DataFrame(columns)
 
 
