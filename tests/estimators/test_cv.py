@@ -82,7 +82,7 @@ def test_invariance_is_found_where_it_is_needed(found):
     assert found.selected_["step"] == found.n_iter_ and found.selected_["rule"] == "invariance"
     assert found.selected_["penalty_weight"] == found.best_params_["penalty_weight"]
     erm = fit(rule="iid", max_steps=200, penalty_weights=[100, 1e4])
-    assert erm.best_params_["penalty_weight"] == 0 and "plain risk minimisation" in erm.selected_["message"]
+    assert erm.best_params_["penalty_weight"] == 0 and "ERM" in erm.selected_["message"]
     test = make_simulation(8, (0.999, 0.7), 0.8, random_state=0, n_test=2000).test
     worst = [
         float(m.evaluate(test.x.numpy(), test.y.numpy(), environment=test.environment.numpy()).worst[0])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from irmtv.selection import RULES, as_rule, iid, worst_environment
-from irmtv.selection.scores import STREAMING
+from irmtv.selection.records import STREAMING
 
 
 @dataclass

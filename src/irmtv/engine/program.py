@@ -40,7 +40,7 @@ from irmtv.engine.start import Start
 from irmtv.objectives.base import Objective, Weight
 from irmtv.objectives.lambda_phi import worst_risk_objective
 from irmtv.selection import Rule
-from irmtv.selection.scores import STREAMING
+from irmtv.selection.records import STREAMING
 
 
 class Program:

@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from irmtv.core.messages import did_you_mean, plain
 from irmtv.core.types import Rows, Task
 from irmtv.engine import Progress
 from irmtv.engine.snapshots import History
@@ -29,6 +30,7 @@ Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.object_]
 Combination = Mapping[str, Any]  # hyper-parameters by name
 Report = Callable[[Progress], None]
+OWN_PARAMETERS = ("learning_rate", "l2", "hidden", "batch_size", "classifier", "penalty_weight", "warmup")
 MOST_OWN = 20  # environments up to which each has a model of its own to compare with
 
 
@@ -108,16 +110,12 @@ class PathTrainer(ABC):
     def train_erm(self, combinations: Sequence[Combination]) -> list[TrainedPath]:
         """ERM beside an objective that has no penalty weight of 0: with the other hyper-parameters of these."""
 
-    def own_gains(self, erm: TrainedPath, step: int) -> Tensor | None:
+    @abstractmethod
+    def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """What each environment's own model gains over ERM, rescaled to that environment, on every fold: (F, E, 3).
 
-        Rows, mean, and variance of a single row. None where there are too few or too many environments.
+        Rows, mean, and variance of a single row.
         """
-        n_environments = len(self.split.task.train.names)
-        return self._own_gains(erm, step) if 1 < n_environments <= MOST_OWN else None
-
-    @abstractmethod
-    def _own_gains(self, erm: TrainedPath, step: int) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -218,3 +216,27 @@ def history_frame(history: History | None, run: int, environments: Any) -> pd.Da
         for e in range(n)
     ]
     return pd.DataFrame(records, columns=columns)
+
+
+def own_hyperparameters(given: Any, objective: Objective, owner: str) -> dict[str, Any]:
+    """`objective_params`: hyper-parameters of the objective that are no parameters of the estimator named `owner`."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"objective_params must be a dict of hyper-parameters of the objective, or None. Got {given!r}. Use "
+            "objective_params={'measure': 'uniform'}, for example."
+        )
+    known = sorted({h.name for h in objective.hyperparameters} - set(OWN_PARAMETERS))
+    for name in given:
+        if name in OWN_PARAMETERS:
+            raise ValueError(
+                f"objective_params must not hold {name!r}, which is a parameter of the estimator. Set it there: "
+                f"{owner}({name}=...)."
+            )
+        if name not in known:
+            raise ValueError(
+                f"objective_params must name hyper-parameters of {objective.name!r}: {known}. Got {name!r}."
+                f"{did_you_mean(name, known)}"
+            )
+    return {name: plain(value) for name, value in given.items()}

@@ -3,8 +3,17 @@
 from irmtv.selection.choose import RULES, Choice, choose
 from irmtv.selection.equality import equal_means, spread, zero_means
 from irmtv.selection.invariant import Verdict, check_options, extrapolated_risk, invariance, p_values
-from irmtv.selection.records import Measurements, Pooled, Records, build_records, join_records
-from irmtv.selection.scores import Rule, as_rule, iid, worst_environment
+from irmtv.selection.records import (
+    Measurements,
+    Pooled,
+    Records,
+    Rule,
+    as_rule,
+    build_records,
+    iid,
+    join_records,
+    worst_environment,
+)
 
 __all__ = [
     "RULES",

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
 from irmtv.selection.invariant import check_options, invariance
-from irmtv.selection.records import Records
-from irmtv.selection.scores import worst_environment
+from irmtv.selection.records import Records, worst_environment
 
 
 @dataclass(frozen=True)

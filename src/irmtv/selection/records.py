@@ -6,12 +6,14 @@ candidates, whoever measured them: networks and trees while they are searched, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from irmtv.core.messages import did_you_mean
 
 STATISTICS = ("rows", "effective", "risk", "risk_cov", "slope", "slope_cov")
 COUNTS = ("rows", "effective")  # 0, not NaN, where nothing was measured
@@ -243,3 +245,57 @@ def in_order(statistics: Mapping[str, Tensor], order: Tensor | None) -> dict[str
 def _joined(scores: Sequence[Tensor | None]) -> Tensor | None:
     known = [s.double() for s in scores if s is not None]
     return torch.cat(known) if len(known) == len(scores) else None
+
+
+# ---- one number per candidate, lower is better: these prefer spurious features as long as they pay in training ----
+
+
+class Record(Protocol):
+    """The part of a snapshot, or of many candidates' records, that a score reads."""
+
+    @property
+    def rows(self) -> Tensor:  # (R, E)
+        ...
+
+    @property
+    def risk(self) -> Tensor:  # (R, E)
+        ...
+
+
+Rule = Callable[[Record], Tensor]  # -> (R,), lower is better
+
+
+def iid(record: Record) -> Tensor:
+    """Risk over all rows: (R,)."""
+    there = record.rows > 0
+    return torch.where(there, record.rows * record.risk, 0).sum(-1) / record.rows.sum(-1)
+
+
+def worst_environment(record: Record) -> Tensor:
+    """Risk of the worst environment that has rows: (R,)."""
+    return record.risk.masked_fill(record.rows <= 0, -torch.inf).amax(-1)
+
+
+STREAMING: Mapping[str, Rule | None] = {"fixed": None, "iid": iid, "worst-env": worst_environment}
+AFTERWARDS = ("invariance", "leave-one-env-out", "oracle")
+
+
+def as_rule(select: str | Rule) -> Rule | None:
+    """What `train(select=...)` keeps each run's best state by: a name, or a function of a snapshot.
+
+    Only rules that score one snapshot of one run can work while training goes on; the others of
+    :data:`irmtv.selection.RULES` compare all candidates and choose afterwards (:func:`irmtv.selection.choose`).
+    """
+    if callable(select):
+        return select
+    if isinstance(select, str) and select in AFTERWARDS:
+        raise ValueError(
+            f"select={select!r} compares all candidates, so it chooses after training: irmtv.selection.choose, or an "
+            f"experiment with this rule (irmtv run). While training, select is one of {sorted(STREAMING)}."
+        )
+    if not isinstance(select, str) or select not in STREAMING:
+        raise ValueError(
+            f"select must be one of {sorted(STREAMING)} or a function of a snapshot. Got {select!r}."
+            f"{did_you_mean(select, STREAMING)}"
+        )
+    return STREAMING[select]

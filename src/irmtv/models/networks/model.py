@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,14 +25,14 @@ from irmtv.models.base import (
     TrainedPath,
     infers_held_out,
     lowest_overall_risk,
+    mean_gain,
 )
-from irmtv.models.networks.own_models import divergence_is_recorded, gains_of_own_models
 from irmtv.models.networks.predictor import members_of
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.objectives.parameters import warmup_steps
 from irmtv.selection import Measurements
-from irmtv.selection.folds import align
+from irmtv.selection.folds import align, gain_over_rescaled, of_few_sizes, own_task
 from irmtv.selection.records import STATISTICS, in_order
 
 SNAPSHOTS = 40  # steps at which every run is a candidate
@@ -138,7 +141,7 @@ class NetworkTrainer(PathTrainer):
             lowest.append(torch.inf if lost else float(lowest_overall_risk(rows, risk)[1:].min()))
         return float(values[int(np.argmin(lowest))])
 
-    def _own_gains(self, erm: TrainedPath, step: int) -> Tensor:
+    def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """With the learning rate and l2 of this combination of ERM.
 
         Over seeds the mean, of the variance too: they are compared on the same rows.
@@ -352,3 +355,49 @@ class _Stages:
             report(Progress(p.step, p.steps, before + p.runs_done, p.runs_now, self.runs, self.seconds))
 
         return tell
+
+
+@contextmanager
+def divergence_is_recorded() -> Iterator[None]:
+    """Training without its warning of runs that diverged: their status says so, or NaN in their place."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*runs diverged.*")
+        yield
+
+
+def gains_of_own_models(fitted: FittedRuns, **settings: Any) -> list[npt.NDArray[np.float64]]:
+    """For every run of ERM: by environment, rows, mean gain of its own model, variance: (E, 3).
+
+    `fitted` was trained with select="iid" on tasks with held-out rows; `settings` go to `train`. Both models stop
+    where their risk on the held-out rows is lowest. An environment with fewer than two held-out rows, or none to train
+    on, has NaN.
+    """
+    of = fitted.runs.column("data")
+    found = [np.full((len(fitted.tasks[d].train.names), 3), np.nan) for d in of]
+    for e in range(max(len(t.train.names) for t in fitted.tasks)):
+        own = [own_task(task, e) for task in fitted.tasks]
+        fewer = [of_few_sizes(o, len(task.train)) for o, task in zip(own, fitted.tasks, strict=True)]
+        some = [d for d, t in enumerate(own) if len(t.train) > 1 and t.held_out is not None and len(t.held_out) > 1]
+        which = [r for r, d in enumerate(of) if d in some]  # not for all runs of the group: one has no say in another
+        if not which:
+            continue
+        runs = [{**fitted.runs[r], "data": some.index(of[r])} for r in which]
+        with divergence_is_recorded():
+            alone = train(
+                [fewer[d] for d in some],
+                "erm",
+                Runs(**{name: [run[name] for run in runs] for name in runs[0]}),
+                select="iid",
+                **settings,
+            )
+        for d in some:
+            task = own[d]
+            assert task.held_out is not None
+            pooled_train = fitted.logits(task.train.x, aux=task.train.aux)
+            pooled_held = fitted.logits(task.held_out.x, aux=task.held_out.aux)
+            own_held = alone.logits(task.held_out.x)
+            for i, r in enumerate(which):
+                if of[r] == d:
+                    gain = gain_over_rescaled(task, pooled_train[r].cpu(), pooled_held[r].cpu(), own_held[i].cpu())
+                    found[r][e] = mean_gain(gain, task.held_out.weight)
+    return found

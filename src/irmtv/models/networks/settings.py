@@ -13,7 +13,7 @@ import torch
 from irmtv.core.messages import check_positive, did_you_mean, plain, plain_repr, users_stacklevel
 from irmtv.core.types import Rows
 from irmtv.engine.settings import ENGINE_CHECKS, pick_device
-from irmtv.models.parameters import own_hyperparameters
+from irmtv.models.base import own_hyperparameters
 from irmtv.objectives.base import Objective
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

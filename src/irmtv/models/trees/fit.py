@@ -20,7 +20,7 @@ from irmtv.models.trees.predictor import TreeMember, TreePredictor
 from irmtv.models.trees.rounds import Boosted
 from irmtv.models.trees.settings import BoostingSettings, threads
 from irmtv.selection.folds import hold_out
-from irmtv.selection.scores import STREAMING
+from irmtv.selection.records import STREAMING
 
 WATCHED = 100  # rounds of which `history_` and early stopping know
 EXPLAINED = 500  # training rows, evenly spaced, that importances are measured on

@@ -20,7 +20,6 @@ from irmtv.core.types import Task
 from irmtv.engine import Progress
 from irmtv.engine.snapshots import Snapshot
 from irmtv.models.base import (
-    MOST_OWN,
     Combination,
     Model,
     PathTrainer,
@@ -130,7 +129,7 @@ class TreeTrainer(PathTrainer):
         n_folds, n_environments = len(split.folds), len(split.task.train.names)
         boosters = min(COMPARED, n_folds) * max(0, len(model.leaves_from) - 1)
         boosters += (n_folds + len(split.left_out)) * n_combinations
-        boosters += n_folds * n_environments * (compares_own and 1 < n_environments <= MOST_OWN)
+        boosters += n_folds * n_environments * compares_own
         self.tell = _teller(report, boosters, rounds)
         self.every = max(1, rounds // SNAPSHOTS)
         self.folds = _Parts(split.folds, model.categorical, self.every, self.tell)
@@ -181,7 +180,7 @@ class TreeTrainer(PathTrainer):
 
         return _Leaves(fewest(KEPT), fewest(KEPT_WITH_PENALTY))
 
-    def _own_gains(self, erm: TrainedPath, step: int) -> Tensor:
+    def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """Unlike networks, trees are far too sure of the rows that they were grown on: the scale that suits an
         environment is looked for in scores that were cross-fitted, of the other folds. An environment's own boosters
         stop at one round for all folds, the best, as ERM does.

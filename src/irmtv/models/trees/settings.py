@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from irmtv.core.messages import check_positive, plain, plain_repr
-from irmtv.models.parameters import own_hyperparameters
+from irmtv.models.base import own_hyperparameters
 from irmtv.models.trees.inferred import RATE
 from irmtv.models.trees.rounds import Trees
 from irmtv.objectives import OBJECTIVES
