@@ -15,6 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from irmtv._moved import MOVED as _MOVED
 from irmtv._moved import install as _install_moved_names
 from irmtv._version import __version__
 
@@ -89,7 +90,7 @@ _PARTS = ("core", "engine", "metrics", "objectives", "selection", "data")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PARTS:
+    if name in _PARTS or f"irmtv.{name}" in _MOVED:
         return import_module(f"irmtv.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'irmtv' has no attribute {name!r}")
