@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive
 from irmtv.data.columns import Columns
 from irmtv.data.features import CategoricalColumns
-from irmtv.data.training import EncodedTarget, InputSettings, TrainingData
+from irmtv.data.training import TargetKind, TrainingData
 from irmtv.estimators.attributes import history_frame
 from irmtv.estimators.base import InvariantEstimator, _held_out
 from irmtv.estimators.classifier import InvariantClassifier
@@ -88,9 +88,8 @@ class BoostingEstimator(InvariantEstimator):
         threads(self.n_jobs)
         return objective
 
-    def _input_settings(self, objective: Objective, present: Any) -> InputSettings:
-        keep_labels = self._keeps_labels(objective)
-        return InputSettings("numbers, gaps and categories", self.environment, self.aux, self.min_rows, keep_labels)
+    def _feature_settings(self, present: Any) -> dict[str, Any]:
+        return {"features": "numbers, gaps and categories"}
 
     def _keep_trees(self, ready: TrainingData[CategoricalColumns], trained: Sequence[tuple[Boosted, int]]) -> None:
         """Fitted attributes, from boosters and the round of each that is kept; nothing of the training rows stays."""
@@ -298,6 +297,8 @@ class InvariantBoostingRegressor(BoostingEstimator, InvariantRegressor):
     ((300,), 0)
     """
 
+    _target: TargetKind = "one number"
+
     def __init__(
         self,
         objective: str = "auto",
@@ -336,15 +337,6 @@ class InvariantBoostingRegressor(BoostingEstimator, InvariantRegressor):
         self.min_rows = min_rows
         self.n_jobs = n_jobs
         self.random_state = random_state
-
-    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
-        shape = np.asarray(y).shape
-        if len(shape) == 2 and shape[1] > 1:
-            raise ValueError(
-                f"y must be (rows,), one target. Got shape {shape}. Fit one booster per target: "
-                "sklearn.multioutput.MultiOutputRegressor(estimator)."
-            )
-        return super()._encode(column_or_1d(y, warn=True) if len(shape) == 2 else y, reset)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
