@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -29,6 +29,7 @@ from irmtv.objectives.base import Objective
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 X = TypeVar("X", Scaler, CategoricalColumns)
+TargetKind = Literal["classes", "numbers", "one number"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class TrainingData(Generic[X]):
     x: X
     y: Scaler | None  # of a regression
     objective: Objective
+    classes: Array | None = None  # of a classification
+    y_shape: tuple[int, ...] = ()  # of one row's y, as the user gave it: () or (targets,)
 
 
 class EncodedTarget(NamedTuple):
@@ -47,17 +50,22 @@ class EncodedTarget(NamedTuple):
     values: Tensor  # (N,) or (N, C) float64, or (N,) int64 classes
     loss: Loss
     n_outputs: int
+    classes: Array | None = None
+    shape: tuple[int, ...] = ()  # of one row, before (N, 1) became (N,)
 
 
 @dataclass(frozen=True)
 class InputSettings:
     """How the input of an estimator is read."""
 
-    features: Literal["standardised numbers", "numbers, gaps and categories"]
     environment: Any  # column name of X, or None
     aux: Any  # one or several column names of X, or None
     min_rows: int  # smaller environments are pooled
-    keep_labels: bool = True  # whether environment labels serve training or selection
+    keep_labels: bool  # whether environment labels serve training or selection
+    target: TargetKind
+    features: Literal["standardised numbers", "numbers, gaps and categories"]
+    class_weight: Any = None  # as in scikit-learn
+    classes: Array | None = None  # of a warm start: those of the present model
     dtype: torch.dtype = torch.float64
     series: bool = False  # whether X may be (rows, channels, length)
     present: tuple[Scaler, Scaler | None] | None = None  # of a warm start: scalers of x and y of the present model
@@ -69,8 +77,6 @@ def read_training_data(
     raw: RawRows,
     objective: Objective,
     settings: InputSettings,
-    encode: Callable[[Any, bool], EncodedTarget],
-    weigh: Callable[[Any, Any], Any],
 ) -> TrainingData[Any]:
     """Check everything that was given to `fit`, scale it, and make a task of it.
 
@@ -80,8 +86,6 @@ def read_training_data(
     raw : X, y, environment, aux and sample_weight as the user gave them.
     objective : what will be trained; it says whether environments are needed.
     settings : how the input is read.
-    encode : (y, whether the rows decide the classes) -> y as the loss wants it.
-    weigh : (sample_weight, y) -> what each row counts, before any check.
     """
     beside = {"environment": raw.environment, "aux": raw.aux}
     check_row_order(raw.x, y=raw.y, **beside, sample_weight=raw.sample_weight)
@@ -93,7 +97,7 @@ def read_training_data(
     check_positive(settings.min_rows, "min_rows")
     try:
         features, categories = _read_features(estimator, columns.features, settings)
-        target = encode(raw.y, settings.present is None)
+        target = read_y(raw.y, estimator, settings.target, settings.classes)
     except ValueError as error:
         if settings.present is None:
             raise
@@ -102,7 +106,10 @@ def read_training_data(
             "anew."
         ) from error
     check_length(len(target.values), len(features), "y")
-    weight = read_weight(weigh(raw.sample_weight, raw.y), len(features))
+    counts = raw.sample_weight
+    if settings.class_weight is not None and target.classes is not None:
+        counts = _weigh_classes(counts, raw.y, settings.class_weight, target.classes)
+    weight = read_weight(counts, len(features))
     _check_weighted_classes(target, weight)
     kept_x, kept_y = settings.present if settings.present is not None and settings.keep_units else (None, None)
     x_reader: Scaler | CategoricalColumns
@@ -122,7 +129,8 @@ def read_training_data(
     rows = Rows(x, y, aux=read_aux(columns.aux, len(features)), weight=weight)
     names = getattr(estimator, "feature_names_in_", None)
     rows = _with_environments(rows, columns.environment, objective, settings, names)
-    return TrainingData(Task(rows, target.loss, target.n_outputs, name=name), x_reader, y_scaler, objective)
+    task = Task(rows, target.loss, target.n_outputs, name=name)
+    return TrainingData(task, x_reader, y_scaler, objective, target.classes, target.shape)
 
 
 def _read_features(
@@ -170,12 +178,15 @@ def _numpy(weight: Tensor | None) -> Floats | None:
 # ---- y, as scikit-learn checks it ---------------------------------------------------------------------------------
 
 
-def read_classes(y: Any, estimator: BaseEstimator) -> Array:
-    """Labels (N,) of one kind, nothing missing."""
-    return _one_kind(_check_y(_known(y), estimator=estimator))
+def read_y(y: Any, estimator: BaseEstimator, kind: TargetKind, classes: Array | None = None) -> EncodedTarget:
+    """y as the loss wants it; without `classes` these rows decide what classes there are."""
+    if kind != "classes":
+        return _encode_numbers(_read_numbers(y, estimator, kind == "one number"))
+    labels = _one_kind(_check_y(_known(y), estimator=estimator))  # (N,), nothing missing
+    return _encode_classes(labels, _distinct_classes(labels, estimator) if classes is None else classes)
 
 
-def distinct_classes(labels: Array, estimator: BaseEstimator) -> Array:
+def _distinct_classes(labels: Array, estimator: BaseEstimator) -> Array:
     """The classes of the training rows, sorted: two or more."""
     try:
         check_classification_targets(labels)
@@ -193,7 +204,7 @@ def distinct_classes(labels: Array, estimator: BaseEstimator) -> Array:
     return classes
 
 
-def encode_classes(labels: Array, classes: Array) -> EncodedTarget:
+def _encode_classes(labels: Array, classes: Array) -> EncodedTarget:
     """Labels as positions in `classes`: floats 0 and 1 of two classes, integers of more."""
     codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
     unknown = classes[codes] != labels
@@ -202,13 +213,20 @@ def encode_classes(labels: Array, classes: Array) -> EncodedTarget:
             f"y must hold classes of the training rows, {shown(classes)}. Got {shown(np.unique(labels[unknown]))}."
         )
     if len(classes) == 2:
-        return EncodedTarget(torch.as_tensor(codes.astype(np.float64)), as_loss("binary", 1), 1)
+        return EncodedTarget(torch.as_tensor(codes.astype(np.float64)), as_loss("binary", 1), 1, classes)
     n = len(classes)
-    return EncodedTarget(torch.as_tensor(codes.astype(np.int64)), as_loss("multiclass", n), n)
+    return EncodedTarget(torch.as_tensor(codes.astype(np.int64)), as_loss("multiclass", n), n, classes)
 
 
-def read_numbers(y: Any, estimator: BaseEstimator) -> Floats:
+def _read_numbers(y: Any, estimator: BaseEstimator, one_target: bool) -> Floats:
     """Numbers (N,) or (N, T); text and dates are refused with what to do instead."""
+    shape = np.asarray(y).shape if one_target else ()
+    if len(shape) == 2 and shape[1] > 1:
+        raise ValueError(
+            f"y must be (rows,), one target. Got shape {shape}. Fit one booster per target: "
+            "sklearn.multioutput.MultiOutputRegressor(estimator)."
+        )
+    y = column_or_1d(y, warn=True) if len(shape) == 2 else y
     try:
         array = _check_y(_known(y), multi_output=True, y_numeric=True, estimator=estimator)
         # a copy: torch takes no array that must not be written to
@@ -223,18 +241,17 @@ def read_numbers(y: Any, estimator: BaseEstimator) -> Floats:
         ) from error
 
 
-def encode_numbers(values: Floats) -> EncodedTarget:
+def _encode_numbers(values: Floats) -> EncodedTarget:
     """One or several targets; (N, 1) is (N,)."""
-    if values.shape[1:] == (1,):
+    shape = values.shape[1:]
+    if shape == (1,):
         values = values[:, 0]
     outputs = 1 if values.ndim == 1 else values.shape[1]
-    return EncodedTarget(torch.as_tensor(values), as_loss("squared", outputs), outputs)
+    return EncodedTarget(torch.as_tensor(values), as_loss("squared", outputs), outputs, shape=shape)
 
 
-def weigh_classes(sample_weight: Any, y: Any, class_weight: Any, classes: Array) -> Any:
+def _weigh_classes(sample_weight: Any, y: Any, class_weight: Any, classes: Array) -> Any:
     """What each row counts, times the weight of its class; "balanced" counts rows by their `sample_weight`."""
-    if class_weight is None:
-        return sample_weight
     _check_class_weight(class_weight, classes)
     labels = _one_kind(column_or_1d(y))
     weight = read_weight(sample_weight, len(labels))

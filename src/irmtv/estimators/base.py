@@ -19,7 +19,7 @@ from irmtv.data.columns import Columns, as_names, is_column_name, labels_by_name
 from irmtv.data.environments import as_labels, encode_labels
 from irmtv.data.features import as_features, series_shape
 from irmtv.data.rows import RawRows, check_row_order, count_rows, read_aux
-from irmtv.data.training import EncodedTarget, InputSettings, TrainingData, read_training_data
+from irmtv.data.training import EncodedTarget, InputSettings, TargetKind, TrainingData, read_training_data, read_y
 from irmtv.estimators.parameters import as_seed, check_stopping, chosen_objective, held_out_share, stopping_rule
 from irmtv.estimators.plots import plot_environments, plot_features, plot_history
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
@@ -40,14 +40,11 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
     # ---- what subclasses say ----------------------------------------------------------------------------------
 
     _loss_name = "squared"
+    _target: TargetKind = "numbers"
 
-    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
-        """y as the loss wants it; with `reset` these rows decide what classes or targets there are."""
+    def _keep_target(self, data: TrainingData[Any]) -> None:
+        """What the training rows decided about y."""
         raise NotImplementedError
-
-    def _count(self, sample_weight: Any, y: Any) -> Any:
-        """What each row counts: (N,), or None where all count the same."""
-        return sample_weight
 
     def _set_linear(self, coef: Floats, intercept: Floats) -> None:
         self.coef_, self.intercept_ = coef, intercept
@@ -81,9 +78,9 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             self.__dict__.pop("predictor_", None)
         objective = self._chosen_objective(environment, aux)
         raw = RawRows(X, y, environment, aux, sample_weight)
-        data = read_training_data(
-            self, raw, objective, self._input_settings(objective, present), self._encode, self._count
-        )
+        data = read_training_data(self, raw, objective, self._input_settings(objective, present))
+        if present is None:
+            self._keep_target(data)
         if self.module is not None:
             check_module(self.module, data.task.train, objective, data.task.n_outputs, self._loss_name == "squared")
         return data
@@ -97,17 +94,25 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def _input_settings(self, objective: Objective, present: Predictor | None) -> InputSettings:
         return InputSettings(
-            "standardised numbers",
             self.environment,
             self.aux,
             self.min_rows,
             self._keeps_labels(objective),
-            as_dtype(self.dtype),
-            series=self.module is not None,
-            present=None if present is None else (present.x, present.y),
-            # a user's module cannot be carried over to other units: it goes on in those that it has
-            keep_units=self.module is not None,
+            self._target,
+            class_weight=getattr(self, "class_weight", None),
+            classes=None if present is None else getattr(self, "classes_", None),
+            **self._feature_settings(present),
         )
+
+    def _feature_settings(self, present: Predictor | None) -> dict[str, Any]:
+        return {
+            "features": "standardised numbers",
+            "dtype": as_dtype(self.dtype),
+            "series": self.module is not None,
+            "present": None if present is None else (present.x, present.y),
+            # a user's module cannot be carried over to other units: it goes on in those that it has
+            "keep_units": self.module is not None,
+        }
 
     def _keeps_labels(self, objective: Objective) -> bool:
         """Whether environment labels are of use; an objective that looks for its own has none for them."""
@@ -128,6 +133,10 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             self._set_linear(*linear)
         if model.importances is not None:
             self.feature_importances_ = model.importances
+
+    def _encode(self, y: Any) -> EncodedTarget:
+        """y of other rows as the loss wants it."""
+        return read_y(y, self, self._target, getattr(self, "classes_", None))
 
     # ---- prediction -------------------------------------------------------------------------------------------
 
@@ -216,7 +225,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         if columns.environment is not None:
             labels = encode_labels(as_labels(columns.environment), "environment", len(outputs))
         refuse_lazy(y=y)
-        target, loss, *_ = self._encode(y, reset=False)
+        target, loss, *_ = self._encode(y)
         check_length(len(target), len(outputs), "y")
         return evaluate_environments(
             outputs[None],

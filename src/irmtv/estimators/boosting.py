@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive
 from irmtv.data.columns import Columns
 from irmtv.data.features import CategoricalColumns
-from irmtv.data.training import EncodedTarget, InputSettings, TrainingData
+from irmtv.data.training import TargetKind, TrainingData
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed, check_stopping, held_out_share, stopping_rule
@@ -60,9 +60,8 @@ class BoostingEstimator(InvariantEstimator):
         threads(self.n_jobs)
         return objective
 
-    def _input_settings(self, objective: Objective, present: Any) -> InputSettings:
-        keep_labels = self._keeps_labels(objective)
-        return InputSettings("numbers, gaps and categories", self.environment, self.aux, self.min_rows, keep_labels)
+    def _feature_settings(self, present: Any) -> dict[str, Any]:
+        return {"features": "numbers, gaps and categories"}
 
     def _outputs_of(self, columns: Columns) -> Floats:
         found: Floats = self.predictor_.logits(self.predictor_.table(self, columns.features))
@@ -246,6 +245,8 @@ class InvariantBoostingRegressor(BoostingEstimator, InvariantRegressor):
     ((300,), 0)
     """
 
+    _target: TargetKind = "one number"
+
     def __init__(
         self,
         objective: str = "auto",
@@ -284,15 +285,6 @@ class InvariantBoostingRegressor(BoostingEstimator, InvariantRegressor):
         self.min_rows = min_rows
         self.n_jobs = n_jobs
         self.random_state = random_state
-
-    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
-        shape = np.asarray(y).shape
-        if len(shape) == 2 and shape[1] > 1:
-            raise ValueError(
-                f"y must be (rows,), one target. Got shape {shape}. Fit one booster per target: "
-                "sklearn.multioutput.MultiOutputRegressor(estimator)."
-            )
-        return super()._encode(column_or_1d(y, warn=True) if len(shape) == 2 else y, reset)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

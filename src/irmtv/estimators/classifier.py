@@ -12,7 +12,7 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 
-from irmtv.data.training import EncodedTarget, distinct_classes, encode_classes, read_classes, weigh_classes
+from irmtv.data.training import TargetKind, TrainingData
 from irmtv.estimators.base import InvariantEstimator
 
 Floats = npt.NDArray[np.float64]
@@ -114,6 +114,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
     """
 
     _loss_name = "binary"
+    _target: TargetKind = "classes"
 
     def __init__(
         self,
@@ -191,14 +192,9 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         result: InvariantClassifier = self._fit(X, y, environment, aux, sample_weight)
         return result
 
-    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
-        labels = read_classes(y, self)
-        if reset:
-            self.classes_ = distinct_classes(labels, self)
-        return encode_classes(labels, self.classes_)
-
-    def _count(self, sample_weight: Any, y: Any) -> Any:
-        return weigh_classes(sample_weight, y, self.class_weight, self.classes_)
+    def _keep_target(self, data: TrainingData[Any]) -> None:
+        assert data.classes is not None
+        self.classes_ = data.classes
 
     def _output_names(self) -> list[str]:
         return [str(label) for label in self.classes_]

@@ -369,7 +369,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         """Logits (1, 1, N) or (1, 1, N, C), targets like them, and the loss; y standardised for regression."""
         assert self.reference_ is not None and rows.features is not None
         predictor = self.reference_.predictor_
-        target, loss, n_outputs = self.reference_._encode(rows.y, reset=False)
+        target, loss, n_outputs, *_ = self.reference_._encode(rows.y)
         check_length(len(target), len(rows.features), "y")
         if predictor.y is not None:
             expected = len(predictor.y.mean)

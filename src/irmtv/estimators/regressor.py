@@ -11,7 +11,7 @@ import torch
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
-from irmtv.data.training import EncodedTarget, encode_numbers, read_numbers
+from irmtv.data.training import TrainingData
 from irmtv.estimators.base import InvariantEstimator
 
 Floats = npt.NDArray[np.float64]
@@ -178,11 +178,8 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
         result: InvariantRegressor = self._fit(X, y, environment, aux, sample_weight)
         return result
 
-    def _encode(self, y: Any, reset: bool) -> EncodedTarget:
-        values = read_numbers(y, self)
-        if reset:
-            self._targets = values.shape[1:]
-        return encode_numbers(values)
+    def _keep_target(self, data: TrainingData[Any]) -> None:
+        self._targets = data.y_shape
 
     def _set_linear(self, coef: Floats, intercept: Floats) -> None:
         one = self._targets == ()
