@@ -195,7 +195,7 @@ def test_an_old_import_path_gives_the_module_of_the_new(old, monkeypatch):
 )
 def test_names_of_old_import_paths(old, names, monkeypatch):
     monkeypatch.delitem(sys.modules, old, raising=False)
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="has moved"):
         module = importlib.import_module(old)
     new = importlib.import_module(_moved.MOVED[old])
     for name in names.split():

@@ -139,7 +139,7 @@ def make_models(rows: pd.DataFrame) -> dict[str, tuple[Any, dict[str, Any], dict
             ("model", InvariantClassifier("irm-tv-l1", hidden=(4,), penalty_weight=10, **SMALL)),
         ]
     )
-    models = {
+    return {
         # one of each kind
         "classifier": (
             InvariantClassifier("irm-tv-l1", environment="site", hidden=(5,), penalty_weight=10, **SMALL).fit(
@@ -215,7 +215,6 @@ def make_models(rows: pd.DataFrame) -> dict[str, tuple[Any, dict[str, Any], dict
             {},
         ),
     }
-    return models
 
 
 # ---- expected numbers -----------------------------------------------------------------------------------------------
