@@ -17,8 +17,7 @@ import pandas as pd
 import pytest
 
 from app.fit.tables import spurious_table
-from irmtv.app.diagnose import diagnosis, network_model, tree_model
-from irmtv.app.diagnose import found as found_module
+from irmtv.app.diagnose import diagnosis, inferred_environments, network_model, tree_model
 from irmtv.app.diagnose import informative as informative_module
 from irmtv.app.diagnose.plain_model import KINDS, simplest
 from irmtv.engine.progress_bar import ProgressBar
@@ -46,7 +45,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(found_module, "STEPS", 100)
+    monkeypatch.setattr(inferred_environments, "STEPS", 100)
     monkeypatch.setattr(informative_module, "OF_AUX", 19)
 
 
@@ -79,7 +78,7 @@ def test_other_models(command, table, tmp_path, monkeypatch, model):
     chosen = model if told is None else told[1]
     assert told is None or chosen == simplest(dict(zip(KINDS, map(float, told.groups()[1:]), strict=True)))
     assert ended.out.startswith("There is a shift that hurts: in south ")
-    assert f"plain risk minimisation ({KINDS[chosen]})" in ended.out and KINDS[chosen] in out.read_text()
+    assert f"ERM ({KINDS[chosen]})" in ended.out and KINDS[chosen] in out.read_text()
     assert ("Weights are how far the outputs move" in ended.out) == (chosen != "linear")
     assert "shortcut" in ended.out.splitlines()[2]
 
@@ -142,7 +141,7 @@ def test_the_bar_moves_to_its_end(command, table, monkeypatch):
     command("diagnose", table, *LINEAR, "--target", "sold", "-e", "site", "--json")
     shares = [share for share, _ in seen]
     assert shares == sorted(shares) and shares[-1] == 1.0
-    assert {"plain risk minimisation", "features", "splitting the loss"} <= {name for _, name in seen}
+    assert {"ERM", "features", "splitting the loss"} <= {name for _, name in seen}
 
 
 def test_help_loads_nothing_that_computes():

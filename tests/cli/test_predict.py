@@ -14,8 +14,7 @@ import pytest
 
 import irmtv
 from cli.models import fitted, houses
-from irmtv.app.io import predict as predict_module
-from irmtv.app.io import write
+from irmtv.app.io import table_model, write
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def test_pieces_of_any_size_and_other_files_give_the_same(command, folder, tmp_p
     found = []
     for rows, name in ((50_000, "new.csv"), (100, "new.csv"), (77, "new.csv"), (100, "new.parquet")):
         monkeypatch.setattr(
-            predict_module.predict_file,
+            table_model.predict_file,
             "__kwdefaults__",
             {"keep": (), "encoding": None, "rows": rows, "progress": None},
         )
@@ -143,7 +142,7 @@ def test_only_what_is_wrong_in_all_pieces_is_an_error(command, folder, tmp_path,
     size[150:] = "large"
     new = spoilt(tmp_path, size=size)
     monkeypatch.setattr(
-        predict_module.predict_file, "__kwdefaults__", {"keep": (), "encoding": None, "rows": 100, "progress": None}
+        table_model.predict_file, "__kwdefaults__", {"keep": (), "encoding": None, "rows": 100, "progress": None}
     )
     assert command("predict", folder / "model.irmtv", new, "--out", tmp_path / "p.csv").code == 0
 
@@ -243,7 +242,7 @@ def test_kept_columns_of_a_parquet_file_keep_their_types(command, folder, tmp_pa
 
 
 def test_what_cannot_be_read_at_all_is_asked_for_apart_from_the_notes(folder):
-    model = predict_module.TableModel(irmtv.load(folder / "model.irmtv"))
+    model = table_model.TableModel(irmtv.load(folder / "model.irmtv"))
     frame = houses()
     model.numbers(frame.assign(size="large"))
     assert "'size': 300 of 300 values" in model.notes()[0]

@@ -14,8 +14,8 @@ from irmtv.datasets import DATASETS
 from irmtv.lab.experiments import Spec, SpecError, load_spec, parse_spec, plan
 from irmtv.lab.experiments.results import COLUMNS
 from irmtv.lab.experiments.schema import TABLES
-from irmtv.lab.experiments.spec import Data, Method, Selection, Training, _Head, _PublishedTable
-from irmtv.lab.experiments.spec_checks import LIST_VALUED, METHOD_KEYS
+from irmtv.lab.experiments.spec import Data, Head, Method, PublishedTable, Selection, Training
+from irmtv.lab.experiments.spec_values import LIST_VALUED, METHOD_KEYS
 from irmtv.objectives import BUILT_IN, OBJECTIVES
 from irmtv.objectives.parameters import FOLLOWS_PHI
 from irmtv.selection import RULES
@@ -28,12 +28,12 @@ SMALLER = {"repetitions = 4": "repetitions = 1", "n_samples = 1000": "n_samples 
 SMALLER |= {"steps = 300": "steps = 40", "warmup = 100 ": "warmup = 10 ", "snapshot_every = 50": "snapshot_every = 20"}
 SMALLER |= {"warmup = 100\n": "warmup = 10\n"}
 MODELS = {
-    "### Head": _Head,
+    "### Head": Head,
     "### `[data]`": Data,
     "### `[training]`": Training,
     "### `[[methods]]`": Method,
     "### `[selection]`": Selection,
-    "### `[published]`": _PublishedTable,
+    "### `[published]`": PublishedTable,
 }
 
 

@@ -115,29 +115,29 @@ def show(found: Diagnosis) -> None:
 
     if found.differ is not None:
         title("How different are the environments?")
-        say(found.differ.said)
+        say(found.differ.sentence)
     if found.losses is not None:
         title("How does the loss of plain risk minimisation differ across them?")
-        say(found.losses.said)
+        say(found.losses.sentence)
         console.print(_environments(found))
     if found.features is not None:
         title("Which features' relation to the target changes?")
-        say(found.features.said)
+        say(found.features.sentence)
         if found.features.model != "linear":
             say("Weights are how far the outputs move when a feature is shuffled.")
         console.print(_features(found))
     if found.found is not None:
         title("What environments are found in aux, and where?")
-        say(found.found.said)
+        say(found.found.sentence)
     if found.informative:
         title("Are the environments informative at all?")
         for part in found.informative:
-            say(part.said)
+            say(part.sentence)
     if found.splits is not None:
         title("How does the loss split into change in X and change in y given X?")
         two = len(found.splits.splits) == 2  # one says it all
         for split in [found.splits.largest] if two else found.splits.splits[:MOST_LINES]:
-            say(split.said)
+            say(split.sentence)
         if len(found.splits.splits) > MOST_LINES:
             say(f"... and {len(found.splits.splits) - MOST_LINES} more: see --out or --json")
 

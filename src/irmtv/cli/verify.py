@@ -86,7 +86,12 @@ def _predicts(ready: Any) -> str:
 
     takes_gaps = isinstance(ready.steps[0][1], TableColumns)
     row = pd.DataFrame({name: [np.nan if takes_gaps else 0.0] for name in ready.columns})
-    made = ready.predict(row)
+    try:
+        made = ready.predict(row)
+    except TypeError:  # a Pipeline of the user's own, whose file does not say which of its columns are text
+        if takes_gaps or len(ready.steps) == 1:
+            raise
+        return "not tried: the preprocessing in it takes no row of zeros"
     numbers = made.drop(columns="prediction") if ready.classes else made
     if not np.isfinite(numbers.astype(float)).all(axis=None):
         raise ModelFileError(f"the model predicts no finite number ({made.iloc[0].to_dict()}). Fit it again.")

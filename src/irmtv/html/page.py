@@ -210,13 +210,13 @@ class _Drawings:
 
 @cache
 def _resource(name: str) -> str:
-    return resources.files("irmtv.lab.tables").joinpath("templates", name).read_text(encoding="utf-8")
+    return resources.files("irmtv.html").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @cache
 def _template(name: str) -> Template:
     environment = Environment(
-        loader=PackageLoader("irmtv.lab.tables"),
+        loader=PackageLoader("irmtv.html"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: readable(value) if type(value) is str else value,

@@ -1,7 +1,7 @@
 """Model files: write and read what an estimator has learned, without pickle.
 
-To read it: `model` (the front door and the layout), then what it is made of: `archive` (the zip and its checksum),
-`encoding` (labels and settings as JSON), `parts` (fitted preprocessing) and `trusted` (what may be in it).
+Start with `model` (`write_model`, `read_model` and the layout of a file). It uses `archive` (the zip and its checksum),
+`encoding` (labels and settings as JSON), `parts` (fitted preprocessing) and `trusted` (types that a file may contain).
 """
 
 from __future__ import annotations

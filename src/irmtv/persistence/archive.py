@@ -49,12 +49,12 @@ def seal(entries: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes, names: re.Pattern[str], where: str) -> dict[str, bytes]:
-    """The entries of a zip that holds no other names than these, each once, uncompressed, none larger than it is.
+    """The entries of a zip whose names all match `names`, each once and uncompressed.
 
     Raises
     ------
     ModelFileError
-        For whatever is unusual: such a file was not written by irmtv.
+        For anything else: such a file was not written by irmtv.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -91,12 +91,12 @@ def unpack(data: bytes, names: re.Pattern[str], where: str) -> dict[str, bytes]:
 
 
 def read_sealed(path: Path) -> bytes:
-    """The bytes of a model file, whole and unchanged since they were written.
+    """The bytes of a model file, after checking that it is complete and unchanged.
 
     Raises
     ------
     ModelFileError
-        Says what stands there instead: no file, a folder, nothing, another format, a part, or changed bytes.
+        Where there is no file, a folder, an empty or incomplete file, another format, or changed bytes.
     """
     if not path.exists():
         raise ModelFileNotFoundError(f"path must be a model file. There is no file {str(path)!r}; check the spelling.")
@@ -131,12 +131,12 @@ def _check_head(head: bytes, path: Path) -> None:
     if start.startswith(head[:4]) and _HEAD.startswith(head[30 : 30 + len(_HEAD)]):
         raise ModelFileError(f"{str(path)!r} is incomplete. Copy it again, or save the model again.")
     raise ModelFileError(
-        f"{str(path)!r} is not a model file of irmtv: it is {_what(head)}. Give a file that save() wrote; nothing of "
-        "this one was loaded or run."
+        f"{str(path)!r} is not a model file of irmtv: it is {_format_name(head)}. Give a file that save() wrote; "
+        "nothing of this one was loaded or run."
     )
 
 
-def _what(head: bytes) -> str:
+def _format_name(head: bytes) -> str:
     """What a file seems to be, by its first bytes."""
     if head.startswith(b"PK"):
         if b"data.pkl" in head[:256]:
@@ -162,7 +162,7 @@ _MAGIC = {
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """Write a file as a whole: it is the old one or the new one, whatever happens meanwhile.
+    """Write a file as a whole: at any time it is the old file or the complete new one.
 
     A link stays a link: the file that it leads to is written.
     """

@@ -1,4 +1,4 @@
-"""Python values <-> JSON, exactly: what JSON cannot say carries a tag, and what has no tag is refused.
+"""Python values <-> JSON, exactly: values that JSON lacks carry a tag, and types without a tag are refused.
 
 Labels of classes and environments are what users wrote: integers, floats, strings, booleans, dates, None or
 tuples of these. JSON would return a tuple as a list, True as a key as "true" and NaN as no JSON at all. A tag is
@@ -211,18 +211,18 @@ def decode_array(entry: Any, where: str) -> NDArray[Any]:
         if min(shape, default=0) < 0:  # which numpy would take for "as many as there are"
             raise ValueError(f"shape {shape}")
         if dtype == "object":
-            made = np.empty(len(values), dtype=object)
+            array = np.empty(len(values), dtype=object)
             for i, value in enumerate(values):
-                made[i] = decode(value, f"{where}[{i}]")
+                array[i] = decode(value, f"{where}[{i}]")
         elif dtype == "str":
             if not all(isinstance(v, str) for v in values):
                 raise ValueError("an array of strings holds something else")
             if 4 * len(values) * max(map(len, values), default=0) > _TEXT_LIMIT:
                 raise ValueError("strings of absurd size")
-            made = np.array(values, dtype=str)
+            array = np.array(values, dtype=str)
         else:
-            made = np.array(values, dtype="int64").view(_time_dtype(dtype))
-        return made.reshape(shape)
+            array = np.array(values, dtype="int64").view(_time_dtype(dtype))
+        return array.reshape(shape)
     except ModelFileError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, MemoryError) as error:
@@ -257,7 +257,7 @@ def _no_constant(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         raise ValueError("a key stands twice")
-    return made
+    return unique

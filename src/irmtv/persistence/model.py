@@ -55,13 +55,13 @@ class ModelFile:
     Attributes
     ----------
     kind : str
-        What the file holds; decides who can make an object of it.
+        What the file holds, such as "classifier".
     version : str
         The irmtv that wrote it.
     arrays : dict of str to array
         Writable numpy arrays of the shapes and types that were given.
     meta : dict
-        What else was given, with tuples, dates and NaN as they were.
+        Other values, with tuples, dates and NaN as they were.
     parts : dict of str to object
         Fitted preprocessing.
     path : Path
@@ -76,7 +76,7 @@ class ModelFile:
     path: Path
 
     def check(self, arrays: Iterable[str] = (), meta: Iterable[str] = (), parts: Iterable[str] = ()) -> None:
-        """Raise unless the file has all that its reader is going to use.
+        """Raise unless the file has everything that its reader needs.
 
         Raises
         ------
@@ -186,13 +186,14 @@ def _as_array(value: Any, where: str) -> NDArray[Any]:
 
 
 def _installed() -> dict[str, str]:
-    found = {}
+    """Versions of the packages that the parts depend on."""
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:  # skrub where only scikit-learn is used
             continue
-    return found
+    return versions
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -278,7 +279,7 @@ def _numbers(data: bytes, where: str) -> dict[str, NDArray[Any]]:
 
 
 def load_model(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[ModelFile], T]]) -> T:
-    """Read a model file and make of it what its kind says.
+    """Read a model file and make the object of its kind.
 
     The table is the caller's, so that this layer knows no estimator: a layer above lists its kinds, each with the
     function that makes the object from the content.
@@ -288,7 +289,7 @@ def load_model(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[Model
     path : str or Path
         A file that `write_model` wrote.
     kinds : mapping of str to function
-        For each kind, who makes the object.
+        For each kind, the function that makes the object.
 
     Returns
     -------

@@ -51,7 +51,7 @@ def dump_parts(parts: Mapping[str, object]) -> bytes:
     except Exception as error:  # skops asks objects of any class for their state
         name = next((name for name in parts if not _storable(parts[name])), "")
         cycle = isinstance(error, RecursionError)
-        got = "an object that contains itself" if cycle else _culprit(parts[name])
+        got = "an object that contains itself" if cycle else _type_to_blame(parts[name])
         raise ModelFileError(_refusal(name, got)) from error
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         schema = json.loads(archive.read(_SCHEMA))
@@ -81,8 +81,8 @@ def _storable(value: object) -> bool:
     return True
 
 
-def _culprit(value: Any) -> str:
-    """The type of the outermost object that is not on the list, on the way to what skops cannot store."""
+def _type_to_blame(value: Any) -> str:
+    """The type of the outermost object that skops cannot store."""
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     inside: list[Any] = []
     if isinstance(value, dict):
@@ -91,7 +91,7 @@ def _culprit(value: Any) -> str:
         inside = list(value)
     elif name in TRUSTED["ObjectNode"]:
         inside = list(vars(value).values())
-    return next((_culprit(v) for v in inside if not _storable(v)), name)
+    return next((_type_to_blame(v) for v in inside if not _storable(v)), name)
 
 
 class _Writer:
@@ -110,19 +110,19 @@ class _Writer:
             return value
         if not _is_node(value):
             return {k: self.rewrite(v) for k, v in value.items()}
-        made = {k: v for k, v in value.items() if k != "__id__"}
+        node = {k: v for k, v in value.items() if k != "__id__"}
         if value["__loader__"] in _SHARED:
             number = self._ids.get(value["__id__"])
-            if number is not None:  # skops' own word for what was read before
+            if number is not None:  # how skops refers to a node that was read before
                 return {"__class__": None, "__module__": None, "__loader__": "CachedNode", "__id__": number}
-            self._ids[value["__id__"]] = made["__id__"] = len(self._ids) + 1
-        if "file" in made:
-            made["file"] = self._entry(self.files[made["file"]])
-            return made
-        made = {k: self.rewrite(v) for k, v in made.items()}
-        if made["__loader__"] == "SetNode":  # the order of a set of strings differs from one process to the next
-            made["content"] = sorted(made["content"], key=dump_json)
-        return made
+            self._ids[value["__id__"]] = node["__id__"] = len(self._ids) + 1
+        if "file" in node:
+            node["file"] = self._entry(self.files[node["file"]])
+            return node
+        node = {k: self.rewrite(v) for k, v in node.items()}
+        if node["__loader__"] == "SetNode":  # the order of a set of strings differs from one process to the next
+            node["content"] = sorted(node["content"], key=dump_json)
+        return node
 
     def _entry(self, data: bytes) -> str:
         if data not in self._names:
@@ -141,7 +141,7 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
         raise ModelFileError(f"{where} lacks {_SCHEMA}.")
     schema = parse_json(entries[_SCHEMA], f"{_SCHEMA} of {where}")
     try:
-        schema = _with_present_names(schema)
+        schema = _with_new_names(schema)
         refused = sorted(set(_refused(schema)))
     except RecursionError as error:
         raise ModelFileError(f"{where} is nested too deeply.") from error
@@ -156,26 +156,26 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
     import skops.io
 
     try:
-        made = skops.io.loads(pack({**entries, _SCHEMA: dump_json(schema)}), trusted=all_names())
+        parts = skops.io.loads(pack({**entries, _SCHEMA: dump_json(schema)}), trusted=all_names())
     except Exception as error:  # set-states of other versions of scikit-learn and skrub fail in their own ways
         raise ModelFileError(
             f"{where} cannot be rebuilt with the packages installed here ({type(error).__name__}: {error})."
             + (f" It was written with {written_with}." if written_with else "")
         ) from error
     expected = set(names)
-    if not isinstance(made, dict) or set(made) != expected:
-        got = shown(sorted(map(str, made)) if isinstance(made, dict) else [type(made).__name__])
+    if not isinstance(parts, dict) or set(parts) != expected:
+        got = shown(sorted(map(str, parts)) if isinstance(parts, dict) else [type(parts).__name__])
         raise ModelFileError(f"{where} must contain the parts {shown(sorted(expected))}. Got {got}.")
-    return {str(name): part for name, part in made.items()}
+    return {str(name): part for name, part in parts.items()}
 
 
-def _with_present_names(tree: Any) -> Any:
-    """The same with classes of irmtv under the modules where they are today."""
+def _with_new_names(tree: Any) -> Any:
+    """The tree with classes of irmtv under the modules that have them now; old files name old modules."""
     if isinstance(tree, list):
-        return [_with_present_names(value) for value in tree]
+        return [_with_new_names(value) for value in tree]
     if not isinstance(tree, dict):
         return tree
-    renamed = {name: _with_present_names(value) for name, value in tree.items()}
+    renamed = {name: _with_new_names(value) for name, value in tree.items()}
     if _is_node(tree) and isinstance(tree.get("__module__"), str):
         renamed["__module__"] = MOVED.get(tree["__module__"], tree["__module__"])
     return renamed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from irmtv.app.diagnose import basis
-from irmtv.app.diagnose.basis import quadratic_basis
+from irmtv.app.diagnose import two_sample
+from irmtv.app.diagnose.two_sample import quadratic_basis
 
 
 def standardised(n, d, seed=0):
@@ -28,7 +28,7 @@ def test_of_many_columns_the_principal_components_are(monkeypatch):
     x = standardised(400, 20)
     x[:, 0] = np.where(x[:, 0] > 0, 1.0, -1.0)  # its square says nothing
     assert quadratic_basis(x).shape == (400, 20 + 19 + 16 * 17 // 2)
-    monkeypatch.setattr(basis, "MOST_COLUMNS", 18)
+    monkeypatch.setattr(two_sample, "MOST_COLUMNS", 18)
     found = quadratic_basis(x)
     assert found.shape == (400, 18 + 18 + 16 * 17 // 2)
     assert np.corrcoef(found[:, :18].T) == pytest.approx(np.eye(18), abs=0.05)

@@ -48,7 +48,7 @@ def test_the_feature_that_changes_is_named_and_no_other():
     assert [f.name for f in found.changing] == ["x0"]
     low, high = found.features[0].slopes[1], found.features[0].slopes[0]
     assert high > low
-    assert "x0 (slope" in found.said and " in b, " in found.said
+    assert "x0 (slope" in found.sentence and " in b, " in found.sentence
     assert found.level_p < 1e-6 and found.joint_p == 1 / (1 + features.PERMUTATIONS)
 
 
@@ -67,7 +67,7 @@ def test_the_simulation_spurious_columns_share_the_change_and_fade():
     spurious = [f for f in found.features if int(f.name[1:]) >= 5]
     assert sum(abs(f.invariant) for f in spurious) < 0.7 * sum(abs(f.erm) for f in spurious)
     if not found.changing:
-        assert "share the change" in found.said
+        assert "share the change" in found.sentence
 
 
 def test_several_classes():
@@ -111,7 +111,7 @@ def test_logistic_level_of_the_test_and_a_sentence_for_nothing():
         single += int((features.equal_means(slope, variance).numpy()[1:] < 0.05).sum())
     assert single <= binom.ppf(0.999, 4 * n, 0.07)
     found = feature_changes(rows, 0)
-    assert "No feature's relation" in found.said and not found.changes
+    assert "No feature's relation" in found.sentence and not found.changes
 
 
 def test_categories_whose_few_rows_are_of_one_class_are_not_named():

@@ -84,7 +84,7 @@ def test_a_level_of_its_own_is_a_change_in_y_given_x():
     largest = found.largest
     assert largest.environment == "b"
     assert largest.from_y_given_x["low"] > 0 and abs(largest.from_x["value"]) < 0.1 * largest.from_y_given_x["value"]
-    assert "In b the loss is" in found.said and "higher than in the rest" in found.said
+    assert "In b the loss is" in found.sentence and "higher than in the rest" in found.sentence
 
 
 def test_a_curve_that_a_line_misses_where_only_one_environment_goes_is_a_change_in_x():
@@ -101,4 +101,4 @@ def test_supports_that_hardly_overlap_are_warned_of():
     rows = regression(n=1000, shift=(0.0, 12.0))
     found = split_losses(rows, fit_plain_model(rows, 0), 0).largest
     assert not found.trusted and found.overlap < 0.1
-    assert "hardly overlap" in found.said and found.summary()["trusted"] is False
+    assert "hardly overlap" in found.sentence and found.summary()["trusted"] is False

@@ -54,7 +54,7 @@ def test_a_regression_has_its_metric_in_the_units_of_the_target():
     scale = rows.y_scale**2
     assert [e["value"] for e in part.loss] == pytest.approx([1 / scale, 9 / scale], rel=0.12)
     assert part.differs and part.environments[part.worst] == "b"
-    assert "in b, " in part.said and part.summary()["worst"] == "b"
+    assert "in b, " in part.sentence and part.summary()["worst"] == "b"
 
 
 def test_the_test_of_equality_agrees_with_an_analysis_of_variance_where_spreads_are_equal():
@@ -70,4 +70,4 @@ def test_equal_environments_are_told_apart_as_often_as_the_level_says(monkeypatc
     rejected = sum(found(regression(n=200, seed=s, d=2), s).differs for s in range(n))
     assert rejected <= binom.ppf(0.999, n, 0.06)
     assert rejected >= 1
-    assert "not shown" in found(regression(seed=2)).said
+    assert "not shown" in found(regression(seed=2)).sentence

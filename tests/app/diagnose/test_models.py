@@ -12,7 +12,14 @@ from scipy.stats import binom
 
 from app.diagnose.worlds import regression, rows_of, task_rows
 from irmtv.app.diagnose import diagnose, diagnose_table, losses, plain_model
-from irmtv.app.diagnose.features import OF_TREES, equal_means, feature_changes, joint_test, own_slopes, torch
+from irmtv.app.diagnose.features import (
+    TREES_PENALTY_WEIGHT,
+    equal_means,
+    feature_changes,
+    joint_test,
+    own_slopes,
+    torch,
+)
 from irmtv.app.diagnose.informative import given_informative
 from irmtv.app.diagnose.losses import loss_by_environment
 from irmtv.app.diagnose.plain_model import fit_plain_model, simplest
@@ -203,7 +210,7 @@ def test_the_feature_that_changes_is_named_and_no_other(kind, quick):
     low, high = found.features[0].slopes[1], found.features[0].slopes[0]
     assert low < 0 < high  # less in b, more in a, than what serves both
     leaves = "slope of what the network leaves" if kind == "mlp" else "slope of what the trees leave"
-    assert f"x0 ({leaves} " in found.said
+    assert f"x0 ({leaves} " in found.sentence
     assert found.level_p < 1e-6 and found.summary()["model"] == kind
     for key in ("erm", "invariant"):
         weights = [getattr(f, key) for f in found.features]
@@ -264,7 +271,7 @@ def test_words_and_the_page_name_the_model(kind, quick):
     rows = curved(400, "binary")
     found = diagnose(rows.x, rows.y, rows.environment, model=kind)
     name = {"mlp": "a network", "trees": "boosted trees"}[kind]
-    assert f"plain risk minimisation ({name})" in found.headline[0] and f"({name}; log loss)" in found.losses.said
+    assert f"ERM ({name})" in found.headline[0] and f"({name}; log loss)" in found.losses.sentence
     summary = json.loads(json.dumps(found.summary, allow_nan=False))
     assert summary["model"] == kind and summary["models"]["name"] == name and summary["models"]["asked"] == kind
     content = diagnosis_content(summary)
@@ -291,5 +298,5 @@ def test_a_page_says_what_auto_chose_among_and_old_summaries_have_a_page():
 
 def test_trees_that_are_invariant_read_less_of_what_misleads():
     task = make_simulation(3000, p_s=(0.999, 0.7), p_v=0.8, random_state=0)
-    plain, invariant = TreeErm().shares(task_rows(task).as_task(), (4, 100), OF_TREES, 0)
+    plain, invariant = TreeErm().shares(task_rows(task).as_task(), (4, 100), TREES_PENALTY_WEIGHT, 0)
     assert invariant[5:].sum() < 0.75 * plain[5:].sum()

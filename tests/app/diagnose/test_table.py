@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import irmtv.app.diagnose
-from irmtv.app.diagnose import found as found_module
+from irmtv.app.diagnose import inferred_environments
 from irmtv.app.diagnose import informative as informative_module
 from irmtv.app.diagnose.rows import read_rows
 from irmtv.datasets import make_control, make_simulation
@@ -23,7 +23,7 @@ TASKS = ("binary", "multiclass", "regression")
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(found_module, "STEPS", 100)
+    monkeypatch.setattr(inferred_environments, "STEPS", 100)
     monkeypatch.setattr(informative_module, "OF_AUX", 9)
 
 
@@ -119,14 +119,14 @@ def test_the_headline_of_the_simulation():
 
 
 def test_a_constant_aux_network_leaves_nothing_to_compare(monkeypatch):
-    monkeypatch.setattr(found_module, "FEWEST", 10_000)
-    monkeypatch.setattr(found_module, "STEPS", 5)
+    monkeypatch.setattr(inferred_environments, "FEWEST", 10_000)
+    monkeypatch.setattr(inferred_environments, "STEPS", 5)
     monkeypatch.setattr(informative_module, "OF_AUX", 3)
     rows = make_control(200, "nothing", random_state=0).train
     found = diagnose(rows.x.numpy(), rows.y.numpy(), aux=rows.aux.numpy())
     assert found.environments == "none" and found.differ is None and found.splits is None
     assert found.headline[0].startswith("No environments to compare")
-    assert "finds no division" in found.found.said
+    assert "finds no division" in found.found.sentence
 
 
 def test_small_environments_count_as_one():

@@ -10,8 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from app.diagnose.worlds import regression, rows_of, task_rows
 from irmtv.app.diagnose import two_sample
-from irmtv.app.diagnose.basis import quadratic_basis
-from irmtv.app.diagnose.two_sample import two_sample_test
+from irmtv.app.diagnose.two_sample import quadratic_basis, two_sample_test
 from irmtv.datasets import make_simulation
 
 
@@ -38,7 +37,7 @@ def test_the_area_is_that_of_two_normal_distributions():
     assert found.auc["low"] < known < found.auc["high"]
     assert found.auc["high"] - found.auc["low"] < 0.04
     assert found.p == 1 / 100 and found.differs
-    assert "clearly" in found.said and "p = 0.01" in found.said
+    assert "clearly" in found.sentence and "p = 0.01" in found.sentence
 
 
 def test_delong_by_brute_force():
@@ -95,7 +94,7 @@ def test_one_environment_among_three():
     found = two_sample_test(rows_of(x, rng.normal(size=600), environment=labels), seed=0)
     a, b, c = (e["value"] for e in found.by_environment)
     assert c > 0.95 > max(a, b)
-    assert "most of all c" in found.said
+    assert "most of all c" in found.sentence
     assert found.auc["value"] == pytest.approx((a + b + c) / 3)
     summary = found.summary()
     assert [row["name"] for row in summary["environments"]] == ["a", "b", "c"] and summary["average"] == "by rows"

@@ -17,7 +17,6 @@ from skrub._clean_null_strings import STR_NA_VALUES
 
 from irmtv.app.io import (
     TableError,
-    cells,
     delimited,
     read,
     read_table,
@@ -104,13 +103,13 @@ def test_the_first_lines_do_not_decide(tmp_path):
 
 def test_what_counts_as_missing(tmp_path):
     """Of numbers and of text; of text a note says so. skrub's own list is longer by none, None and leftovers of C."""
-    told = [*cells.MISSING, "", " "]
+    told = [*delimited.MISSING, "", " "]
     path = written(tmp_path, "n,t,k\n" + "".join(f"{word},{word},x\n" for word in told) + "1,none,x\n")
     table = read_table(path)
     assert table.frame["n"].isna().sum() == len(told) == table.frame["t"].isna().sum()
     assert table.frame["n"].iloc[-1] == 1 and table.frame["t"].iloc[-1] == "none"
-    assert any(f"'t': {len(cells.MISSING)} cells" in note and "NA" in note for note in table.notes)
-    assert {"none", "None", "..."} <= set(STR_NA_VALUES) - set(cells.MISSING)
+    assert any(f"'t': {len(delimited.MISSING)} cells" in note and "NA" in note for note in table.notes)
+    assert {"none", "None", "..."} <= set(STR_NA_VALUES) - set(delimited.MISSING)
 
 
 def test_notes(tmp_path):
@@ -337,8 +336,8 @@ def test_half_a_character_before_a_block_of_plain_letters(tmp_path, monkeypatch)
 def test_an_unusual_file_is_read_with_care_after_all(tmp_path, monkeypatch):
     """The quick way is taken for simple files, and given up where a later line is not as the first ones."""
     taken = []
-    real = delimited._quickly
-    monkeypatch.setattr(delimited, "_quickly", lambda *a: taken.append(real(*a)) or taken[-1])
+    real = delimited._read_simple
+    monkeypatch.setattr(delimited, "_read_simple", lambda *a: taken.append(real(*a)) or taken[-1])
     read_table(written(tmp_path, "a,b\n" + "1,2\n" * 400_000))
     assert taken.pop() is not None
     frame = read_table(written(tmp_path, "a,b\n" + "1,2\n" * 400_000 + "x,3\n")).frame

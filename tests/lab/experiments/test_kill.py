@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from irmtv.lab.experiments.store import Store, StoreError, group_key, same_content
+from irmtv.lab.experiments.store import Store, StoreError, group_key
+from lab.experiments.comparison import store_differences
 from lab.experiments.small import ERM, MINIMAX, TV, small_text
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks and SIGKILL of POSIX")
@@ -137,14 +138,14 @@ def check_whole_groups(folder: Path, reference: Store) -> int | None:
             groups.setdefault(group, []).append(key)
         assert all(group == group_key(runs) for group, runs in groups.items())
         known = {f"run {key[:12]}" for key in store.finished()}
-        assert not [text for text in same_content(store, reference) if text.split(" (")[0] in known]
+        assert not [text for text in store_differences(store, reference) if text.split(" (")[0] in known]
         return len(store)
 
 
 def check_same(folder: Path, reference: Store) -> None:
     """Finished: nothing lost, nothing twice, the same bits."""
     with Store.read(folder) as store:
-        assert same_content(store, reference) == []
+        assert store_differences(store, reference) == []
         assert len(store) == len(store.finished()) == RUNS
         assert store.failures() == []
     with closing(sqlite3.connect(folder / "experiment.sqlite")) as connection:

@@ -23,7 +23,8 @@ from irmtv.lab.experiments import (
 )
 from irmtv.lab.experiments import plan as plan_module
 from irmtv.lab.experiments import run as run_module
-from irmtv.lab.experiments.store import RunRecord, same_content
+from irmtv.lab.experiments.store import RunRecord
+from lab.experiments.comparison import store_differences
 from lab.experiments.records import raw, small_disk
 from lab.experiments.small import ERM, MINIMAX, THREE, TV, small
 
@@ -187,7 +188,7 @@ def test_two_experiments_with_one_spec_are_equal_bit_for_bit(tmp_path):
     for name in "ab":
         run_experiment(spec, tmp_path / name)
     with Store.read(tmp_path / "a") as a, Store.read(tmp_path / "b") as b:
-        assert same_content(a, b) == []
+        assert store_differences(a, b) == []
         assert len(a) == 36
 
 
@@ -333,7 +334,7 @@ def test_environments_of_the_folds_are_matched_to_those_of_the_first(tmp_path, m
     monkeypatch.setattr(FittedRuns, "membership", flipping_membership)
     run_experiment(spec, tmp_path / "flipped")
     with Store.read(tmp_path / "as found") as a, Store.read(tmp_path / "flipped") as b:
-        assert same_content(a, b) == []
+        assert store_differences(a, b) == []
         fold = next(r for r in a.runs() if r.part == "fold 2/3")
     assert fold.arrays["held-out/risk_cov"].shape == (7, 2, 2)
     rows = fold.arrays["held-out/rows"][-1]
@@ -366,7 +367,7 @@ def test_ctrl_c_keeps_the_finished_groups(tmp_path, trained, group, at_step):
     assert sum(n for _, n in trained) == 9 - done
     run_experiment(spec, tmp_path / "undisturbed")
     with Store.read(tmp_path / "x") as a, Store.read(tmp_path / "undisturbed") as b:
-        assert same_content(a, b) == []
+        assert store_differences(a, b) == []
 
 
 def test_ctrl_c_twice_counts_what_was_there_before_too(tmp_path):
@@ -426,7 +427,7 @@ def test_a_group_that_raises_is_noted_the_others_go_on_and_the_next_call_tries_a
     assert (again.found, again.trained, again.failed) == (6, 6, ())
     run_experiment(spec, tmp_path / "undisturbed")
     with Store.read(tmp_path / "x") as a, Store.read(tmp_path / "undisturbed") as b:
-        assert same_content(a, b) == []
+        assert store_differences(a, b) == []
 
 
 def test_a_value_error_is_the_users_and_loses_nothing(tmp_path, monkeypatch):

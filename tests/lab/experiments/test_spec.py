@@ -16,15 +16,9 @@ from pydantic import ValidationError
 import irmtv
 import irmtv.datasets
 from irmtv.lab.experiments import spec_checks
-from irmtv.lab.experiments.spec import (
-    Method,
-    Selection,
-    Spec,
-    SpecError,
-    Training,
-    load_spec,
-    parse_spec,
-)
+from irmtv.lab.experiments.spec import Method, Selection, Spec, Training
+from irmtv.lab.experiments.spec_file import load_spec, parse_spec
+from irmtv.lab.experiments.spec_values import SpecError
 
 MINIMAL = """
 name = "minimal"

@@ -22,7 +22,8 @@ from hypothesis.extra import numpy as hnp
 from irmtv._version import __version__
 from irmtv.lab.experiments import schema, store_files
 from irmtv.lab.experiments import store as store_module
-from irmtv.lab.experiments.store import FORMAT, Metric, Store, StoreError, group_key, same_content
+from irmtv.lab.experiments.store import FORMAT, Metric, Store, StoreError, group_key
+from lab.experiments.comparison import store_differences
 from lab.experiments.records import VERSIONS, a_group, a_run, filled, raw
 
 
@@ -298,13 +299,17 @@ def test_stores_of_the_same_runs_are_the_same_whenever_and_wherever_they_were_tr
             store.add_spec("s1", "text")
         a.add_group(a_group(a_run("k1"), a_run("k2")))
         b.add_group(a_group(a_run("k2"), host="there", pid=1, started="later", seconds=9.0, device="cuda"))
-        assert same_content(a, b) == [f"run k1 (ps=(0.9, 0.7), IRM-TV-l1, repetition 3, fold 1/5): only in {a.folder}"]
-        assert same_content(b, a) == [f"run k1 (ps=(0.9, 0.7), IRM-TV-l1, repetition 3, fold 1/5): only in {a.folder}"]
+        assert store_differences(a, b) == [
+            f"run k1 (ps=(0.9, 0.7), IRM-TV-l1, repetition 3, fold 1/5): only in {a.folder}"
+        ]
+        assert store_differences(b, a) == [
+            f"run k1 (ps=(0.9, 0.7), IRM-TV-l1, repetition 3, fold 1/5): only in {a.folder}"
+        ]
         b.add_failure("g", "label", "text")
         b.add_group(a_group(a_run("k1"), versions={}))
-        assert same_content(a, b) == same_content(b, a) == []
+        assert store_differences(a, b) == store_differences(b, a) == []
         b.add_spec("s2", "text")
-        assert same_content(a, b) == [f"spec s2: only in {b.folder}"]
+        assert store_differences(a, b) == [f"spec s2: only in {b.folder}"]
 
 
 @pytest.mark.parametrize(
@@ -330,7 +335,7 @@ def test_any_difference_between_runs_is_found_and_said(tmp_path, changes, differ
     filled(tmp_path / "a", a_run("k1"), a_run("k2"))
     filled(tmp_path / "b", a_run("k1"), a_run("k2", **changes))
     with Store.read(tmp_path / "a") as a, Store.read(tmp_path / "b") as b:
-        (found,) = same_content(a, b)
+        (found,) = store_differences(a, b)
     assert found.startswith("run k2 (ps=(0.9, 0.7), IRM-TV-l1, repetition 3, fold 1/5): ")
     assert difference in found
 
@@ -339,7 +344,7 @@ def test_a_diverged_run_differs_from_a_finished_one(tmp_path):
     filled(tmp_path / "a")
     filled(tmp_path / "b", a_run(status="diverged", diverged_at=7))
     with Store.read(tmp_path / "a") as a, Store.read(tmp_path / "b") as b:
-        assert [text.split(": ")[1] for text in same_content(a, b)] == [
+        assert [text.split(": ")[1] for text in store_differences(a, b)] == [
             "status is 'finished' and 'diverged'",
             "diverged_at is None and 7",
         ]

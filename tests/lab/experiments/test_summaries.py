@@ -12,8 +12,7 @@ import torch
 
 from irmtv import Runs, train
 from irmtv.datasets import DATASETS, DataSet, make_simulation
-from irmtv.lab.experiments import SpecError, Store, read_results, run_experiment
-from irmtv.lab.experiments import measure as measure_module
+from irmtv.lab.experiments import SpecError, Store, evaluation, read_results, run_experiment
 from irmtv.lab.tables import summarise
 from lab.experiments.small import ERM, TV, small
 
@@ -76,10 +75,10 @@ def test_an_oracle_looks_at_shifted_environments_alone(spec, tmp_path):
 
 
 def test_a_column_that_was_not_measured_is_told(tmp_path, monkeypatch):
-    measured = measure_module._results
+    measured = evaluation._test_results
     monkeypatch.setattr(  # as in a store of an earlier version
-        measure_module,
-        "_results",
+        evaluation,
+        "_test_results",
         lambda fitted, shifted: (r for r in measured(fitted, shifted) if r[0][:5] != "train"),
     )
     spec = small(ERM, rules=["iid"], summaries=["train", "iid", "worst"])

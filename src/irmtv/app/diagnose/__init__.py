@@ -1,13 +1,12 @@
-"""What a table says about shifts before any model is fitted to keep: is there one that hurts, what carries it, and
-would invariance have something to work with.
+"""Diagnose a table before fitting: is there a shift that hurts, what carries it, and can invariance help?
 
 >>> from irmtv.app.diagnose import diagnose, diagnose_table
 
-To read it: `table` (the two ways in) and `diagnosis` (all parts together); then the parts, a question each:
-`two_sample` (how different are the environments), `losses` (does the loss differ), `features` (whose relation to the
-target changes), `found` (what environments are in aux), `informative` (is there anything in them), `loss_split` (change
-in X or in y given X). They share `rows`, `plain_model` (plain risk minimisation, cross-fitted: linear, a network in
-`network_model`, or trees in `tree_model`), `outputs`, `basis` and `words`.
+Start with `table` (tables and arrays as rows of numbers) and `diagnosis` (all parts together). Each part answers a
+question: `two_sample` (how different are the environments?), `losses` (does the loss of ERM differ?), `features` (whose
+relation to the target changes?), `inferred_environments` (which environments are in aux?), `informative` (do they say
+anything?), `loss_split` (a change in X, or in y given X?). They share `rows`, `plain_model` (ERM, cross-fitted: linear,
+a network in `network_model`, or trees in `tree_model`), `outputs` and `words`.
 """
 
 from __future__ import annotations

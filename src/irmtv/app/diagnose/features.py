@@ -1,6 +1,6 @@
-"""Which features' relation to the target changes between environments?
+"""Features whose relation to the target changes between environments.
 
-Weights: those of a risk minimiser against those of the same kind of model trained to be invariant (TV-l1), both on
+Weights: those of ERM against those of the same kind of model trained to be invariant (TV-l1), both on
 standardised features. Of a linear model shares of the sum of all absolute weights; of a network or of trees how far the
 outputs move when a feature is shuffled, as a share of what all of them do (`outputs`; of a linear model the same).
 
@@ -46,7 +46,7 @@ from irmtv.models.erm import FAMILIES, fit_quietly, logistic
 from irmtv.selection.equality import equal_means, spread
 
 # of TV-l1; trees that follow a larger one follow noise
-PENALTY_WEIGHT, OF_TREES = 1e3, 1e2
+PENALTY_WEIGHT, TREES_PENALTY_WEIGHT = 1e3, 1e2
 STEPS, LEARNING_RATE = 600, 1e-2
 RIDGE = 1e-2  # per row, in units of the mean curvature: what few rows determine stays at the pooled slope
 PERMUTATIONS = 199
@@ -102,34 +102,33 @@ class FeatureChanges:
         return bool(self.changing) or self.joint_p < LEVEL
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """One sentence, or two."""
-        found, n = self.changing, len(self.features)
-        if not found and self.joint_p < LEVEL:
+        changing, n = self.changing, len(self.features)
+        if not changing and self.joint_p < LEVEL:
             candidates = listed(f.name for f in self.fading[:5])
             return (
                 f"Taken together the features' relation to the target changes between the environments "
                 f"({p_text(self.joint_p)}), but none can be named by itself: they share the change."
                 + (f" Most weight under invariance is lost by {candidates}." if candidates else "")
             )
-        if not found:
+        if not changing:
             level = "; the target's level, given the features, does" if self.level_p < LEVEL else ""
             return (
                 f"No feature's relation to the target is shown to change between the environments "
                 f"({p_text(self.joint_p)} for all {n} together){level}."
             )
-        top = listed(self._told(f) for f in found[:3])
-        less = [f.name for f in found if abs(f.invariant) < 0.5 * abs(f.erm)][:3]
-        drop = f" Under invariance {listed(less)} {'weighs' if len(less) == 1 else 'weigh'} less than half." * bool(
-            less
-        )
-        most = "" if len(found) <= 3 else "most of all "
+        top = listed(self._with_slopes(f) for f in changing[:3])
+        less = [f.name for f in changing if abs(f.invariant) < 0.5 * abs(f.erm)][:3]
+        verb = "weighs" if len(less) == 1 else "weigh"
+        drop = f" Under invariance {listed(less)} {verb} less than half." if less else ""
+        most = "" if len(changing) <= 3 else "most of all "
         return (
-            f"The relation to the target changes between the environments for {len(found)} of {n} features, {most}"
+            f"The relation to the target changes between the environments for {len(changing)} of {n} features, {most}"
             f"{top}.{drop}"
         )
 
-    def _told(self, feature: Feature) -> str:
+    def _with_slopes(self, feature: Feature) -> str:
         known = [(s, e) for s, e in zip(feature.slopes, self.environments, strict=True) if np.isfinite(s)]
         if len(known) < 2:
             return feature.name
@@ -139,7 +138,7 @@ class FeatureChanges:
 
     def summary(self) -> dict[str, Any]:
         return {
-            "said": self.said,
+            "said": self.sentence,
             "environments": list(self.environments),
             "joint_p": finite(self.joint_p),
             "level_p": finite(self.level_p),
@@ -162,7 +161,7 @@ class FeatureChanges:
 
 
 def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = None) -> FeatureChanges:
-    """Weights under plain risk minimisation and under invariance, and the test of every feature.
+    """Weights under ERM and under invariance, and the test of every feature.
 
     Without a model, or with a linear one, slopes are those of the target itself.
     """
@@ -175,13 +174,13 @@ def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = N
     if model is None:
         erm, invariant = _weights(rows, seed)
     else:
-        weight = OF_TREES if model.kind == "trees" else PENALTY_WEIGHT
+        weight = TREES_PENALTY_WEIGHT if model.kind == "trees" else PENALTY_WEIGHT
         erm, invariant = FAMILIES[model.kind].shares(rows.as_task(), model.trees, weight, seed)
     corrected = holm(p[1:])
     one = slope.ndim == 2
     # of classes the sizes alone: a slope for each has no sign of its own
     shown_slopes = slope[1:] if one else np.linalg.norm(slope[1:], axis=2)
-    found = [
+    features = [
         Feature(
             name=name,
             erm=float(erm[j]),
@@ -194,17 +193,17 @@ def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = N
         for j, name in enumerate(rows.features)
     ]
     unknown = float("inf")
-    found.sort(key=lambda f: (f.p_holm if np.isfinite(f.p_holm) else unknown, -np.nan_to_num(f.spread)))
+    features.sort(key=lambda f: (f.p_holm if np.isfinite(f.p_holm) else unknown, -np.nan_to_num(f.spread)))
     kind = "linear" if model is None else model.kind
-    weight = OF_TREES if kind == "trees" else PENALTY_WEIGHT
-    return FeatureChanges(tuple(found), rows.names, joint_test(rows, seed, model=model), float(p[0]), weight, kind)
+    weight = TREES_PENALTY_WEIGHT if kind == "trees" else PENALTY_WEIGHT
+    return FeatureChanges(tuple(features), rows.names, joint_test(rows, seed, model=model), float(p[0]), weight, kind)
 
 
 def own_slopes(rows: DiagnosisRows, model: PlainModel | None = None) -> tuple[Floats, Floats]:
     """Level and slopes of every environment, and their squared standard errors: (1 + D, E), with C classes (.., C)."""
     assert rows.environment is not None
     coef, residual, curvature, probability = (
-        _pooled(rows) if model is None else _left(rows, model)
+        _pooled(rows) if model is None else _residuals_of(rows, model)
     )  # (C, 1 + D), (N, C) each
     x = np.hstack([np.ones((len(rows), 1)), rows.x])
     n_outputs, n_env = len(coef), len(rows.names)
@@ -226,13 +225,13 @@ def own_slopes(rows: DiagnosisRows, model: PlainModel | None = None) -> tuple[Fl
             step = inverse @ (own.T @ r)
             r = r - weight * (own @ step)  # what the environment's own slopes leave
             slope[known, e, c] = (coef[c] + step)[known]
-            found = np.square((r / (1 - leverage))[:, None] * each).sum(0)
+            squared_error = np.square((r / (1 - leverage))[:, None] * each).sum(0)
             if rows.task != "regression":
                 # a category whose few rows are all of one class has residuals that hardly vary: what a model with these
                 # slopes says of their variance is then nearer the truth
                 p = expit(logit(probability[here, c]) + own @ step)
-                found = np.maximum(found, ((p * (1 - p))[:, None] * np.square(each)).sum(0))
-            variance[known, e, c] = found[known]
+                squared_error = np.maximum(squared_error, ((p * (1 - p))[:, None] * np.square(each)).sum(0))
+            variance[known, e, c] = squared_error[known]
     return (slope[..., 0], variance[..., 0]) if n_outputs == 1 else (slope, variance)
 
 
@@ -241,7 +240,7 @@ def joint_test(
 ) -> float:
     """p-value of "no feature's relation to the target changes": permuted labels of the environments."""
     assert rows.environment is not None
-    coef, residual, curvature, _ = _pooled(rows) if model is None else _left(rows, model)
+    coef, residual, curvature, _ = _pooled(rows) if model is None else _residuals_of(rows, model)
     rng = np.random.default_rng(seed)
     n, n_env = len(rows), len(rows.names)
     scores = []  # per class (N, D): residual times features that H^-1/2 has made uncorrelated
@@ -288,7 +287,7 @@ def _pooled(rows: DiagnosisRows) -> tuple[Floats, Floats, Floats, Floats]:
     return coef, _indicators(rows) - p, p * (1 - p), p
 
 
-def _left(rows: DiagnosisRows, model: PlainModel) -> tuple[Floats, Floats, Floats, Floats]:
+def _residuals_of(rows: DiagnosisRows, model: PlainModel) -> tuple[Floats, Floats, Floats, Floats]:
     """The same of a model that is not linear, at its held-out outputs: no coefficients, and what it leaves."""
     f = model.outputs.reshape(len(rows), -1)  # (N, C) or (N, 1)
     coef = np.zeros((f.shape[1], 1 + rows.x.shape[1]))

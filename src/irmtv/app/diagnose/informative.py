@@ -1,11 +1,11 @@
-"""Are the environments informative at all? The invariance penalty they reach, against what chance reaches.
+"""Whether environments are informative: the invariance penalty they reach, against what chance reaches.
 
-The penalty is TV-l1 of plain risk minimisation, (sum_e m_e |S_e - S|)^2, with S_e the mean slope of environment e and S
+The penalty is TV-l1 of ERM, (sum_e m_e |S_e - S|)^2, with S_e the mean slope of environment e and S
 that of all rows, on held-out predictions.
 
 * Given environments: the labels are permuted among the rows.
-* Environments found in aux: the rows of aux are permuted and the network searches again. All searches are runs of one
-  tensor program. What it finds in permuted aux is what it finds in noise, so its own optimism is accounted for.
+* Environments inferred from aux: the rows of aux are permuted and the network is trained again. All of these are runs
+  of one tensor program. Permuted aux is noise, so the comparison accounts for the optimism of the network.
 
 The p-value compares the same difference in units of its standard error: where one environment is noisier than others,
 its mean slope varies more, which is no lack of invariance, and permutations of the penalty itself would not know it.
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from irmtv.app.diagnose.found import climb
+from irmtv.app.diagnose.inferred_environments import train_environment_networks
 from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.app.diagnose.words import LEVEL, finite, number, p_text
@@ -34,7 +34,7 @@ from irmtv.engine import Progress
 from irmtv.estimators.strength import split_strength
 
 OF_LABELS, OF_AUX = 499, 99
-MOST_ROWS = 5_000  # in which permuted aux is searched
+MOST_ROWS = 5_000  # on which networks on permuted aux are trained
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Informative:
         return self.penalty / self.by_chance if self.by_chance > 0 else float("nan")
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """One sentence."""
         what = "The given environments" if self.source == "given" else "Environments found in aux"
         if not self.informative:
@@ -66,13 +66,13 @@ class Informative:
                 f"chance reaches ({p_text(self.p)}, {self.permutations} permutations)."
             )
         return (
-            f"{what} are informative: plain risk minimisation is not invariant over them; its penalty is "
+            f"{what} are informative: ERM is not invariant over them; its penalty is "
             f"{number(self.ratio, 2)} times what chance reaches ({p_text(self.p)}, {self.permutations} permutations)."
         )
 
     def summary(self) -> dict[str, Any]:
         return {
-            "said": self.said,
+            "said": self.sentence,
             "source": self.source,
             "penalty": finite(self.penalty),
             "by_chance": finite(self.by_chance),
@@ -85,7 +85,7 @@ class Informative:
 
 
 def given_informative(rows: DiagnosisRows, model: PlainModel, seed: int, permutations: int = OF_LABELS) -> Informative:
-    """Labels permuted."""
+    """The test of given environments: their labels are permuted among the rows."""
     assert rows.environment is not None
     codes, n_env = rows.environment, len(rows.names)
     strength = split_strength(model.slope, codes, permutations, seed)
@@ -95,20 +95,22 @@ def given_informative(rows: DiagnosisRows, model: PlainModel, seed: int, permuta
     return Informative("given", strength.penalty, strength.shuffled, p, permutations, len(rows))
 
 
-def found_informative(
+def inferred_informative(
     rows: DiagnosisRows,
     model: PlainModel,
     seed: int,
     permutations: int = OF_AUX,
     progress: Callable[[Progress], None] | None = None,
 ) -> Informative:
-    """Rows of aux permuted, and searched again."""
+    """The test of environments inferred from aux: the rows of aux are permuted, and networks trained again."""
     assert rows.aux is not None
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(len(rows))[:MOST_ROWS])
     index, aux = torch.as_tensor(chosen), torch.as_tensor(rows.aux[chosen])
     orders = [np.arange(len(chosen)), *(rng.permutation(len(chosen)) for _ in range(permutations))]
-    fitted = climb(rows, model, [(index, aux[torch.as_tensor(order)]) for order in orders], seed, progress)
+    fitted = train_environment_networks(
+        rows, model, [(index, aux[torch.as_tensor(order)]) for order in orders], seed, progress
+    )
     # penalty weight 0: the predictor is the same in every run
     f = fitted.logits(fitted.tasks[0].train.x)[0].double()
     slope = rows.loss.value_and_slope(f[None, None], torch.as_tensor(rows.y[chosen])[None, None])[1][0, 0].numpy()

@@ -1,6 +1,6 @@
-"""How the loss splits into change in X and change in y given X.
+"""How a difference in loss splits into a change in X and a change in y given X.
 
-Between an environment q and the rest p, for the held-out losses l of plain risk minimisation,
+Between an environment q and the rest p, for the held-out losses l of ERM,
 
     E_q l - E_p l  =  (E_S E_p[l|x] - E_p l)             X: from the rest to what both share
                    +  (E_S E_q[l|x] - E_S E_p[l|x])      y given X, on what both share
@@ -23,9 +23,9 @@ from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from irmtv.app.diagnose.basis import quadratic_basis
 from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats
+from irmtv.app.diagnose.two_sample import quadratic_basis
 from irmtv.app.diagnose.words import estimate, number, within
 from irmtv.core.numbers import Estimate
 from irmtv.models.erm import fit_quietly
@@ -52,7 +52,7 @@ class LossSplit:
         return self.overlap >= LITTLE_OVERLAP and self.effective_rows >= FEW_ROWS
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """One sentence, and a warning where there is reason."""
         warning = (
             ""
@@ -71,7 +71,7 @@ class LossSplit:
     def summary(self) -> dict[str, Any]:
         return {
             "name": self.environment,
-            "said": self.said,
+            "said": self.sentence,
             "rows": self.rows,
             "gap": self.gap,
             "from_x": self.from_x,
@@ -100,12 +100,12 @@ class LossSplits:
         return next((s for s in self.splits if s.environment == environment), None)
 
     @property
-    def said(self) -> str:
-        return self.largest.said
+    def sentence(self) -> str:
+        return self.largest.sentence
 
     def summary(self) -> dict[str, Any]:
         return {
-            "said": self.said,
+            "said": self.sentence,
             "environments": [s.summary() for s in self.splits],
             "rows": self.rows,
             "draws": self.draws,
@@ -176,7 +176,7 @@ def _log_odds(rows: DiagnosisRows, seed: int) -> Floats:
     assert rows.environment is not None
     basis, fold = quadratic_basis(rows.x), rows.folds(seed)
     n_env = len(rows.names)
-    found = np.zeros((len(rows), n_env))
+    log_odds = np.zeros((len(rows), n_env))
     for k in range(int(fold.max()) + 1):
         held = fold == k
         model = LogisticRegression(C=0.1, max_iter=100, tol=1e-3)
@@ -184,8 +184,8 @@ def _log_odds(rows: DiagnosisRows, seed: int) -> Floats:
         p = np.full((int(held.sum()), n_env), 1e-9)
         p[:, model.classes_] = model.predict_proba(basis[held])
         p = p.clip(1e-9, 1 - 1e-9)
-        found[held] = np.log(p) - np.log1p(-p)
-    return found
+        log_odds[held] = np.log(p) - np.log1p(-p)
+    return log_odds
 
 
 def _calibrated(log_odds: Floats, here: Any) -> Floats:

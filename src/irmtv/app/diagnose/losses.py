@@ -1,4 +1,4 @@
-"""How does the loss of plain risk minimisation differ across the environments, on rows that it has not seen?"""
+"""The held-out loss of ERM by environment, and a test that it is the same in all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from irmtv.app.diagnose.plain_model import KINDS, PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows
 from irmtv.app.diagnose.words import LEVEL, estimate, finite, number, p_text, within
 from irmtv.core.numbers import Estimate
-from irmtv.metrics import evaluate_environments
+from irmtv.metrics import EnvironmentTable, evaluate_environments
 from irmtv.selection.equality import equal_means
 
 DRAWS = 500
@@ -20,7 +20,7 @@ DRAWS = 500
 
 @dataclass(frozen=True)
 class LossByEnvironment:
-    """Held-out loss and metric of plain risk minimisation, per environment."""
+    """Held-out loss and metric of ERM, per environment."""
 
     environments: tuple[str, ...]
     rows: tuple[int, ...]
@@ -49,24 +49,24 @@ class LossByEnvironment:
         return int(np.argmin([np.inf if e["value"] is None else e["value"] for e in self.loss]))
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """One sentence."""
         if not self.differs:
             return (
-                f"The held-out loss of plain risk minimisation ({self.model}; {self.loss_name}) is "
+                f"The held-out loss of ERM ({self.model}; {self.loss_name}) is "
                 f"{within(self.overall)} over all rows; that it differs between the environments is not shown "
                 f"({p_text(self.p)})."
             )
         worst, best = self.worst, self.best
         return (
-            f"The held-out loss of plain risk minimisation ({self.model}; {self.loss_name}) differs between the "
+            f"The held-out loss of ERM ({self.model}; {self.loss_name}) differs between the "
             f"environments ({p_text(self.p)}): {within(self.loss[worst])} in {self.environments[worst]}, "
             f"{within(self.loss[best])} in {self.environments[best]}, {number(self.overall['value'])} over all rows."
         )
 
     def summary(self) -> dict[str, Any]:
         return {
-            "said": self.said,
+            "said": self.sentence,
             "loss": self.loss_name,
             "metric": self.metric,
             "greater_is_better": self.greater_is_better,
@@ -98,19 +98,8 @@ def loss_by_environment(rows: DiagnosisRows, model: PlainModel, seed: int) -> Lo
     variance = np.bincount(rows.environment, centred**2, len(rows.names)) / np.maximum(sizes - 1, 1)
     p = equal_means(torch.as_tensor(mean)[None], torch.as_tensor(variance / sizes)[None], torch.as_tensor(sizes)[None])
 
-    def values(of: Any) -> tuple[tuple[Estimate, ...], Estimate]:
-        low, high = of.intervals["by_environment"]
-        each = tuple(map(estimate, of.by_environment[0], low[0], high[0]))
-        whole = of.intervals["overall"]
-        return each, estimate(of.overall[0], whole.lower[0], whole.upper[0])
-
-    loss, overall = values(table)
-    metrics, metric_overall = values(beside)
-    if rows.task == "regression":
-        constant = float(np.mean(rows.y**2))
-    else:
-        shares = np.bincount(rows.y.astype(np.int64)) / len(rows)
-        constant = float(-(shares * np.log(shares.clip(1e-300))).sum())
+    loss, overall = _estimates(table)
+    metrics, metric_overall = _estimates(beside)
     return LossByEnvironment(
         environments=rows.names,
         rows=tuple(sizes.tolist()),
@@ -122,6 +111,23 @@ def loss_by_environment(rows: DiagnosisRows, model: PlainModel, seed: int) -> Lo
         metric_values=metrics,
         metric_overall=metric_overall,
         greater_is_better=metric == "accuracy",
-        constant=constant,
+        constant=_constant_loss(rows),
         model=model.name,
     )
+
+
+def _estimates(table: EnvironmentTable) -> tuple[tuple[Estimate, ...], Estimate]:
+    """By environment and overall, of a table of one run."""
+    assert table.intervals is not None
+    low, high = table.intervals["by_environment"]
+    whole = table.intervals["overall"]
+    each = tuple(map(estimate, table.by_environment[0], low[0], high[0]))
+    return each, estimate(table.overall[0], whole.lower[0], whole.upper[0])
+
+
+def _constant_loss(rows: DiagnosisRows) -> float:
+    """The loss of the best constant prediction."""
+    if rows.task == "regression":
+        return float(np.mean(rows.y**2))
+    shares = np.bincount(rows.y.astype(np.int64)) / len(rows)
+    return float(-(shares * np.log(shares.clip(1e-300))).sum())

@@ -1,4 +1,4 @@
-"""The two ways in: a raw table with named columns, and arrays of numbers."""
+"""Diagnosing a raw table with named columns (`diagnose_table`) or arrays of numbers (`diagnose`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pandas as pd
 import torch
 from sklearn.pipeline import Pipeline
 
-from irmtv.app.diagnose.diagnosis import Diagnosis, Tell, diagnose_rows
+from irmtv.app.diagnose.diagnosis import Diagnosis, Progress, diagnose_rows
 from irmtv.app.diagnose.plain_model import check_model
-from irmtv.app.diagnose.rows import FOLDS, read_rows
+from irmtv.app.diagnose.rows import FOLDS, DiagnosisRows, read_rows
 from irmtv.app.diagnose.words import NOTHING_TO_COMPARE
 from irmtv.app.fit.words import versions
-from irmtv.app.io import Table, split_columns, table_steps, task_of
+from irmtv.app.io import Columns, Table, split_columns, table_steps, task_of
 from irmtv.core.messages import check_length
 from irmtv.data.environments import as_labels
 from irmtv.data.rows import as_matrix, check_row_order, read_aux
@@ -40,9 +40,9 @@ def diagnose_table(
     max_rows: int | None = MOST_ROWS,
     encoding: str | None = None,
     command: str = "",
-    progress: Tell | None = None,
+    progress: Progress | None = None,
 ) -> Diagnosis:
-    """What a raw table says about shifts, before any model is fitted to keep.
+    """Diagnose a raw table: shifts between environments, before a model is fitted.
 
     Parameters
     ----------
@@ -53,23 +53,23 @@ def diagnose_table(
     environment : names of columns, default ()
         Where each row came from; several are joined.
     aux : names of columns, default ()
-        In what environments are looked for: numbers or dates.
+        Columns from which environments are inferred: numbers or dates.
     model : {"auto", "linear", "mlp", "trees"}, default "auto"
-        The plain risk minimiser that everything rests on: logistic or ridge regression, a network with one hidden layer
-        of 32, or boosted trees (`pip install 'irmtv[boosting]'`). "auto" takes the one with the lowest risk on rows it
-        was not trained on, and a simpler one that comes within 1 % of it.
+        The model of ERM that all parts use: logistic or ridge regression, a network with one hidden layer of 32, or
+        boosted trees (`pip install 'irmtv[boosting]'`). "auto" takes the one with the lowest held-out risk, or a
+        simpler one whose risk is within 1 % of it.
     task : {"binary", "multiclass", "regression"} or None, default None
         None: by the target's values.
     random_state : int, default 0
         Seed of folds, permutations and networks.
     max_rows : int or None, default 20000
-        A random sample of so many rows is looked at where there are more; None is all of them.
+        Larger tables are sampled at random to this number of rows; None uses all of them.
     encoding : str or None, default None
-        Of a text file; None is UTF-8.
+        Text encoding, e.g. latin-1; None is UTF-8.
     command : str, default ""
-        What to write into the summary as the way to run this again.
+        The command line, stored in the summary.
     progress : function of (share, what) or None, default None
-        Hears how much is done, 0 to 1, and what is being done.
+        Called with the share of the work that is done, 0 to 1, and what is being done.
 
     Returns
     -------
@@ -83,10 +83,10 @@ def diagnose_table(
     >>> frame = pd.DataFrame({"size": rng.normal(size=400), "site": np.repeat(["a", "b"], 200)})
     >>> slope = np.where(frame["site"] == "a", 3.0, -1.0)
     >>> frame["price"] = slope * frame["size"] + rng.normal(size=400)
-    >>> found = diagnose_table(frame, "price", ["site"])
-    >>> found.features.changing[0].name
+    >>> diagnosis = diagnose_table(frame, "price", ["site"])
+    >>> diagnosis.features.changing[0].name
     'size'
-    >>> found.differ.differs  # the sites have the same sizes
+    >>> diagnosis.differ.differs  # the sites have the same sizes
     False
     """
     began = time.perf_counter()
@@ -95,28 +95,8 @@ def diagnose_table(
     if not environment and not aux:
         raise ValueError(NOTHING_TO_COMPARE)
     table = Table.of(source, encoding)
-    notes = list(table.notes)
     columns = split_columns(table.frame, target=target, environment=environment, aux=aux)
-    assert columns.y is not None
-    notes += columns.notes
-    kind, why = task_of(columns.y, task)
-    notes += [why] if why else []
-    some, sampled = _sample(len(columns.y), max_rows, random_state)
-    notes += sampled
-    features = columns.features.iloc[some]
-    steps = Pipeline(table_steps())
-    x = steps.fit_transform(features)
-    rows = read_rows(
-        x,
-        columns.y.iloc[some].to_numpy(),
-        kind,
-        features=[str(name) for name in steps.get_feature_names_out()],
-        environment=None if columns.environment is None else columns.environment.iloc[some].to_numpy(),
-        aux=None if columns.aux is None else columns.aux.iloc[some].to_numpy(),
-        aux_names=() if columns.aux is None else [str(name) for name in columns.aux.columns],
-        aux_is_date=columns.aux_is_date,
-        notes=notes,
-    )
+    rows = _rows_of_table(table, columns, task, max_rows, random_state)
     about = {
         "command": command,
         "file": "" if table.path is None else table.path.name,
@@ -128,8 +108,30 @@ def diagnose_table(
         "classes": list(rows.classes),
         "versions": versions(),
     }
-    made = diagnose_rows(rows, random_state, progress, tuple(about.items()), model)
-    return replace(made, about=(*made.about, ("seconds", round(time.perf_counter() - began, 1))))
+    diagnosis = diagnose_rows(rows, random_state, progress, tuple(about.items()), model)
+    return replace(diagnosis, about=(*diagnosis.about, ("seconds", round(time.perf_counter() - began, 1))))
+
+
+def _rows_of_table(
+    table: Table, columns: Columns, task: str | None, max_rows: int | None, random_state: int
+) -> DiagnosisRows:
+    """A sample of the rows, their features as numbers."""
+    assert columns.y is not None
+    kind, why = task_of(columns.y, task)
+    some, sampled = _sample(len(columns.y), max_rows, random_state)
+    steps = Pipeline(table_steps())
+    x = steps.fit_transform(columns.features.iloc[some])
+    return read_rows(
+        x,
+        columns.y.iloc[some].to_numpy(),
+        kind,
+        features=[str(name) for name in steps.get_feature_names_out()],
+        environment=None if columns.environment is None else columns.environment.iloc[some].to_numpy(),
+        aux=None if columns.aux is None else columns.aux.iloc[some].to_numpy(),
+        aux_names=() if columns.aux is None else [str(name) for name in columns.aux.columns],
+        aux_is_date=columns.aux_is_date,
+        notes=[*table.notes, *columns.notes, *([why] if why else []), *sampled],
+    )
 
 
 def diagnose(
@@ -142,9 +144,9 @@ def diagnose(
     task: str | None = None,
     random_state: int = 0,
     max_rows: int | None = MOST_ROWS,
-    progress: Tell | None = None,
+    progress: Progress | None = None,
 ) -> Diagnosis:
-    """The same for features that are numbers already.
+    """Diagnose arrays of numbers; see :func:`diagnose_table` for raw tables.
 
     Parameters
     ----------
@@ -155,14 +157,14 @@ def diagnose(
     environment : (N,) labels, default None
         Where each row came from.
     aux : (N,) or (N, A) numbers, default None
-        In what environments are looked for.
+        Columns from which environments are inferred.
     model : {"auto", "linear", "mlp", "trees"}, default "auto"
-        The plain risk minimiser that everything rests on; see :func:`diagnose_table`.
+        The model of ERM that all parts use; see :func:`diagnose_table`.
     task : {"binary", "multiclass", "regression"} or None, default None
         None: by the values of y.
     random_state : int, default 0
     max_rows : int or None, default 20000
-        A random sample of so many rows is looked at where there are more.
+        Larger arrays are sampled at random to this number of rows.
     progress : function of (share, what) or None, default None
 
     Returns
@@ -174,17 +176,25 @@ def diagnose(
     >>> from irmtv.datasets import make_simulation
     >>> from irmtv.app.diagnose import diagnose
     >>> rows = make_simulation(1000, p_s=(0.999, 0.7), random_state=0).train
-    >>> found = diagnose(rows.x.numpy(), rows.y.numpy(), aux=rows.aux.numpy())
-    >>> round(found.found.crossings[0], 1)  # the spurious columns change in the middle of the time
+    >>> diagnosis = diagnose(rows.x.numpy(), rows.y.numpy(), aux=rows.aux.numpy())
+    >>> round(diagnosis.found.crossings[0], 1)  # the spurious columns change in the middle of the time
     0.5
-    >>> found.informative[0].informative
+    >>> diagnosis.informative[0].informative
     True
     """
     check_model(model)
     if environment is None and aux is None:
         raise ValueError(NOTHING_TO_COMPARE)
+    rows = _rows_of_arrays(X, y, environment, aux, task, max_rows, random_state)
+    about = {"classes": list(rows.classes), "features_in": len(rows.features), "versions": versions()}
+    return diagnose_rows(rows, random_state, progress, tuple(about.items()), model)
+
+
+def _rows_of_arrays(
+    X: Any, y: Any, environment: Any, aux: Any, task: str | None, max_rows: int | None, random_state: int
+) -> DiagnosisRows:
+    """A sample of the rows, checked."""
     check_row_order(X, y=y, environment=environment, aux=aux)
-    names = [str(c) for c in X.columns] if hasattr(X, "columns") else None
     matrix = as_matrix(X, "X", torch.float64, (2, 2)).numpy()
     target = raw_target(y, "y", len(matrix))
     if target.ndim != 1:
@@ -196,18 +206,21 @@ def diagnose(
     if environment is not None:
         labels = pd.Series(as_labels(environment)).to_numpy()
         check_length(len(labels), len(matrix), "environment")
-    rows = read_rows(
+    return read_rows(
         matrix[some],
         np.asarray(target)[some],
         kind,
-        features=names or [f"x{j}" for j in range(matrix.shape[1])],
+        features=_column_names(X) or [f"x{j}" for j in range(matrix.shape[1])],
         environment=None if labels is None else labels[some],
         aux=None if beside is None else beside.numpy()[some],
-        aux_names=[str(c) for c in aux.columns] if hasattr(aux, "columns") else (),
+        aux_names=_column_names(aux),
         notes=[*([why] if why else []), *sampled],
     )
-    about = {"classes": list(rows.classes), "features_in": len(rows.features), "versions": versions()}
-    return diagnose_rows(rows, random_state, progress, tuple(about.items()), model)
+
+
+def _column_names(values: Any) -> list[str]:
+    """Of a DataFrame; none of anything else."""
+    return [str(c) for c in values.columns] if hasattr(values, "columns") else []
 
 
 def _names(given: Sequence[str]) -> list[str]:
@@ -216,7 +229,7 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 def _sample(n: int, most: int | None, seed: int) -> tuple[Any, list[str]]:
-    """Which rows are looked at, in their order, and a note where these are not all."""
+    """The rows to use, in their order, and a note where these are not all."""
     if n < FEWEST_ROWS:
         raise ValueError(
             f"a diagnosis needs at least {FEWEST_ROWS} rows, of which every {FOLDS}th is held out in turn. Got {n}."

@@ -1,11 +1,11 @@
 """How different are the environments? A classifier guesses the environment of rows that it has not seen.
 
-The classifier is a ridge regression of the environments' indicators on features, squares and products (`basis`): one
-factorisation per fold serves any number of labellings, so the same classifier can be trained on hundreds of
-permutations of the labels. That is what makes the p-value right: areas of different folds share their training rows, so
-that the usual standard error (DeLong's) is too small by up to a factor of sqrt(2) where there is nothing to find. The
-interval has DeLong's error and, on top, what permuted labels vary beyond it; that part fades away from
-1/2, since a direction that is known well does not depend on single training rows.
+The classifier is a ridge regression of the environments' indicators on features, squares and products
+(`quadratic_basis`): one factorisation per fold serves any number of labellings, so the same classifier can be trained
+on hundreds of permutations of the labels. That is what makes the p-value right: areas of different folds share their
+training rows, so that the usual standard error (DeLong's) is too small by up to a factor of sqrt(2) where there is
+nothing to find. The interval has DeLong's error and, on top, what permuted labels vary beyond it; that part fades away
+from 1/2, since a direction that is known well does not depend on single training rows.
 
 The area under the ROC curve of environment e against the rest is taken within each fold and averaged by the number of
 pairs; the overall one is the mean over the environments, weighted by their rows.
@@ -20,7 +20,6 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import norm, rankdata
 
-from irmtv.app.diagnose.basis import quadratic_basis
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.app.diagnose.words import LEVEL, estimate, p_text, within
 from irmtv.core.numbers import Estimate
@@ -29,11 +28,13 @@ MOST_ROWS = 10_000
 PERMUTATIONS = 99
 RIDGE = 0.3  # per row and standardised column
 _AT_ONCE = 1 << 24  # numbers in a temporary array
+MOST_COMPONENTS = 16  # principal components whose products are taken
+MOST_COLUMNS = 200  # more features are replaced by their first principal components
 
 
 @dataclass(frozen=True)
 class TwoSample:
-    """How well the environment of a row can be told from its features: 1/2 not at all, 1 always."""
+    """How well features predict the environment of a row: area under the curve, 1/2 by chance, 1 always."""
 
     auc: Estimate  # mean over environments, weighted by rows
     p: float  # of "the features have the same distribution in all environments"
@@ -48,7 +49,7 @@ class TwoSample:
         return self.p < LEVEL
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """One sentence."""
         if not self.differs:
             return (
@@ -66,7 +67,7 @@ class TwoSample:
 
     def summary(self) -> dict[str, Any]:
         return {
-            "said": self.said,
+            "said": self.sentence,
             "auc": self.auc,
             "p": self.p,
             "environments": [
@@ -111,6 +112,31 @@ def two_sample_test(rows: DiagnosisRows, seed: int, permutations: int = PERMUTAT
         permutations=permutations,
         rows=len(rows),
     )
+
+
+def quadratic_basis(x: Floats) -> Floats:
+    """(N, D) standardised -> (N, D + squares + products), standardised and clipped at 8.
+
+    Two environments may have the same mean and spread in every column and still differ in how columns go together; that
+    is how a spurious feature changes. So beside the features stand the squares of those with more than two values, and
+    all products of the first principal components. Labels are not looked at.
+    """
+    squares = np.empty((len(x), 0))
+    parts = x
+    if x.shape[1] > MOST_COMPONENTS:
+        values, vectors = np.linalg.eigh(x.T @ x / len(x))
+        scaled = vectors[:, ::-1] / np.sqrt(values[::-1].clip(1e-12))
+        parts = x @ scaled[:, :MOST_COMPONENTS]
+        if x.shape[1] > MOST_COLUMNS:
+            x = x @ scaled[:, :MOST_COLUMNS]
+        # where all pairs of columns are multiplied, their squares are among the products
+        several = np.array([len(np.unique(column[:1000])) > 2 for column in x.T])
+        squares = x[:, several] ** 2
+    i, j = np.triu_indices(parts.shape[1])
+    basis = np.hstack([x, squares, parts[:, i] * parts[:, j]])
+    spread = basis.std(0)
+    varies = spread > 1e-9
+    return np.asarray(((basis[:, varies] - basis[:, varies].mean(0)) / spread[varies]).clip(-8.0, 8.0))
 
 
 def _error(area: float, error: float, by_chance: float, permuted: float) -> float:

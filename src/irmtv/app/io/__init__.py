@@ -1,16 +1,13 @@
-"""Tables from files, and from tables to numbers: what stands between a file and an estimator.
+"""Table files: reading them, writing them, and applying a fitted model to them in pieces.
 
-To read it: `read` (the front door) with `source` (bytes), `delimited` (CSV), `parquet` and `cells`; `columns` (target,
-environment, aux and features, checked) and `steps` (the preprocessing of a Pipeline) with
-`align` and `vectorize`; `predict` and `evaluate` (a
-fitted model on files, in pieces) with `write`.
+Start with `read` (CSV, TSV and Parquet files as a `Table`), which uses `delimited` (CSV and TSV) and `source` (bytes,
+encodings, gzip). `table_model` predicts and evaluates files with a fitted model; `write` writes tables.
 """
 
 from __future__ import annotations
 
-from irmtv.app.io.evaluate import evaluate_file
-from irmtv.app.io.predict import TableModel, predict_file
 from irmtv.app.io.read import Table, read_table, table_chunks, table_names
+from irmtv.app.io.table_model import TableModel, evaluate_file, predict_file
 from irmtv.data.tables.align import TableColumns
 from irmtv.data.tables.columns import Columns, split_columns, task_of
 from irmtv.data.tables.errors import TableError, TableNotFoundError

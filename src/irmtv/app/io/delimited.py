@@ -1,8 +1,9 @@
 """CSV and TSV: the header, the separator, and the rest by Arrow's reader, as text; what is wrong, line by line.
 
 Arrow is strict where others guess (a row with too few values is an error, not a row with missing values) and fast.
-Columns come as text, and which are numbers is decided afterwards, in `cells`, from the whole column; a whole file is
-first tried with the numbers of its first lines.
+Columns come as text, and which are numbers is decided afterwards from the whole column (`typed`); a whole file is first
+tried with the numbers of its first lines. A column is numbers where every value that is not missing is one. Everything
+else is text as it stands, less spaces around it: dates, too, which the preprocessing reads later, and True and False.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
-from irmtv.app.io.cells import MISSING, number_type
 from irmtv.app.io.source import BLOCK, TextSource
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.data.tables.errors import TableError
@@ -26,6 +29,9 @@ NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
 SAMPLE = 50  # records that the separator is chosen by
 LONGEST = 1 << 22  # bytes of one record, at most; also what Arrow parses at a time
 UNNAMED = "Unnamed: "
+# what counts as missing, besides nothing at all and spaces alone
+MISSING = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "null", "?")
+HEAD = 2000  # values that are tried first: most columns of text show themselves early
 
 
 @dataclass(frozen=True)
@@ -169,16 +175,16 @@ def _options(
     quotes: bool = True,
     block: int = LONGEST,
 ) -> dict[str, Any]:
-    """For Arrow. `numbers` are columns that are read as such; `quotes` is whether a value may hold a line end."""
-    found = numbers or {}
+    """Options of Arrow's reader. `numbers`: types of columns to parse; `quotes`: a value may hold a line end."""
+    numbers = numbers or {}
     return {
         "read_options": arrow_csv.ReadOptions(column_names=list(layout.names), block_size=block),
         "parse_options": arrow_csv.ParseOptions(delimiter=layout.separator, newlines_in_values=quotes),
         "convert_options": arrow_csv.ConvertOptions(
-            column_types={name: found.get(name, pa.string()) for name in layout.names},
+            column_types={name: numbers.get(name, pa.string()) for name in layout.names},
             include_columns=None if columns is None else list(columns),
-            null_values=["", *MISSING] if found else [""],
-            strings_can_be_null=not found,  # what else is missing in text is looked at later, and counted
+            null_values=["", *MISSING] if numbers else [""],
+            strings_can_be_null=not numbers,  # what else is missing in text is looked at later, and counted
             check_utf8=False,  # the source has
         ),
     }
@@ -191,8 +197,8 @@ def read_text(
     with (opened := open_text(path, encoding))[0] as source:
         layout = opened[1]
         wanted = check_columns(path, layout.names, columns)
-        numbers = _guessed(layout, text)
-        if numbers and (table := _quickly(source, _options(layout, wanted, numbers, False, BLOCK))) is not None:
+        numbers = _guessed_numbers(layout, text)
+        if numbers and (table := _read_simple(source, _options(layout, wanted, numbers, False, BLOCK))) is not None:
             return table, layout
     with open_text(path, encoding)[0] as source:
         try:
@@ -205,7 +211,7 @@ def read_text(
     return table, layout
 
 
-def _guessed(layout: Layout, text: Collection[str]) -> dict[str, pa.DataType]:
+def _guessed_numbers(layout: Layout, text: Collection[str]) -> dict[str, pa.DataType]:
     """Columns that are numbers in the first lines; none where these have quotes, which need more care."""
     if not layout.sample or b'"' in layout.sample:
         return {}
@@ -213,12 +219,12 @@ def _guessed(layout: Layout, text: Collection[str]) -> dict[str, pa.DataType]:
         head = arrow_csv.read_csv(pa.BufferReader(layout.sample), **_options(layout, None, quotes=False))
     except pa.ArrowInvalid:
         return {}
-    found = {name: number_type(head.column(name)) for name in layout.names if name not in text}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    types = {name: number_type(head.column(name)) for name in layout.names if name not in text}
+    return {name: kind for name, kind in types.items() if kind is not None}
 
 
-def _quickly(source: TextSource, options: dict[str, Any]) -> pa.Table | None:
-    """The file, if it is as simple as its beginning: about twice as fast. None where anything is unusual."""
+def _read_simple(source: TextSource, options: dict[str, Any]) -> pa.Table | None:
+    """The file, read about twice as fast; None unless it is as simple as its first lines."""
     try:
         table = arrow_csv.read_csv(source, **options)
     except (pa.ArrowInvalid, TableError):
@@ -229,7 +235,7 @@ def _quickly(source: TextSource, options: dict[str, Any]) -> pa.Table | None:
 def text_batches(
     path: Path, encoding: str | None, columns: Sequence[str] | None, progress: Callable[[float], None] | None
 ) -> tuple[Layout, Iterator[pa.RecordBatch]]:
-    """The same, in pieces as they come."""
+    """The file in pieces, as Arrow reads them."""
     source, layout = open_text(path, encoding)
     return layout, _batches(source, layout, encoding, columns, progress)
 
@@ -258,7 +264,7 @@ def _batches(
 
 
 def check_columns(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> Sequence[str] | None:
-    """The columns that are asked for, if the file has them."""
+    """The given `columns`; an error where the file lacks one."""
     missing = [name for name in columns or () if name not in set(names)]
     if missing:
         raise TableError(
@@ -274,21 +280,21 @@ def _no_rows(path: Path) -> TableError:
 
 def _check_end(source: TextSource, layout: Layout, encoding: str | None) -> None:
     """A quote that is never closed swallows the rest of the file, which may look like one long value."""
-    if source.quotes % 2 and (found := _first_fault(source.path, layout, encoding)) is not None:
-        raise found
+    if source.quotes % 2 and (fault := _first_fault(source.path, layout, encoding)) is not None:
+        raise fault
 
 
 def _explained(error: Exception, source: TextSource, layout: Layout, encoding: str | None) -> TableError:
-    """The same in words that say which line, and what to do."""
+    """The error as one that says which line is wrong, and what to do."""
     if source.problem is not None:
         return source.problem
     if isinstance(error, TableError):
         return error
     if "Empty CSV file" in str(error):
         return _no_rows(source.path)
-    found = _first_fault(source.path, layout, encoding)
-    if found is not None:
-        return found
+    fault = _first_fault(source.path, layout, encoding)
+    if fault is not None:
+        return fault
     reason = str(error).splitlines()[0][:200] if str(error) else "it cannot be parsed"
     return TableError(f"{str(source.path)!r} cannot be read as a table: {reason}. Write it again as CSV or Parquet.")
 
@@ -319,3 +325,88 @@ def _first_fault(path: Path, layout: Layout, encoding: str | None) -> TableError
                 return TableError(f"{where!r}, line {begins}: a quote is opened and never closed. {fix}")
             return TableError(f"{where!r}, line {begins}: broken quoting ({error}). {fix}")
     return None
+
+
+# ---- a column of text as numbers -----------------------------------------------------------------------------------
+
+
+class Typed(NamedTuple):
+    """A column as a table has it."""
+
+    values: pd.Series  # float64 or int64, or text
+    missing: dict[str, int]  # of text: which of `MISSING` it had, and how often
+    decimal_comma: bool = False  # whether 1,5 was read as 1.5
+
+
+def typed(column: pa.ChunkedArray, as_text: bool = False, decimal_comma: bool = False) -> Typed:
+    """A column of text as a column of a table.
+
+    Parameters
+    ----------
+    column : ChunkedArray of strings
+        Null where the file has nothing.
+    as_text : bool, default False
+        Leave it text, whatever it looks like.
+    decimal_comma : bool, default False
+        Whether 1,5 may be a number: where columns are separated by something else.
+    """
+    if not pa.types.is_string(column.type):  # read as numbers
+        return Typed(_series(column), {})
+    if not as_text:
+        numbers = _numbers(column)
+        if numbers is not None:
+            return Typed(_series(numbers), {})
+    cells = pc.utf8_trim_whitespace(column)
+    gone = pc.is_in(cells, value_set=pa.array(["", *MISSING]))
+    missing: dict[str, int] = {}
+    if pc.any(gone).as_py():
+        counts = pc.value_counts(cells.filter(gone))
+        missing = {c["values"]: c["counts"] for c in counts.to_pylist() if c["values"] != ""}
+        cells = pc.if_else(gone, pa.scalar(None, pa.string()), cells)
+    if not as_text:
+        for clean in (_without_plus, _with_point) if decimal_comma else (_without_plus,):
+            numbers = _numbers(cells, clean)
+            if numbers is not None:
+                return Typed(_series(numbers), {}, clean is _with_point)
+    return Typed(_series(cells), missing)
+
+
+def number_type(cells: pa.ChunkedArray) -> pa.DataType | None:
+    """int64 or float64 where the values that are not missing are such, and there are any; else None."""
+    missing = pc.is_in(cells, value_set=pa.array(["", *MISSING]))
+    given = cells.filter(pc.invert(missing))
+    numbers = _numbers(given) if len(given) else None
+    return None if numbers is None else numbers.type
+
+
+def _numbers(
+    cells: pa.ChunkedArray, clean: Callable[[pa.ChunkedArray], pa.ChunkedArray] = lambda same: same
+) -> pa.ChunkedArray | None:
+    """As int64 or float64, or None where a value is no number."""
+    head = clean(cells.slice(0, HEAD))
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            pc.cast(head, kind)
+            return pc.cast(clean(cells), kind)
+        except pa.ArrowInvalid:
+            continue
+    return None
+
+
+def _without_plus(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.replace_substring_regex(cells, r"^\+", "")
+
+
+def _with_point(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """1,5 as 1.5; what has a point already is left, and so no number afterwards."""
+    return pc.replace_substring_regex(_without_plus(cells), r"^(-?[0-9]*),([0-9]+)$", r"\1.\2")
+
+
+def _series(column: pa.ChunkedArray) -> pd.Series:
+    """As pandas holds it, without a second copy of numbers."""
+    if pa.types.is_integer(column.type) and column.null_count:
+        column = pc.cast(column, pa.float64(), safe=False)
+    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+        return pd.Series(np.asarray(column.to_numpy()), copy=False)
+    result: Any = column.to_pandas()
+    return pd.Series(result, copy=False)

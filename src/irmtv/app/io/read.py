@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from irmtv.app.io.cells import typed
-from irmtv.app.io.delimited import UNNAMED, open_text, read_text, text_batches
-from irmtv.app.io.parquet import open_parquet, parquet_chunks, read_parquet, usable
+from irmtv.app.io.delimited import UNNAMED, check_columns, open_text, read_text, text_batches, typed
 from irmtv.app.io.source import check_file
 from irmtv.core.messages import check_positive, shown
 from irmtv.data.tables.errors import TableError
@@ -21,6 +21,7 @@ from irmtv.data.tables.errors import TableError
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 PARQUET = (".parquet", ".pq")
 ROWS = 50_000  # of a piece
+_INDEX = re.compile(r"__index_level_\d+__")  # the rows' labels of a DataFrame, which pandas writes beside its columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Table:
     path : Path or None
         Where it was read; None for a DataFrame that was given.
     notes : tuple of str
-        What a reader of the results should know about the reading.
+        What to know about how it was read.
     """
 
     frame: pd.DataFrame
@@ -64,7 +65,7 @@ def read_table(
         The suffix says what it is: .csv, .tsv, .tab or .txt, each also with .gz; .parquet or .pq. In .csv and .txt the
         columns are separated by commas, semicolons or tabs, whichever gives rows of equal length.
     encoding : str or None, default None
-        Of text; None is UTF-8, with or without a byte-order mark.
+        Text encoding; None is UTF-8, with or without a byte-order mark.
     columns : sequence of str or None, default None
         Only these.
     text : collection of str, default ()
@@ -97,15 +98,24 @@ def read_table(
     """
     path = Path(path)
     if _is_parquet(path):
-        frame, told = read_parquet(path, columns)
-        return Table(frame, path, told)
+        frame, notes = read_parquet(path, columns)
+        return Table(frame, path, notes)
     arrow, layout = read_text(path, encoding, columns, text)
-    notes, series, with_commas = list(layout.notes), {}, list[str]()
-    waiting = dict(zip(arrow.column_names, arrow.columns, strict=True))
-    del arrow
-    for name in list(waiting):
-        column = waiting.pop(name)  # so that the text of a column is freed as soon as its numbers are there
-        series[name], missing, comma = typed(column, name in text, layout.separator != ",")
+    untyped = dict(zip(arrow.column_names, arrow.columns, strict=True))
+    del arrow  # so that each column's text can be freed
+    frame, notes = _typed_columns(untyped, text, layout.separator != ",")
+    return Table(frame, path, (*layout.notes, *notes))
+
+
+def _typed_columns(
+    untyped: dict[str, pa.ChunkedArray], text: Collection[str], decimal_comma: bool
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The columns as numbers or text, with notes; `untyped` is emptied, so that text is freed column by column."""
+    series: dict[str, pd.Series] = {}
+    notes, with_commas = list[str](), list[str]()
+    for name in list(untyped):
+        column = untyped.pop(name)
+        series[name], missing, comma = typed(column, name in text, decimal_comma)
         del column
         notes += _about_missing(name, missing)
         with_commas += [name] * comma
@@ -113,7 +123,7 @@ def read_table(
         notes.append(f"1,5 is read as the number 1.5 in {shown(with_commas)}")
     for name in [name for name in series if name.startswith(UNNAMED)]:
         notes.append(_about_unnamed(name, series))
-    return Table(pd.DataFrame(series, copy=False), path, tuple(notes))
+    return pd.DataFrame(series, copy=False), tuple(notes)
 
 
 def table_names(path: str | os.PathLike[str], *, encoding: str | None = None) -> list[str]:
@@ -171,7 +181,7 @@ def chunks_as_they_stand(
     text: Collection[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
-    """The pieces of `table_chunks`, each with the same columns as the file has them: NA is text there, 007 too."""
+    """The pieces of `table_chunks`, each with its cells as the file has them: NA and 007 are text there."""
     path = Path(path)
     check_positive(rows, "rows")
     if _is_parquet(path):
@@ -189,7 +199,7 @@ def chunks_as_they_stand(
 def _typed_chunks(
     batches: Iterator[pa.RecordBatch], rows: int, text: Collection[str], decimal_comma: bool
 ) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
-    """Batches of whatever length as pieces of `rows` rows."""
+    """Batches of any length as pieces of `rows` rows."""
     waiting: list[pa.RecordBatch] = []
     n_waiting = 0
     for batch in batches:
@@ -246,3 +256,110 @@ def _about_unnamed(name: str, series: dict[str, pd.Series]) -> str:
         del series[name]
         return f"column {position}, which has no name and counts the rows, is left out"
     return f"column {position} has no name and is called {name!r}"
+
+
+# ---- Parquet: types come with the file; columns that are not numbers, text or dates are left out, with a note --------
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """The file, if it is one."""
+    check_file(path)
+    if path.stat().st_size == 0:
+        raise TableError(f"{str(path)!r} is empty. Copy it again, or write it again.")
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise TableError(
+            f"{str(path)!r} is not a whole Parquet file. Copy it again, write it again, or rename it if it is text."
+        ) from error
+
+
+def usable(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> tuple[list[str], tuple[str, ...]]:
+    """The columns that can be read, and a note about the others."""
+    names = [str(name) for name in schema.names]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise TableError(f"{str(path)!r} must have every column name once. Got {shown(twice)} more often. Rename them.")
+    check_columns(path, names, columns)
+    wanted = [name for name in names if (columns is None or name in set(columns)) and not _INDEX.fullmatch(name)]
+    kept = [name for name in wanted if _plain(schema.field(name).type)]
+    left = [name for name in wanted if name not in set(kept)]
+    if columns is None and len(kept) < 2:
+        raise TableError(
+            f"{str(path)!r} has {len(kept)} columns of numbers, text or dates. A table needs a target and features: "
+            "write it with more."
+        )
+    note = f"left out, since their values are lists, records or bytes: {shown(left)}"
+    return kept, (note,) if left else ()
+
+
+def _plain(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    tests = (pa.types.is_nested, pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return not any(test(value) for test in tests)
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The whole file."""
+    file = open_parquet(path)
+    kept, notes = usable(path, file.schema_arrow, columns)
+    if file.metadata.num_rows == 0:
+        raise TableError(f"{str(path)!r} has columns but no rows. Check how it was written.")
+    try:
+        table = file.read(columns=kept)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path) from error
+    return _frame(table, kept), notes
+
+
+def parquet_chunks(
+    path: Path, rows: int, columns: Sequence[str] | None, progress: Callable[[float], None] | None
+) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
+    """At most `rows` rows at a time, as a DataFrame and as the file has them."""
+    file = open_parquet(path)
+    kept, _ = usable(path, file.schema_arrow, columns)
+    total, done = file.metadata.num_rows, 0
+    if total == 0:
+        raise TableError(f"{str(path)!r} has columns but no rows. Check how it was written.")
+    try:
+        for batch in file.iter_batches(batch_size=rows, columns=kept):
+            done += batch.num_rows
+            if progress is not None:
+                progress(done / total)
+            piece = pa.Table.from_batches([batch])
+            yield _frame(piece, kept), _decoded(piece)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path) from error
+
+
+def _frame(table: pa.Table, names: Sequence[str]) -> pd.DataFrame:
+    """Column by column, so that no second copy of the whole is made."""
+    return pd.DataFrame({name: _series(table.column(name)) for name in names}, copy=False)
+
+
+def _decoded(table: pa.Table) -> pa.Table:
+    """Categories as their values: pieces of a file would know different ones."""
+    for j, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(j, table.column_names[j], column.cast(column.type.value_type))
+    return table
+
+
+def _series(column: pa.ChunkedArray) -> pd.Series:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_decimal(kind) or (pa.types.is_integer(kind) and column.null_count):
+        column = column.cast(pa.float64(), safe=False)
+    elif pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
+    elif pa.types.is_time(kind) or pa.types.is_large_string(kind):
+        column = column.cast(pa.string())
+    elif pa.types.is_null(kind):
+        column = column.cast(pa.float64())
+    return pd.Series(column.to_pandas(), copy=False)
+
+
+def _damaged(path: Path) -> TableError:
+    return TableError(f"{str(path)!r} is damaged: its rows cannot be decoded. Copy it again, or write it again.")

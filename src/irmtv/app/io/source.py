@@ -20,7 +20,7 @@ from irmtv.data.tables.errors import TableError, TableNotFoundError
 
 BLOCK = 1 << 20  # bytes that are checked at a time
 _ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16", "cp1250", "cp1251", "shift_jis", "gbk", "big5", "euc-kr")
-# what a file is that is no text, by its first bytes, and what to do about it
+# files that are not text, by their first bytes, and what to do about each
 _FOREIGN = {
     b"PAR1": "a Parquet file: rename it to end in .parquet",
     b"PK\x03\x04": "a zip archive (or a workbook of Excel): unpack it, or save the sheet as CSV",
@@ -96,10 +96,10 @@ class TextSource:
         self.quotes = 0  # seen so far
         self.problem: TableError | None = None  # kept, since a parser may put an error of its own in its place
 
-    # ---- what a parser calls ----------------------------------------------------------------------------------
+    # ---- the file interface that a parser uses ----------------------------------------------------------------
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, fewer where the file ends; all for -1. Of one block or less whatever is at hand: no copies."""
+        """At most `size` bytes (all for -1); up to one block may return fewer before the end, which saves copies."""
         if 0 <= size <= BLOCK:
             data = self.block()
             self._pending = data[size:]
@@ -138,7 +138,7 @@ class TextSource:
     def flush(self) -> None:
         pass
 
-    # ---- what we call -----------------------------------------------------------------------------------------
+    # ---- used here -----------------------------------------------------------------------------------------
 
     def __enter__(self) -> TextSource:
         return self
@@ -152,7 +152,7 @@ class TextSource:
         return 1.0 if self.closed else min(self._file.tell() / self._size, 1.0)
 
     def give_back(self, data: bytes) -> None:
-        """Bytes that the next `read` shall return first."""
+        """Put bytes back: the next `read` returns them first."""
         self._pending = data + self._pending
 
     def lines(self) -> Iterator[str]:
@@ -234,7 +234,7 @@ class TextSource:
 
 
 class _Raw(io.RawIOBase):
-    """A source as Python's own text layer wants it."""
+    """A `TextSource` as the raw stream that `io.TextIOWrapper` needs."""
 
     def __init__(self, source: TextSource) -> None:
         self._source = source
@@ -252,12 +252,12 @@ def _codec(encoding: str | None) -> str:
     if encoding is None:
         return "utf-8"
     try:
-        found = codecs.lookup(encoding)
+        codec = codecs.lookup(encoding)
     except (LookupError, ValueError) as error:
         raise TableError(
             f"encoding must be a name that Python knows, such as utf-8, latin-1 or cp1252. Got {encoding!r}."
             f"{did_you_mean(encoding, _ENCODINGS)}"
         ) from error
-    if not getattr(found, "_is_text_encoding", True):
+    if not getattr(codec, "_is_text_encoding", True):
         raise TableError(f"encoding must be one of text, such as utf-8 or latin-1. Got {encoding!r}.")
-    return found.name
+    return codec.name

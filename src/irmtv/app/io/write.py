@@ -27,14 +27,14 @@ SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 
 
 def check_writable(path: Path, option: str = "--out", *, inputs: Sequence[str | PathLike[str]] = ()) -> None:
-    """Raise unless a file can be written there, and is none that is read: before any work rather than after.
+    """Raise unless a file can be written there without overwriting an input; called before any work.
 
     Parameters
     ----------
     path : Path
-        What shall be written.
+        The file to write.
     option : str, default "--out"
-        What the user named it by: errors say it.
+        The option that named it, for error messages.
     inputs : sequence of paths, default ()
         Files that are read, and so must not be overwritten.
     """
@@ -139,9 +139,9 @@ class _CsvWriter:
         for j, column in enumerate(table.columns):
             if pa.types.is_boolean(column.type):
                 table = table.set_column(j, table.column_names[j], pc.if_else(column, "True", "False"))
-        words = [c for c in table.columns if pa.types.is_string(c.type) or pa.types.is_large_string(c.type)]
+        texts = [c for c in table.columns if pa.types.is_string(c.type) or pa.types.is_large_string(c.type)]
         # an empty text would read as missing
-        quoted = any(pc.any(pc.match_substring_regex(c, f"^$|{self._special}")).as_py() for c in words)
+        quoted = any(pc.any(pc.match_substring_regex(c, f"^$|{self._special}")).as_py() for c in texts)
         style = "needed" if quoted else "none"
         options = arrow_csv.WriteOptions(include_header=False, delimiter=self._separator, quoting_style=style)
         arrow_csv.write_csv(table, self._stream, options)

@@ -1,4 +1,4 @@
-"""Which columns a linear Phi looks at: the weights of stored runs, and the share that the invariant columns have.
+"""The weights of stored linear runs, and the share of the invariant columns in them.
 
 Three numbers describe a weight vector w, its first columns invariant, the others spurious:
 
@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from irmtv.core.messages import check_positive
-from irmtv.lab.experiments.measure import COEFFICIENTS
+from irmtv.lab.experiments.evaluation import COEFFICIENTS
 from irmtv.lab.experiments.plan import ALL, members
 from irmtv.lab.experiments.results import read_results
 from irmtv.lab.experiments.spec import Spec
@@ -81,18 +81,7 @@ def invariant_share(weights: npt.ArrayLike, n_invariant: int) -> Floats:
 
 
 def net_share(weights: npt.ArrayLike, n_invariant: int) -> Floats:
-    """The same of the sums with their signs, |V| / (|V| + |S|): what weights of both signs do not cancel.
-
-    Parameters
-    ----------
-    weights : array, shape (..., D)
-        Coefficients of linear models, the invariant columns first.
-    n_invariant : int
-        Invariant columns.
-
-    Returns
-    -------
-    array, shape (...)
+    """|V| / (|V| + |S|), with parameters as in `invariant_share`: weights of both signs cancel within V and within S.
 
     Examples
     --------
@@ -161,9 +150,9 @@ def risk_minimiser(
         margin = (signs @ (columns * uv))[:, None] + np.sqrt(squares) * z  # (4, nodes): y f
         return float(chance @ (np.logaddexp(0, -margin) @ mass)) + l2 * squares
 
-    # u and v are looked for in steps of their own size: from 0 the square root has no slope
-    found = minimize(risk, np.full(2, 0.1), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
-    return np.repeat(found.x, columns)
+    # starts away from 0, where the square root has no slope
+    minimum = minimize(risk, np.full(2, 0.1), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
+    return np.repeat(minimum.x, columns)
 
 
 def read_weights(spec: Spec, folder: str | Path) -> pd.DataFrame:
@@ -190,29 +179,35 @@ def read_weights(spec: Spec, folder: str | Path) -> pd.DataFrame:
             f"feature weights are those of linear models on data of known distribution. Spec {spec.name!r} on "
             f"{spec.data.name!r} has none: use hidden = [] on the simulation."
         )
-    with Store.read(folder) as store:
-        stored = {record.key: record for record in store.runs()}
-    of_member: dict[tuple[str, str, int, str], RunRecord] = {}
-    for setting in spec.data.settings:
-        for method in spec.methods:
-            for m in members(spec, setting, method, "all", (ALL,), range(spec.repetitions)):
-                if m.key in stored:
-                    of_member[setting, method.label, m.repetition, _text(m.settings)] = stored[m.key]
+    records = _stored_records(spec, folder)
     rows = []
     for row in exact.to_dict("records"):
         weights = None
         if isinstance(row["hyperparameters"], dict):
             key = row["setting"], row["chosen_method"], row["repetition"], _text(row["hyperparameters"])
-            weights = _at(of_member[key], int(row["step"]), folder)
+            weights = _coefficients_at(records[key], int(row["step"]), folder)
         rows.append({**{c: row[c] for c in KEPT}, "worst": row["value"], "weights": weights})
     return pd.DataFrame(rows, columns=[*KEPT, "worst", "weights"])
+
+
+def _stored_records(spec: Spec, folder: str | Path) -> dict[tuple[str, str, int, str], RunRecord]:
+    """Stored runs on all rows, by setting, label of the method, repetition and hyper-parameters."""
+    with Store.read(folder) as store:
+        stored = {record.key: record for record in store.runs()}
+    return {
+        (setting, method.label, m.repetition, _text(m.settings)): stored[m.key]
+        for setting in spec.data.settings
+        for method in spec.methods
+        for m in members(spec, setting, method, "all", (ALL,), range(spec.repetitions))
+        if m.key in stored
+    }
 
 
 def _text(settings: object) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def _at(record: RunRecord, step: int, folder: str | Path) -> Floats:
+def _coefficients_at(record: RunRecord, step: int, folder: str | Path) -> Floats:
     if COEFFICIENTS not in record.arrays:
         raise ValueError(
             f"the runs in {str(folder)!r} must hold their coefficients. Got runs of an earlier version of irmtv, which "

@@ -1,4 +1,4 @@
-"""What a spec asks for: every run with its key, and the groups in which they are trained.
+"""The plan of a spec: every run with its key, and the groups in which they are trained.
 
 A run's key is a hash of everything that decides its numbers. A group is trained in one tensor program and stored as
 a whole: members and their order follow from the spec and what the store has, so that a group that was killed and is
@@ -36,12 +36,12 @@ INFERENCE: Mapping[str, Any] = {
 }  # of environments that are inferred as labels
 STATE_BYTES = 1 << 31  # of the states that a group keeps until it is evaluated
 STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")  # of snapshots, by environment
-MEASURED = frozenset({"invariance", "iid", "worst-env"})  # rules that look at held-out folds
+MEASURED = frozenset({"invariance", "iid", "worst-env"})  # rules that use held-out folds
 
 
 @dataclass(frozen=True)
 class Member:
-    """One run to be."""
+    """One run of the plan."""
 
     key: str
     setting: str
@@ -100,7 +100,7 @@ def members(
     for r in repetitions:
         for c, (keywords, settings) in enumerate(zip(combinations, resolved, strict=True)):
             for part in parts:
-                what = {
+                content = {
                     "numbers": NUMBERS,
                     "data": spec.data.name,
                     "arguments": arguments,
@@ -113,18 +113,18 @@ def members(
                     "seed": spec.seeds[r],
                     "part": part,
                 }
-                yield Member(key_of(what), setting, method, c, keywords, settings, r, spec.seeds[r], part)
+                yield Member(key_of(content), setting, method, c, keywords, settings, r, spec.seeds[r], part)
 
 
 def plan(
     spec: Spec, finished: Collection[str], device: str, first_task: Callable[[str], Task]
 ) -> tuple[list[Work], int, int]:
-    """Groups that are still to be trained; how many runs the spec asks for; how many of them are there already.
+    """Groups that are still to be trained, the number of runs of the spec, and how many of them are stored already.
 
-    `first_task` gives a setting's task: what a method cannot be trained on is found before anything is.
+    `first_task` gives a setting's task, so that data on which a method cannot be trained are an error at the start.
     """
     work: list[Work] = []
-    asked: set[str] = set()
+    planned: set[str] = set()
     for setting in spec.data.settings:
         task = first_task(setting)
         for method in spec.methods:
@@ -135,11 +135,11 @@ def plan(
                 every = members(spec, setting, method, kind, parts, range(spec.repetitions))
                 for group in _groups(spec, method, kind, parts, list(every), task, device):
                     # two methods may share a run, or a run may be there from a smaller spec
-                    missing = tuple(m for m in group if m.key not in finished and m.key not in asked)
-                    asked |= {m.key for m in group}
+                    missing = tuple(m for m in group if m.key not in finished and m.key not in planned)
+                    planned |= {m.key for m in group}
                     if missing:
                         work.append(Work(kind, missing))
-    return work, len(asked), len(asked & set(finished))
+    return work, len(planned), len(planned & set(finished))
 
 
 def _groups(
@@ -157,7 +157,7 @@ def _groups(
 
 
 def _check_task(spec: Spec, setting: str, method: Method, task: Task) -> None:
-    """Whether the setting's data have what the method needs."""
+    """Raise unless the setting's data have what the method needs."""
     if method.environments == "inferred":
         if task.train.aux is None:
             raise ValueError(
@@ -178,7 +178,7 @@ def _check_task(spec: Spec, setting: str, method: Method, task: Task) -> None:
 
 
 def _runs_per_group(spec: Spec, method: Method, task: Task, device: str) -> int:
-    """As many as train well together, fewer where the states of all their snapshots would fill the memory."""
+    """Runs of a group: fewer where the states of all their snapshots would fill the memory."""
     parameters, snapshots = 0, 0
     net = network_for(spec, method, task)
     for combination in method.combinations(spec.training):
@@ -219,7 +219,7 @@ def metric_name(array: str) -> str:
 
 
 def key_of(content: Mapping[str, Any]) -> str:
-    """One key for one content, whatever the order of its parts and however a number is written."""
+    """The key of a content; it depends neither on the order of its parts nor on how a number is written."""
     return hashlib.sha256(json.dumps(_canonical(content), sort_keys=True, default=_jsonable).encode()).hexdigest()
 
 

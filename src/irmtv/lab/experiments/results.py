@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from irmtv.lab.experiments.measure import IN_TABLES, TEST_ROWS
+from irmtv.lab.experiments.evaluation import IN_TABLES, TEST_ROWS
 from irmtv.lab.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
 from irmtv.lab.experiments.spec import Method, Spec
 from irmtv.lab.experiments.spec_checks import settled_from

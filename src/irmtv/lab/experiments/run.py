@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from irmtv.datasets import DATASETS
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.engine.settings import pick_device
 from irmtv.engine.snapshots import History
-from irmtv.lab.experiments.measure import measure
+from irmtv.lab.experiments.evaluation import evaluate_snapshots
 from irmtv.lab.experiments.plan import (
     ALL,
     INFERENCE,
@@ -39,7 +40,7 @@ from irmtv.lab.experiments.plan import (
 )
 from irmtv.lab.experiments.spec import Spec
 from irmtv.lab.experiments.store import Group, Metric, RunRecord, Store, group_key
-from irmtv.lab.experiments.workers import one_by_one, side_by_side
+from irmtv.lab.experiments.workers import Outcome, one_by_one, side_by_side
 from irmtv.models.base import MOST_OWN
 from irmtv.models.inference import infer_environments
 from irmtv.models.networks.model import divergence_is_recorded, gains_of_own_models
@@ -50,8 +51,8 @@ from irmtv.selection.folds import align, constant_risk, fold_tasks, left_out_tas
 class Report:
     """What a call of `run_experiment` did."""
 
-    runs: int  # that the spec asks for
-    found: int  # of these, there before
+    runs: int  # of the spec
+    found: int  # of these, stored before
     trained: int
     diverged: int
     failed: tuple[str, ...]  # labels and errors of groups that raised
@@ -81,9 +82,9 @@ def run_experiment(
     ----------
     progress : called with a `Progress` over all runs that are still to be trained.
     stage : called with the label of each group that begins.
-    wait, on_wait : whether to wait where another process writes to the folder, and what to tell then.
+    wait, on_wait : whether to wait while another process writes to the folder, and a function to call then.
     jobs : processes that train groups side by side, each on one core; for the CPU. Small tensors gain little from
-        several threads. Numbers are the same up to rounding. A script that asks for several needs the usual
+        several threads. Numbers are the same up to rounding. A script that uses several needs the usual
         ``if __name__ == "__main__":``, since they import it.
     """
     check_positive(jobs, "jobs")
@@ -94,61 +95,77 @@ def run_experiment(
     tasks = _Tasks(spec, str(device))
     with ExitStack() as stack:
         store = stack.enter_context(Store.create_or_open(folder, wait=wait, on_wait=on_wait))
-        work, total, found = plan(
+        work, total, stored = plan(
             spec, store.finished(), device.type, lambda setting: tasks.whole(setting, spec.seeds[0])
         )
         if spec.hash not in dict(store.specs()):  # with other comments, say, it is the same spec
             store.add_spec(spec.hash, spec.text)
-        to_do, done, tried, diverged = total - found, 0, 0, 0
-        failed = []
+        outcomes = _Outcomes(store, spec, device)
 
-        def tell(p: Progress) -> None:
+        def report(p: Progress) -> None:
             if progress is not None:
                 seconds = time.perf_counter() - started
-                progress(Progress(p.step, p.steps, tried + p.runs_done, p.runs_now, to_do, seconds))
+                progress(Progress(p.step, p.steps, outcomes.tried + p.runs_done, p.runs_now, total - stored, seconds))
 
         def train_here(group: Work) -> list[RunRecord]:
-            return _train_group(group, spec, tasks, str(device), tell)
+            return _train_group(group, spec, tasks, str(device), report)
 
         jobs = min(jobs, len(work))
         if jobs <= 1 or device.type != "cpu":
-            outcomes = one_by_one(work, train_here, stage)
+            trained = one_by_one(work, train_here, stage)
         else:
-            outcomes = side_by_side(work, partial(_train_elsewhere, spec), jobs, stage)
+            trained = side_by_side(work, partial(_train_elsewhere, spec), jobs, stage)
         try:
-            for group, outcome in stack.enter_context(closing(outcomes)):
-                key = group_key(m.key for m in group.members)
-                tried += len(group.members)
-                if outcome.error is not None:
-                    store.add_failure(key, group.label, outcome.traceback)
-                    failed.append(f"{group.label}: {outcome.error}")
-                    continue
-                made = Group(
-                    key=key,
-                    label=group.label,
-                    spec_hash=spec.hash,
-                    device=_device_name(device),
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    started=outcome.started,
-                    seconds=outcome.seconds,
-                    versions=_versions(),
-                    runs=tuple(outcome.result),
-                )
-                try:
-                    store.add_group(made)
-                except ValueError:
-                    raise  # the folder cannot be written to: the user should know now
-                except Exception as error:
-                    store.add_failure(key, group.label, traceback.format_exc())
-                    failed.append(f"{group.label}: {type(error).__name__}: {error}")
-                    continue
-                done += len(outcome.result)
-                diverged += sum(r.status == "diverged" for r in outcome.result)
-                tell(Progress(0, 1, 0, 0, to_do, 0.0))
+            for group, outcome in stack.enter_context(closing(trained)):
+                if outcomes.add(group, outcome):
+                    report(Progress(0, 1, 0, 0, total - stored, 0.0))
         except KeyboardInterrupt:
-            raise ExperimentInterrupted(found + done, total, Path(folder)) from None
-    return Report(total, found, done, diverged, tuple(failed), time.perf_counter() - started)
+            raise ExperimentInterrupted(stored + outcomes.done, total, Path(folder)) from None
+    seconds = time.perf_counter() - started
+    return Report(total, stored, outcomes.done, outcomes.diverged, tuple(outcomes.failed), seconds)
+
+
+class _Outcomes:
+    """Stores the outcomes of groups as they come, and counts them."""
+
+    def __init__(self, store: Store, spec: Spec, device: torch.device) -> None:
+        self._store, self._spec_hash, self._device = store, spec.hash, _device_name(device)
+        self.tried = self.done = self.diverged = 0  # runs
+        self.failed: list[str] = []
+
+    def add(self, group: Work, outcome: Outcome) -> bool:
+        """Store the runs of a group, or that it failed; whether they are stored."""
+        self.tried += len(group.members)
+        key = group_key(m.key for m in group.members)
+        if outcome.error is not None:
+            self._fail(key, group, outcome.error, outcome.traceback)
+            return False
+        trained = Group(
+            key=key,
+            label=group.label,
+            spec_hash=self._spec_hash,
+            device=self._device,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=outcome.started,
+            seconds=outcome.seconds,
+            versions=_versions(),
+            runs=tuple(outcome.result),
+        )
+        try:
+            self._store.add_group(trained)
+        except ValueError:
+            raise  # the folder cannot be written to: the user should know now
+        except Exception as error:
+            self._fail(key, group, f"{type(error).__name__}: {error}", traceback.format_exc())
+            return False
+        self.done += len(outcome.result)
+        self.diverged += sum(r.status == "diverged" for r in outcome.result)
+        return True
+
+    def _fail(self, key: str, group: Work, error: str, trace: str) -> None:
+        self._store.add_failure(key, group.label, trace)
+        self.failed.append(f"{group.label}: {error}")
 
 
 _TASKS_HERE: dict[str, _Tasks] = {}  # by the spec's hash; of a process that trains for another
@@ -193,41 +210,30 @@ class _Tasks:
 
 
 def _train_group(
-    work: Work, spec: Spec, data: _Tasks, device: str, tell: Callable[[Progress], None]
+    work: Work, spec: Spec, data: _Tasks, device: str, report: Callable[[Progress], None]
 ) -> list[RunRecord]:
     method, setting = work.members[0].method, work.members[0].setting
-    places: dict[tuple[int, str], int] = {}  # (seed, part) -> position among the tasks
-    tasks: list[Task] = []
-    for m in work.members:
-        if (m.seed, m.part) not in places:
-            places[m.seed, m.part] = len(tasks)
-            tasks.append(data.parts(setting, m.seed, work.kind, method.environments)[m.part])
-    runs = Runs(
-        seed=[m.seed for m in work.members],
-        data=[places[m.seed, m.part] for m in work.members],
-        **{name: [m.keywords[name] for m in work.members] for name in work.members[0].keywords},
-    )
-    # plain risk minimisation is compared with models of single environments, for the rule "invariance"
+    tasks, runs = _tasks_and_runs(work, data)
+    # ERM is compared with models of single environments, for the rule "invariance"
     compared = work.kind == "folds" and method.objective == "erm" and 1 < len(tasks[0].train.names) <= MOST_OWN
-    net = network_for(spec, method, tasks[0])
+    common: dict[str, Any] = {
+        "net": network_for(spec, method, tasks[0]),
+        "snapshot_every": spec.training.snapshot_every,
+        "device": device,
+        "dtype": data.dtype,
+    }
     with divergence_is_recorded():
         fitted = train(
             tasks,
             method.objective,
             runs,
-            net=net,
-            snapshot_every=spec.training.snapshot_every,
             select="iid" if compared else "fixed",
             keep_states=work.kind == "all",  # test results of every snapshot
-            progress=tell,
-            device=device,
-            dtype=data.dtype,
+            progress=report,
+            **common,
         )
-    order = _order_of_environments(fitted, work, data) if method.infers and work.kind == "folds" else None
-    history = fitted.history
+    history, order = fitted.history, _order_of_environments(fitted, work, data)
     assert history is not None
-    if order is None and method.infers:  # runs with fewer environments than others of the group
-        order = [torch.arange(m.settings["n_environments"]) for m in work.members]
     arrays = [_statistics(history, r, work.kind, None if order is None else order[r]) for r in range(len(runs))]
     metrics: list[tuple[Metric, ...]] = [()] * len(runs)
     if work.kind == "folds":
@@ -235,12 +241,27 @@ def _train_group(
         for r, d in enumerate(runs.column("data")):
             arrays[r]["held-out/constant"] = np.array([constants[d], float(len(tasks[d].held_out or ()))])
     if compared:
-        how = {"net": net, "device": device, "dtype": data.dtype, "snapshot_every": spec.training.snapshot_every}
-        for r, gains in enumerate(gains_of_own_models(fitted, **how)):
+        for r, gains in enumerate(gains_of_own_models(fitted, **common)):
             arrays[r]["held-out/own"] = gains
     if work.kind == "all":
-        metrics = measure(fitted, DATASETS[spec.data.name], spec.data.arguments_of(setting), arrays)
+        metrics = evaluate_snapshots(fitted, DATASETS[spec.data.name], spec.data.arguments_of(setting), arrays)
     return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
+
+
+def _tasks_and_runs(work: Work, data: _Tasks) -> tuple[list[Task], Runs]:
+    """The tasks of a group, each once, and its runs on them."""
+    places: dict[tuple[int, str], int] = {}  # (seed, part) -> position among the tasks
+    tasks: list[Task] = []
+    for m in work.members:
+        if (m.seed, m.part) not in places:
+            places[m.seed, m.part] = len(tasks)
+            tasks.append(data.parts(m.setting, m.seed, work.kind, m.method.environments)[m.part])
+    runs = Runs(
+        seed=[m.seed for m in work.members],
+        data=[places[m.seed, m.part] for m in work.members],
+        **{name: [m.keywords[name] for m in work.members] for name in work.members[0].keywords},
+    )
+    return tasks, runs
 
 
 def _aux(task: Task) -> Tensor:
@@ -249,15 +270,21 @@ def _aux(task: Task) -> Tensor:
     return task.train.aux
 
 
-def _order_of_environments(fitted: FittedRuns, work: Work, data: _Tasks) -> list[Tensor]:
-    """For every run of the folds, its inferred environments in the order of the first fold's run."""
-    setting = work.members[0].setting
+def _order_of_environments(fitted: FittedRuns, work: Work, data: _Tasks) -> list[Tensor] | None:
+    """The order in which each run's inferred environments are stored; None where environments are not inferred.
+
+    On folds it is that of the first fold's run, so that an environment has the same place in all of them.
+    """
+    if not work.members[0].method.infers:
+        return None
+    if work.kind != "folds":  # runs may have fewer environments than others of the group
+        return [torch.arange(m.settings["n_environments"]) for m in work.members]
     first: dict[tuple[int, int], Tensor] = {}
     order = []
     memberships: dict[int, dict[int, Tensor]] = {}
     for r, m in enumerate(work.members):
         if m.seed not in memberships:  # members come repetition by repetition
-            memberships = {m.seed: _memberships(fitted, data.whole(setting, m.seed))}
+            memberships = {m.seed: _memberships(fitted, data.whole(m.setting, m.seed))}
         q = memberships[m.seed][r]
         reference = first.setdefault((m.seed, m.combination), q)
         order.append(align(reference, q))
@@ -266,11 +293,11 @@ def _order_of_environments(fitted: FittedRuns, work: Work, data: _Tasks) -> list
 
 def _memberships(fitted: FittedRuns, task: Task) -> dict[int, Tensor]:
     """Of every run (N, E): chunk by chunk, since runs may differ in the number of environments."""
-    found: dict[int, Tensor] = {}
+    memberships: dict[int, Tensor] = {}
     for chunk in fitted.chunks:
         alone = replace(fitted, chunks=(chunk,))
-        found |= zip(sorted(chunk.chunk.runs), alone.membership(_aux(task), x=task.train.x), strict=True)
-    return found
+        memberships |= zip(sorted(chunk.chunk.runs), alone.membership(_aux(task), x=task.train.x), strict=True)
+    return memberships
 
 
 def _statistics(history: History, run: int, kind: str, order: Tensor | None) -> dict[str, np.ndarray]:

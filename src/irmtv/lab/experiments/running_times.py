@@ -135,7 +135,7 @@ class Cost:
     penalised: float
 
     def of(self, column: Column, epochs: int = EPOCHS) -> float:
-        """Seconds of so many steps, mixed as the column's published schedule has them."""
+        """Seconds of `epochs` steps, mixed as in the column's published schedule."""
         before = column.warmup / column.total
         return epochs * (before * self.warmup + (1 - before) * self.penalised)
 
@@ -153,7 +153,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class RunningTimes:
-    """What was measured, where."""
+    """All measurements, and the machine that they were made on."""
 
     timings: tuple[Timing, ...]
     machine: str
@@ -192,56 +192,56 @@ def measure_running_times(
 
     Examples
     --------
-    >>> found = measure_running_times(["simulation"], steps=5, repetitions=1)
-    >>> sorted(found.timings[0].alone)
+    >>> times = measure_running_times(["simulation"], steps=5, repetitions=1)
+    >>> sorted(times.timings[0].alone)
     ['IRM-TV-l1', 'IRM-TV-l2 (authors)', 'Minimax-TV-l1', 'ZIN (authors)']
     """
     check_positive(steps, "steps")
     check_positive(repetitions, "repetitions")
-    asked = list(COLUMNS) if columns is None else list(columns)
-    for name in asked:
+    names = list(COLUMNS) if columns is None else list(columns)
+    for name in names:
         if name not in COLUMNS:
             raise ValueError(
                 f"settings must be data sets of the paper's table, {list(COLUMNS)}. Got {name!r}."
                 f"{did_you_mean(name, COLUMNS)}"
             )
-    if not asked:
+    if not names:
         raise ValueError(f"settings must name at least one data set of {list(COLUMNS)}. Got none.")
     where = pick_device(device)
     timings = []
-    for k, name in enumerate(asked):
+    for k, name in enumerate(names):
 
-        def tell(share: float, k: int = k, name: str = name) -> None:
+        def report(share: float, k: int = k, name: str = name) -> None:
             if progress is not None:
-                progress((k + share) / len(asked), name)
+                progress((k + share) / len(names), name)
 
-        timings.append(_timed(name, steps, repetitions, where, tell))
+        timings.append(_timed(name, steps, repetitions, where, report))
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     return RunningTimes(tuple(timings), machine_name(where), repetitions, TOGETHER, versions)
 
 
-def _timed(name: str, steps: int, repetitions: int, device: torch.device, tell: Callable[[float], None]) -> Timing:
+def _timed(name: str, steps: int, repetitions: int, device: torch.device, report: Callable[[float], None]) -> Timing:
     column = COLUMNS[name]
-    tell(0.0)
+    report(0.0)
     tasks, stand_in = tasks_of(column)
     if device.type == "cpu":
         sizes = {1: _even(steps * column.share), TOGETHER: _even(steps * column.share / 5)}
     else:  # steps are short there, and the first ones of a phase are recorded
         sizes = dict.fromkeys((1, TOGETHER), _even(max(steps, 5 * LEAST_STEPS)))
     methods = [m for m in METHODS if column.given or not m.startswith("IRM")]
-    found: dict[tuple[str, int], list[float]] = {(m, n): [] for m in methods for n in sizes}
+    seconds: dict[tuple[str, int], list[float]] = {(m, n): [] for m in methods for n in sizes}
     todo = [(m, n) for n in sizes for _ in range(repetitions) for m in methods]
     for m in methods:  # once without a clock: what is compiled or looked up at first use
         cost_of_a_step(tasks[:1], column, m, 1, LEAST_STEPS, device)
     for i, (m, n) in enumerate(todo):
-        tell(i / len(todo))
-        found[m, n].append(cost_of_a_step(tasks, column, m, n, sizes[n], device).of(column) / n)
-    alone, together = ({m: tuple(found[m, n]) for m in methods} for n in sizes)
+        report(i / len(todo))
+        seconds[m, n].append(cost_of_a_step(tasks, column, m, n, sizes[n], device).of(column) / n)
+    alone, together = ({m: tuple(seconds[m, n]) for m in methods} for n in sizes)
     return Timing(name, stand_in, (sizes[1], sizes[TOGETHER]), alone, together)
 
 
 def _even(steps: float) -> int:
-    """A number of steps of which a fifth and the whole are told of by `train`, which tells a hundred times at most."""
+    """A number of steps such that `train`, which reports progress at most 100 times, does at a fifth and at the end."""
     whole = max(LEAST_STEPS, round(steps))
     return whole if whole < 100 else whole // 50 * 50
 

@@ -1,11 +1,11 @@
-"""What stands in a store: its tables, the records they hold, and how a record becomes rows and comes back."""
+"""The content of a store: its tables, the records they hold, and how records become rows and back."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,32 +194,3 @@ def as_record(row: Sequence[Any], arrays: Mapping[str, np.ndarray], metrics: Ite
 
 def run_name(run: RunRecord) -> str:
     return f"{run.setting}, {run.method}, repetition {run.repetition}, {run.part}"
-
-
-def run_differences(a: RunRecord, b: RunRecord) -> Iterator[str]:
-    """What differs between two records of one run, numbers compared bit for bit."""
-    for field in ("setting", "method", "objective", "repetition", "seed", "part", "status", "diverged_at"):
-        if getattr(a, field) != getattr(b, field):
-            yield f"{field} is {getattr(a, field)!r} and {getattr(b, field)!r}"
-    if as_json(a.hyperparameters, "hyperparameters") != as_json(b.hyperparameters, "hyperparameters"):
-        yield f"hyperparameters are {a.hyperparameters} and {b.hyperparameters}"
-    for name in sorted({*a.arrays, *b.arrays}):
-        if name not in a.arrays or name not in b.arrays:
-            yield f"array {name!r} is in one store only"
-        else:
-            yield from _array_differences(name, a.arrays[name], b.arrays[name])
-    one, two = ({(m.environment, m.metric): m.value for m in run.metrics} for run in (a, b))
-    for metric in sorted({*one, *two}):
-        here, there = one.get(metric), two.get(metric)
-        if repr(here) != repr(there):  # as texts: NaN is NaN
-            yield f"metric {metric} is {here} and {there}"
-
-
-def _array_differences(name: str, a: np.ndarray, b: np.ndarray) -> Iterator[str]:
-    if a.dtype != b.dtype or a.shape != b.shape:
-        yield f"array {name!r} is {a.dtype} {a.shape} and {b.dtype} {b.shape}"
-        return
-    bits = np.dtype(f"u{a.itemsize}")
-    count = int(np.count_nonzero(a.view(bits) != b.view(bits)))
-    if count:
-        yield f"array {name!r} differs in {count} of {a.size} values"

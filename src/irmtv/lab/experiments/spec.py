@@ -1,34 +1,17 @@
-"""A spec: what an experiment is, from a TOML file, checked as a whole before anything is trained.
-
->>> spec = parse_spec('''
-... name = "small"
-... data.name = "simulation"
-... training.steps = 200
-... [[methods]]
-... objective = "erm"
-... [[methods]]
-... objective = "irm-tv-l1"
-... penalty_weight = [1.0, 100.0]
-... ''')
->>> [len(method.combinations(spec.training)) for method in spec.methods]
-[1, 2]
-"""
+"""A spec: what an experiment is, as frozen data. `spec_file` reads one from TOML and checks it as a whole."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from irmtv.core.messages import did_you_mean
 from irmtv.engine.named_networks import NETWORKS
-from irmtv.lab.experiments.spec_checks import (
-    METHOD_KEYS,
+from irmtv.lab.experiments.spec_values import (
     MLP,
     RULES,
     RUN_KEYWORDS,
@@ -37,28 +20,15 @@ from irmtv.lab.experiments.spec_checks import (
     SpecError,
     axis,
     combinations,
-    compared_problems,
-    data_problems,
-    environments_problems,
     expected_but_got,
     fixed_problems,
-    invariance_problems,
-    label_problems,
-    method_problems,
-    network_problems,
     one_value,
     pick,
-    pool_problems,
-    published_key_problems,
-    read_published,
-    reference_problems,
-    rule_problems,
-    summary_problems,
     validated,
 )
 from irmtv.objectives import OBJECTIVES
 
-__all__ = ["Data", "Method", "Published", "Selection", "Spec", "SpecError", "Training", "load_spec", "parse_spec"]
+__all__ = ["Data", "Head", "Method", "Published", "PublishedTable", "Selection", "Spec", "Training"]
 
 
 def _tuple_of_list(value: Any) -> Any:
@@ -212,19 +182,23 @@ class Selection(_Frozen):
     )
 
 
-class _PublishedTable(_Frozen):
+class PublishedTable(_Frozen):
+    """Where the numbers to compare with stand."""
+
     file: str = Field(description="the name of a JSON file, relative to the spec file")
     table: str = Field(description="a top-level key of that file")
 
 
-class Published(_PublishedTable):
+class Published(PublishedTable):
     """The numbers to compare with."""
 
     results: dict[str, Any]
     metric: str | None = None
 
 
-class _Head(_Frozen):
+class Head(_Frozen):
+    """What stands before the sections of a spec."""
+
     name: str = Field(
         pattern=r"^[^/\\\x00-\x1f]+$",
         description="a text of at least one character, without slashes: files are named by it",
@@ -244,11 +218,8 @@ class _Head(_Frozen):
     )
 
 
-_SECTIONS = ("data", "training", "methods", "selection", "published")
-
-
-class Spec(_Head):
-    """An experiment. Made by `load_spec` or `parse_spec`, which check it as a whole."""
+class Spec(Head):
+    """An experiment. `load_spec` and `parse_spec` make one, and check it as a whole."""
 
     data: Data
     training: Training = Training()
@@ -291,8 +262,8 @@ class Spec(_Head):
         """
         problems: list[str] = []
         given = {"repetitions": repetitions, "device": device}
-        head = {name: getattr(self, name) for name in _Head.model_fields}
-        changed = validated(_Head, head | {k: v for k, v in given.items() if v is not None}, "", problems)
+        head = {name: getattr(self, name) for name in Head.model_fields}
+        changed = validated(Head, head | {k: v for k, v in given.items() if v is not None}, "", problems)
         data, kept = self.data, self.methods
         if settings is not None:
             labels = pick(settings, dict.fromkeys(data.settings, ()), "setting", problems)
@@ -321,117 +292,3 @@ class Spec(_Head):
         if "invariance" not in self.selection.rules or method.objective != "erm":
             return False
         return any(m.measured_on == method.measured_on for m in of)
-
-
-def load_spec(path: str | Path) -> Spec:
-    """Read and check a spec file."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
-    except IsADirectoryError:
-        inside = sorted(p.name for p in path.glob("*.toml"))
-        raise SpecError(
-            str(path), [f"a spec is a TOML file, and this is a folder; TOML files in it: {inside}."]
-        ) from None
-    except FileNotFoundError:
-        beside = [str(p) for p in path.parent.glob("*.toml")]
-        raise SpecError(str(path), [f"there is no such spec file.{did_you_mean(path, beside)}"]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(str(path), [f"the spec file cannot be read as UTF-8 text: {error}."]) from None
-    return parse_spec(text, path.parent, str(path))
-
-
-def parse_spec(text: str, folder: Path | None = None, source: str = "spec") -> Spec:
-    """Check the text of a spec. `folder`: where the file of published results is looked for; else here."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(source, [f"this is not valid TOML: {error}."]) from None
-    problems: list[str] = []
-    head = validated(_Head, {k: v for k, v in raw.items() if k not in _SECTIONS}, "", problems, _SECTIONS)
-    if head is not None:
-        problems += summary_problems(head.summaries)
-    data = _data(raw, problems)
-    training = validated(
-        Training,
-        raw.get("training", {}),
-        "training",
-        problems,
-        note=" Hyper-parameters of an objective belong in its [[methods]].",
-    )
-    selection = validated(Selection, raw.get("selection", {}), "selection", problems)
-    if selection is not None:
-        problems += rule_problems(selection.rules) + invariance_problems(selection.invariance)
-    published = _published(raw, folder or Path(), problems)
-    methods = _methods(raw, problems)
-    rules = selection.rules if selection is not None else ()
-    for place, method in methods.items():
-        if method is None:
-            continue
-        engine = (training or Training()).keywords
-        objective = OBJECTIVES[method.objective]
-        problems += environments_problems(place, objective, method.environments)
-        problems += method_problems(place, objective, method.axes, method.fixed, engine, "fixed" in rules)
-        if training is not None:
-            hidden = method.axes.get("hidden", (training.hidden,))
-            problems += network_problems(place, method.network_of(training), hidden)
-        if "published" not in raw or published is not None:  # otherwise the table is what is wrong
-            problems += published_key_problems(place, method.published, published.results if published else None)
-    known = {place: method for place, method in methods.items() if method is not None}
-    problems += label_problems({place: method.label for place, method in known.items()})
-    if methods and len(known) == len(methods):  # otherwise a misspelt "erm" would be reported twice
-        problems += reference_problems(rules, known, training or Training())
-        pools = selection.pools if selection is not None else {}
-        problems += pool_problems(pools, known.values())
-        if head is not None:
-            problems += compared_problems(head.compare_with, [*(m.label for m in known.values()), *pools])
-    if problems or head is None or data is None or training is None or selection is None:
-        raise SpecError(source, problems)
-    return Spec(
-        **head.model_dump(),
-        data=data,
-        training=training,
-        methods=tuple(known.values()),
-        selection=selection,
-        published=published,
-        text=text,
-    )
-
-
-def _data(raw: Mapping[str, Any], problems: list[str]) -> Data | None:
-    if "data" not in raw:
-        problems.append('data is missing: add the lines [data] and name = "...", the name of a data set.')
-        return None
-    data = validated(Data, raw["data"], "data", problems)
-    if data is not None:
-        problems += data_problems(data.name, data.arguments, data.settings)
-    return data
-
-
-def _published(raw: Mapping[str, Any], folder: Path, problems: list[str]) -> Published | None:
-    table = validated(_PublishedTable, raw["published"], "published", problems) if "published" in raw else None
-    if table is None:
-        return None
-    found, wrong = read_published(folder / table.file, table.table)
-    problems += wrong
-    if wrong:
-        return None
-    metric = found.get("metric")
-    return Published(**table.model_dump(), results=found["results"], metric=metric if isinstance(metric, str) else None)
-
-
-def _methods(raw: Mapping[str, Any], problems: list[str]) -> dict[str, Method | None]:
-    """By place; None where a method cannot be read."""
-    tables = raw.get("methods", [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        problems.append(f"methods must be a list of tables, each begun with [[methods]]. Got {tables!r}.")
-        return {}
-    if not tables:
-        problems.append('methods is empty: add the lines [[methods]] and objective = "...", one pair per method.')
-    methods = {}
-    for i, table in enumerate(tables):
-        place = f"methods[{i}]"
-        own = {key: value for key, value in table.items() if key in METHOD_KEYS}
-        settings = {key: value for key, value in table.items() if key not in METHOD_KEYS}
-        methods[place] = validated(Method, {**own, "settings": settings}, place, problems)
-    return methods

@@ -1,123 +1,37 @@
-"""What may be wrong with a spec, said in words: every function returns problems, one sentence or two each.
-
-A place in the file is a dotted path: `training.steps`, `methods[1].warmup` (the second method), and
-`data.settings."a b".n_samples` where a key needs quotes.
-"""
+"""What may be wrong with a spec as a whole: every function returns problems, one or two sentences each."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Runs
 from irmtv.datasets import DATASETS
-from irmtv.engine.named_networks import NETWORKS
-from irmtv.engine.settings import ENGINE_CHECKS, OTHER_NAMES, resolve_settings
+from irmtv.engine.settings import OTHER_NAMES, resolve_settings
+from irmtv.lab.experiments.spec import Method, Training
+from irmtv.lab.experiments.spec_values import (
+    METHOD_KEYS,
+    MLP,
+    RULES,
+    RUN_CHECKS,
+    RUN_KEYWORDS,
+    SUMMARIES,
+    TRAINING_CHECKS,
+    at,
+    combinations,
+    expected_but_got,
+    fixed_problems,
+)
 from irmtv.objectives import OBJECTIVES, Objective
 from irmtv.objectives.parameters import warmup_steps
-from irmtv.selection import RULES as SELECTION_RULES
 from irmtv.selection import check_options
 
-RULES = tuple(SELECTION_RULES)
-MLP = "mlp"  # the network that `hidden` describes, for a method where [training] names another
-SUMMARIES = ("train", "iid", "pooled", "mean", "worst")  # columns of the tables, under every rule
-METHOD_KEYS = (
-    "objective",
-    "label",
-    "published",
-    "environments",
-    "network",
-    "fixed",
-)  # everything else in a method is a setting of its runs
-LIST_VALUED = frozenset({"hidden", "measure"})  # one value of these is itself a list
-RUN_KEYWORDS = tuple(name for name in ENGINE_CHECKS if name != "seed")  # of [training], and of single methods
-TOML_WORDS = {  # TOML has neither tuples nor None
-    "hidden": "a list of whole numbers of at least 1; [] is a linear model",
-    "batch_size": "'auto' or a whole number of at least 2",
-}
-
-Check = tuple[Callable[[Any], bool], str]
-RUN_CHECKS: Mapping[str, Check] = {
-    name: (ENGINE_CHECKS[name][0], TOML_WORDS.get(name, ENGINE_CHECKS[name][1])) for name in RUN_KEYWORDS
-}
-TRAINING_CHECKS: Mapping[str, Check] = {
-    **RUN_CHECKS,
-    "dtype": (lambda v: v in ("float32", "float64"), "'float32' or 'float64'"),
-    "snapshot_every": ENGINE_CHECKS["steps"],
-    "network": (lambda v: v is None or v in NETWORKS, f"one of {', '.join(map(repr, NETWORKS))}"),
-}
-
-
-class SpecError(ValueError):
-    """Everything that is wrong with a spec, one problem per line."""
-
-    def __init__(self, source: str, problems: Iterable[str]) -> None:
-        self.source = source
-        self.problems = tuple(problems)
-        one = len(self.problems) == 1
-        text = self.problems[0] if one else "\n".join([f"{len(self.problems)} problems", *self.problems])
-        super().__init__(f"{source}: {text}")
-
-
-def at(place: str, key: str) -> str:
-    """The path of a key inside `place`.
-
-    >>> at(at("data.settings", "a b"), "n_samples")
-    'data.settings."a b".n_samples'
-    """
-    name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-    return f"{place}.{name}" if place else name
-
-
-def expected_but_got(place: str, expected: str, value: object) -> str:
-    """The usual sentence; a near miss of a quoted word in `expected` is pointed out."""
-    text = repr(value)
-    text = text if len(text) <= 80 else text[:77] + "..."
-    hint = did_you_mean(value, re.findall(r"'([^']+)'", expected)) if isinstance(value, str) else ""
-    return f"{place} must be {expected}. Got {text}.{hint}"
-
-
-M = TypeVar("M", bound=BaseModel)
-
-
-def validated(
-    model: type[M], raw: object, place: str, problems: list[str], others: Sequence[str] = (), note: str = ""
-) -> M | None:
-    """`raw` as a model, or None and what is wrong. `others`: known keys beside the model's fields."""
-    if not isinstance(raw, dict):
-        problems.append(f"{place} must be a table, begun with [{place}]. Got {raw!r}.")
-        return None
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        known = [*model.model_fields, *others]
-        # one sentence per key, whatever number of errors pydantic finds below it
-        by_key = {str(one["loc"][0]): one for one in error.errors()}
-        keys = sorted(by_key, key=lambda k: [*raw, *known].index(k))
-        problems += [_worded(model, by_key[key], at(place, key), raw, known, note) for key in keys]
-        return None
-
-
-def _worded(model: type[BaseModel], error: Any, place: str, raw: Mapping[str, Any], known: list[str], note: str) -> str:
-    key = str(error["loc"][0])
-    if error["type"] == "extra_forbidden":
-        hint = did_you_mean(OTHER_NAMES.get(key, key), known)
-        return f"{place} is not a known key; expected one of {known}.{note}{hint}"
-    expected = model.model_fields[key].description or "of another type"
-    if error["type"] == "missing":
-        return f"{place} is missing: it must be {expected}."
-    if error["type"] == "value_error":  # raised by a validator of ours, in our words
-        text = str(error["ctx"]["error"])
-        return f"{place} {text.removeprefix(key + ' ')}" if text.startswith(f"{key} must") else f"{place}: {text}"
-    return expected_but_got(place, expected, raw[key])
+# ---- data and methods -----------------------------------------------------------------------------------------------
 
 
 def data_problems(name: str, arguments: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -152,28 +66,6 @@ def data_problems(name: str, arguments: Mapping[str, Any], settings: Mapping[str
     return problems
 
 
-def one_value(key: str, value: Any) -> Any:
-    """A value as `irmtv.train` takes it: a list that is one value becomes a tuple."""
-    return tuple(value) if key in LIST_VALUED and isinstance(value, list) else value
-
-
-def axis(key: str, value: Any) -> tuple[Any, ...]:
-    """The values of a setting: the members of a grid, or the one value.
-
-    >>> axis("warmup", [0, 100]), axis("hidden", [32]), axis("hidden", [[], [32]])
-    ((0, 100), ((32,),), ((), (32,)))
-    """
-    if not isinstance(value, list) or (key in LIST_VALUED and not any(isinstance(v, (list, str)) for v in value)):
-        return (one_value(key, value),)
-    return tuple(one_value(key, v) for v in value)
-
-
-def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination, the last key fastest."""
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
-
-
 def method_problems(
     place: str,
     objective: Objective,
@@ -190,8 +82,8 @@ def method_problems(
     problems = problems or _combination_problems(place, objective, axes, engine)
     if not unknown:  # what is wrong with a setting itself is not reported again for `fixed`
         sound = {key: values for key, values in known.items() if not wrong[key]}
-        asked = {key: value for key, value in fixed.items() if not wrong.get(key)}
-        problems += fixed_problems(place, sound, asked, fixed_needed)
+        chosen = {key: value for key, value in fixed.items() if not wrong.get(key)}
+        problems += fixed_problems(place, sound, chosen, fixed_needed)
     return problems
 
 
@@ -249,32 +141,50 @@ def _value_problems(place: str, key: str, values: Sequence[Any], objective: Obje
     return problems
 
 
-def fixed_problems(place: str, axes: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], needed: bool) -> list[str]:
-    """Whether `fixed` names one member of each grid."""
+def network_problems(place: str, network: str | None, hidden: Sequence[Any]) -> list[str]:
+    """Whether a method with a network by name describes no other one. `hidden`: of all its combinations."""
+    if network is None or all(h == () for h in hidden):
+        return []
+    return [
+        f"{at(place, 'hidden')} must be [] where network is {network!r}, which replaces it. Got "
+        f'{[list(h) for h in hidden]}. Remove it, or give the method network = "{MLP}".'
+    ]
+
+
+def environments_problems(place: str, objective: Objective, environments: str) -> list[str]:
+    """Whether the method can take labels that were inferred."""
+    if environments == "inferred" and objective.needs == "aux":
+        return [
+            f"{at(place, 'environments')} is for objectives that need environments. {objective.name!r} infers its "
+            "own from aux: remove the key."
+        ]
+    return []
+
+
+def label_problems(labels: Mapping[str, str]) -> list[str]:
+    """Whether labels differ; `labels` is by place."""
+    first: dict[str, str] = {}
     problems = []
-    for key, value in fixed.items():
-        here = at(at(place, "fixed"), key)
-        if key not in axes:
-            problems.append(f"{here} is not a setting of this method, which has {list(axes)}.{did_you_mean(key, axes)}")
-        elif one_value(key, value) not in axes[key]:
-            problems.append(f"{here} must be one of the method's values {list(axes[key])}. Got {value!r}.")
-    missing = [key for key, values in axes.items() if len(values) > 1 and key not in fixed]
-    if needed and missing and not problems:  # a misspelt key is missing too
-        example = ", ".join(f"{key} = ..." for key in missing)
-        problems.append(
-            f"{at(place, 'fixed')} must say which value of {missing} the rule 'fixed' takes. "
-            f"Add fixed = {{ {example} }}, or leave 'fixed' out of selection.rules."
-        )
+    for place, label in labels.items():
+        if label in first:
+            problems.append(
+                f"{place}.label must be unique. Got {label!r}, the label of {first[label]} (the default is the "
+                'objective\'s name). Add label = "..." to one of them.'
+            )
+        first.setdefault(label, place)
     return problems
 
 
+# ---- selection ------------------------------------------------------------------------------------------------------
+
+
 def rule_problems(rules: Sequence[str]) -> list[str]:
-    """Whether these are rules, each asked for once."""
+    """Whether these are rules, each named once."""
     return _list_problems("selection.rules", rules, RULES)
 
 
 def summary_problems(summaries: Sequence[str]) -> list[str]:
-    """Whether these are columns, each asked for once."""
+    """Whether these are columns, each named once."""
     return _list_problems("summaries", summaries, SUMMARIES)
 
 
@@ -298,114 +208,7 @@ def invariance_problems(options: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def settled_from(objective: Objective, settings: Mapping[str, Any]) -> int:
-    """The step from which inferred environments stay what they are at the end."""
-    if objective.climbs(settings) != "warm-up":
-        return int(settings["steps"])
-    return warmup_steps(settings["warmup"], settings["steps"])
-
-
-def _plain_at_the_end(objective: Objective, settings: Mapping[str, Any]) -> bool:
-    """Whether the whole run is plain risk minimisation."""
-    return objective.plain_until(settings) >= int(settings["steps"])
-
-
-def _plain_where_settled(objective: Objective, settings: Mapping[str, Any], snapshot_every: int) -> bool:
-    """Whether a snapshot is plain risk minimisation on the environments that the run ends with."""
-    begin = settled_from(objective, settings)
-    return 0 < begin <= objective.plain_until(settings) and begin % snapshot_every == 0
-
-
-def reference_problems(rules: Sequence[str], methods: Mapping[str, Any], training: Any) -> list[str]:
-    """Whether the rule 'invariance' has what it compares every method with; `methods` is by place."""
-    if "invariance" not in rules:
-        return []
-    problems = []
-    resolved = {place: _all_settings(method, training) for place, method in methods.items()}
-    # where settings are wrong, that is a problem of its own
-    plain = {
-        place: not settings or any(_plain_at_the_end(OBJECTIVES[methods[place].objective], s) for s in settings)
-        for place, settings in resolved.items()
-    }
-    erm = {m.environments for place, m in methods.items() if m.objective == "erm" and plain[place]}
-    for place, method in methods.items():
-        several = [name for name, values in method.axes.items() if len(values) > 1 and name != "penalty_weight"]
-        if method.infers and several:
-            problems.append(
-                f"{place}: the rule 'invariance' tests all candidates of a method on the same inferred environments; a "
-                f"grid over {several[0]} would give them different ones. Use one method for each value."
-            )
-        if plain[place]:
-            continue
-        if method.infers:
-            problems += _own_reference_problems(place, method, resolved[place], training.snapshot_every)
-        elif method.environments not in erm:
-            more = "" if method.environments == "given" else f' and environments = "{method.environments}"'
-            learned = any(m.objective == "erm" and m.environments == method.environments for m in methods.values())
-            but = ' with a measure that is not "learned"' if learned else ""
-            problems.append(
-                "methods: the rule 'invariance' compares with plain risk minimisation, and no method has objective "
-                f'"erm"{more}{but}. Add the lines [[methods]] and objective = "erm"{more}, or set selection.rules to '
-                "other rules."
-            )
-    return list(dict.fromkeys(problems))
-
-
-def _all_settings(method: Any, training: Any) -> list[dict[str, Any]]:
-    """Of every combination, defaults included; none where a setting is wrong."""
-    try:
-        return [
-            resolve_settings(OBJECTIVES[method.objective], Runs(), keywords, {}, n_tasks=1)[0]
-            for keywords in method.combinations(training)
-        ]
-    except ValueError:
-        return []
-
-
-def _own_reference_problems(
-    place: str, method: Any, resolved: Sequence[Mapping[str, Any]], snapshot_every: int
-) -> list[str]:
-    """Of a method that infers its environments, with no run that is plain throughout: does a warm-up serve?"""
-    objective = OBJECTIVES[method.objective]
-    if all(_plain_where_settled(objective, s, snapshot_every) for s in resolved):
-        return []
-    begins = (
-        f"{place}: the rule 'invariance' compares with plain risk minimisation on the environments that the method "
-        "infers"
-    )
-    if not all(any(objective.weights(s["penalty_weight"])) for s in resolved):
-        return [
-            f"{begins}, and with its other settings (such as a learned measure, or gates) it is none even at "
-            "penalty_weight = 0. Change them, or set selection.rules to other rules."
-        ]
-    return [
-        f"{begins}. Add 0 to its grid: penalty_weight = [0, ...]. Or let its warm-up, at whose end the environments "
-        f'stand, end at a snapshot: schedule = "annealed", and warmup a multiple of snapshot_every = '
-        f"{snapshot_every} above 0."
-    ]
-
-
-def network_problems(place: str, network: str | None, hidden: Sequence[Any]) -> list[str]:
-    """Whether a method with a network by name describes no other one. `hidden`: of all its combinations."""
-    if network is None or all(h == () for h in hidden):
-        return []
-    return [
-        f"{at(place, 'hidden')} must be [] where network is {network!r}, which replaces it. Got "
-        f'{[list(h) for h in hidden]}. Remove it, or give the method network = "{MLP}".'
-    ]
-
-
-def environments_problems(place: str, objective: Objective, environments: str) -> list[str]:
-    """Whether the method can take labels that were inferred."""
-    if environments == "inferred" and objective.needs == "aux":
-        return [
-            f"{at(place, 'environments')} is for objectives that need environments. {objective.name!r} infers its "
-            "own from aux: remove the key."
-        ]
-    return []
-
-
-def pool_problems(pools: Mapping[str, Sequence[str]], methods: Iterable[Any]) -> list[str]:
+def pool_problems(pools: Mapping[str, Sequence[str]], methods: Iterable[Method]) -> list[str]:
     """Whether pools name methods whose candidates can be compared with each other."""
     known = {m.label: m for m in methods}
     problems = []
@@ -436,18 +239,94 @@ def compared_problems(label: str | None, known: Sequence[str]) -> list[str]:
     return [f"compare_with must be a label, one of {list(known)}. Got {label!r}.{did_you_mean(label, known)}"]
 
 
-def label_problems(labels: Mapping[str, str]) -> list[str]:
-    """Whether labels differ; `labels` is by place."""
-    first: dict[str, str] = {}
+# ---- what the rule "invariance" compares with -----------------------------------------------------------------------
+
+
+def settled_from(objective: Objective, settings: Mapping[str, Any]) -> int:
+    """The step from which inferred environments stay what they are at the end."""
+    if objective.climbs(settings) != "warm-up":
+        return int(settings["steps"])
+    return warmup_steps(settings["warmup"], settings["steps"])
+
+
+def _erm_at_the_end(objective: Objective, settings: Mapping[str, Any]) -> bool:
+    """Whether the whole run is ERM."""
+    return objective.plain_until(settings) >= int(settings["steps"])
+
+
+def _erm_where_settled(objective: Objective, settings: Mapping[str, Any], snapshot_every: int) -> bool:
+    """Whether a snapshot is ERM on the environments that the run ends with."""
+    begin = settled_from(objective, settings)
+    return 0 < begin <= objective.plain_until(settings) and begin % snapshot_every == 0
+
+
+def reference_problems(rules: Sequence[str], methods: Mapping[str, Method], training: Training) -> list[str]:
+    """Whether the rule 'invariance' has what it compares every method with; `methods` is by place."""
+    if "invariance" not in rules:
+        return []
     problems = []
-    for place, label in labels.items():
-        if label in first:
+    resolved = {place: _all_settings(method, training) for place, method in methods.items()}
+    # where settings are wrong, that is a problem of its own
+    plain = {
+        place: not settings or any(_erm_at_the_end(OBJECTIVES[methods[place].objective], s) for s in settings)
+        for place, settings in resolved.items()
+    }
+    erm = {m.environments for place, m in methods.items() if m.objective == "erm" and plain[place]}
+    for place, method in methods.items():
+        several = [name for name, values in method.axes.items() if len(values) > 1 and name != "penalty_weight"]
+        if method.infers and several:
             problems.append(
-                f"{place}.label must be unique. Got {label!r}, the label of {first[label]} (the default is the "
-                'objective\'s name). Add label = "..." to one of them.'
+                f"{place}: the rule 'invariance' tests all candidates of a method on the same inferred environments; a "
+                f"grid over {several[0]} would give them different ones. Use one method for each value."
             )
-        first.setdefault(label, place)
-    return problems
+        if plain[place]:
+            continue
+        if method.infers:
+            problems += _own_reference_problems(place, method, resolved[place], training.snapshot_every)
+        elif method.environments not in erm:
+            more = "" if method.environments == "given" else f' and environments = "{method.environments}"'
+            learned = any(m.objective == "erm" and m.environments == method.environments for m in methods.values())
+            but = ' with a measure that is not "learned"' if learned else ""
+            problems.append(
+                "methods: the rule 'invariance' compares with ERM, and no method has objective "
+                f'"erm"{more}{but}. Add the lines [[methods]] and objective = "erm"{more}, or set selection.rules to '
+                "other rules."
+            )
+    return list(dict.fromkeys(problems))
+
+
+def _all_settings(method: Method, training: Training) -> list[dict[str, Any]]:
+    """Of every combination, defaults included; none where a setting is wrong."""
+    try:
+        return [
+            resolve_settings(OBJECTIVES[method.objective], Runs(), keywords, {}, n_tasks=1)[0]
+            for keywords in method.combinations(training)
+        ]
+    except ValueError:
+        return []
+
+
+def _own_reference_problems(
+    place: str, method: Method, resolved: Sequence[Mapping[str, Any]], snapshot_every: int
+) -> list[str]:
+    """Of a method that infers its environments, with no run that is plain throughout: does a warm-up serve?"""
+    objective = OBJECTIVES[method.objective]
+    if all(_erm_where_settled(objective, s, snapshot_every) for s in resolved):
+        return []
+    begins = f"{place}: the rule 'invariance' compares with ERM on the environments that the method infers"
+    if not all(any(objective.weights(s["penalty_weight"])) for s in resolved):
+        return [
+            f"{begins}, and with its other settings (such as a learned measure, or gates) it is none even at "
+            "penalty_weight = 0. Change them, or set selection.rules to other rules."
+        ]
+    return [
+        f"{begins}. Add 0 to its grid: penalty_weight = [0, ...]. Or let its warm-up, at whose end the environments "
+        f'stand, end at a snapshot: schedule = "annealed", and warmup a multiple of snapshot_every = '
+        f"{snapshot_every} above 0."
+    ]
+
+
+# ---- published results ----------------------------------------------------------------------------------------------
 
 
 def read_published(path: Path, table: str) -> tuple[Mapping[str, Any], list[str]]:
@@ -463,10 +342,10 @@ def read_published(path: Path, table: str) -> tuple[Mapping[str, Any], list[str]
     if table not in tables:
         known = sorted(tables)
         return {}, [f"published.table must be one of {known}, as in {path}. Got {table!r}.{did_you_mean(table, known)}"]
-    found = tables[table]
-    if not isinstance(found, dict) or not isinstance(found.get("results"), dict):
+    content = tables[table]
+    if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
         return {}, [f'published.table {table!r} of {path} must have an object "results" (method to numbers).']
-    return found, []
+    return content, []
 
 
 def published_key_problems(place: str, key: str | None, results: Mapping[str, Any] | None) -> list[str]:
@@ -479,20 +358,3 @@ def published_key_problems(place: str, key: str | None, results: Mapping[str, An
     if key not in results:
         return [f"{here} must be one of {sorted(results)}. Got {key!r}.{did_you_mean(key, results)}"]
     return []
-
-
-def pick(asked: Iterable[str], known: Mapping[str, Iterable[str]], what: str, problems: list[str]) -> list[str]:
-    """The labels that the asked names stand for, in the order of the spec. `known`: label to its other names."""
-    asked = [asked] if isinstance(asked, str) else list(asked)
-    chosen = set()
-    if not asked:
-        problems.append(f"{what}s must name at least one {what} of {list(known)}. Got none.")
-    for name in asked:
-        by_other_name = [label for label, others in known.items() if name in others]
-        if name not in known and not by_other_name:
-            names = dict.fromkeys([*known, *itertools.chain.from_iterable(known.values())])
-            problems.append(
-                f"{name!r} is not a {what} of this spec, which has {list(known)}.{did_you_mean(name, names)}"
-            )
-        chosen |= {name} if name in known else set(by_other_name)
-    return [label for label in known if label in chosen]

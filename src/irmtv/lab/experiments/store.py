@@ -4,8 +4,8 @@
 ...     store.add_group(group)
 >>> Store.read("results/simulation").metrics_frame()            # doctest: +SKIP
 
-What is written stays: there is no way to change or take out anything, and a group of runs is there as a whole or
-not at all, whatever happens to the process or the machine.
+Nothing that is written can be changed or removed, and a group of runs is stored as a whole or not at all, whatever
+happens to the process or the machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from irmtv.lab.experiments.schema import (
     group_key,
     group_row,
     metric_rows,
-    run_differences,
     run_name,
     run_row,
 )
@@ -72,7 +71,6 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "group_key",
-    "same_content",
 ]
 
 _RUN_COLUMNS = "key, setting, method, objective, repetition, seed, part, hyperparameters, status, diverged_at"
@@ -92,10 +90,10 @@ class Store:
     def create_or_open(
         cls, folder: str | Path, *, wait: bool = False, on_wait: Callable[[str], None] | None = None
     ) -> Store:
-        """The store in `folder`, to write to; made where there is none.
+        """Open the store in `folder` to write to it; create it if there is none.
 
-        Only one process writes at a time, from here until :meth:`close`. Where another one does, this is an error
-        (:class:`StoreBusy`), or with `wait` a wait until it has ended; `on_wait` is told so, once.
+        Only one process writes at a time, from here until :meth:`close`. While another one does, this raises
+        :class:`StoreBusy`, or with `wait` waits until it has ended; `on_wait` is called once with a message.
         """
         folder = Path(folder)
         with explaining(folder / DATABASE):
@@ -112,14 +110,14 @@ class Store:
 
     @classmethod
     def read(cls, folder: str | Path) -> Store:
-        """The store in `folder`, to read only; a writer may be active meanwhile. Makes and changes nothing."""
+        """Open the store in `folder` to read it; another process may be writing. Changes nothing."""
         folder = Path(folder)
         with explaining(folder / DATABASE):
             check_source(folder)
             return cls(folder, connect_to_read(folder), None)
 
     def close(self) -> None:
-        """Let go of the files and of the right to write. A second call does nothing."""
+        """Close the files and release the lock. A second call does nothing."""
         lock, self._lock = self._lock, None
         if lock is None:
             self._connection.close()
@@ -186,7 +184,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of what is written inside, or, after any error, nothing of it; the store stays usable."""
+        """A transaction: after any error nothing of it is written, and the store stays usable."""
         if self._lock is None:
             raise StoreError(
                 f"{self.folder} was opened to read, or is closed. Use Store.create_or_open to write to it."
@@ -294,29 +292,3 @@ def _where(wanted: Mapping[str, Collection[str] | None]) -> tuple[str, list[str]
             conditions.append(f"{_COLUMN_OF[parameter]} IN ({', '.join('?' * len(names))})")
             values += list(names)
     return " AND ".join(conditions), values
-
-
-# --- comparing -------------------------------------------------------------------------------------------------------
-
-
-def same_content(a: Store, b: Store) -> list[str]:
-    """What differs between the specs and the runs of two stores, one text each; an empty list where nothing does.
-
-    Runs are compared by their keys, their numbers bit for bit. When, where, in which order and in which groups they
-    were trained, and what failed on the way, does not count.
-    """
-    differences = []
-    specs, other_specs = dict(a.specs()), dict(b.specs())
-    for hash in [*specs, *(h for h in other_specs if h not in specs)]:
-        if hash not in specs or hash not in other_specs:
-            differences.append(f"spec {hash[:12]}: only in {(a if hash in specs else b).folder}")
-        elif specs[hash] != other_specs[hash]:
-            differences.append(f"spec {hash[:12]}: the texts differ")
-    runs, other_runs = ({run.key: run for run in store.runs()} for store in (a, b))
-    for key, run in {**other_runs, **runs}.items():
-        name = f"run {key[:12]} ({run_name(run)})"
-        if key not in runs or key not in other_runs:
-            differences.append(f"{name}: only in {(a if key in runs else b).folder}")
-        else:
-            differences += [f"{name}: {text}" for text in run_differences(run, other_runs[key])]
-    return differences

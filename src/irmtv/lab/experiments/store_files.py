@@ -1,8 +1,8 @@
-"""The files of a store: which folder is one, who may write, how its database is opened, what went wrong.
+"""The files of a store: which folder is one, the lock of its writer, opening its database, and errors.
 
-In the folder: `experiment.sqlite` holds everything; `lock.sqlite` is empty and only ever locked; `writer.json` says
-who writes. While a store is open for writing SQLite keeps `-wal` and `-shm` files beside the database; a store at
-rest is one file again, which can be copied, and read from a read-only disk.
+In the folder: `experiment.sqlite` holds everything; `lock.sqlite` is empty and only ever locked; `writer.json` names
+the process that writes. While a store is open for writing SQLite keeps `-wal` and `-shm` files beside the database; a
+store at rest is one file again, which can be copied, and read from a read-only disk.
 """
 
 from __future__ import annotations
@@ -186,14 +186,14 @@ class WriterLock:
 
 def take_lock(folder: Path, wait: bool, on_wait: Callable[[str], None] | None) -> WriterLock:
     """Become the one writer, or raise StoreBusy, or wait."""
-    told = False
+    waiting = False
     while (connection := _try_lock(folder / LOCK)) is None:
         busy = f"{folder} is being written to by {_writer(folder)}."
         if not wait:
             raise StoreBusy(f"{busy} Its results can be read meanwhile; --wait waits until it is free.")
-        if on_wait is not None and not told:
+        if on_wait is not None and not waiting:
             on_wait(f"{busy} Waiting until it is free.")
-        told = True
+        waiting = True
         time.sleep(POLL_SECONDS)  # not SQLite's own waiting, which Ctrl-C cannot end
     with suppress(OSError):  # it serves messages only
         _write_writer(folder)
@@ -234,7 +234,7 @@ def _writer(folder: Path) -> str:
 
 
 def make_database(folder: Path) -> None:
-    """Made under another name and renamed when complete: a half-made store is never seen."""
+    """Create the database under another name and rename it when complete, so that no store is ever half-made."""
     new = folder / f"{DATABASE}.new"
     with explaining(new):
         new.unlink(missing_ok=True)
@@ -321,7 +321,7 @@ def connect_to_read(folder: Path) -> sqlite3.Connection:
                 f"{path} cannot be read where its folder may not be written to, as a part of it still stands in "
                 f"{log.name}. Copy the folder to another place and read it there."
             )
-        # in WAL mode, on a disk where the files for that can neither be found nor made: so nobody writes there
+        # in WAL mode, on a disk where the files for that can neither be found nor made: so no process writes there
         return _connect(path, "mode=ro&immutable=1")
 
 

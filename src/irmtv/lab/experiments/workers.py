@@ -1,7 +1,7 @@
 """Pieces of work, one after the other in this process or side by side in several.
 
-What a piece raises is an outcome, not the end, except a ValueError: the spec then asks for what cannot be, and the
-user should know now.
+An error in a piece is its outcome, and the others go on; except a ValueError, which says that the spec cannot be run,
+and is raised at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ W = TypeVar("W", bound=Labelled)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a piece of work."""
+    """The outcome of a piece of work: its result, or its error."""
 
     started: str
     seconds: float
@@ -58,7 +58,7 @@ def attempt(work: Callable[[W], Any], piece: W) -> Outcome:
 def one_by_one(
     pieces: Sequence[W], work: Callable[[W], Any], stage: Callable[[str], None] | None
 ) -> Generator[tuple[W, Outcome]]:
-    """In order; `stage` is told the label of each that begins."""
+    """In order; `stage` is called with the label of each that begins."""
     for piece in pieces:
         if stage is not None:
             stage(piece.label)
@@ -67,12 +67,12 @@ def one_by_one(
 
 def _begin() -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked: it ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A killed parent tells nobody: without this its workers would wait for work for ever."""
+    """End with a parent that was killed, in place of waiting for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -100,7 +100,7 @@ def side_by_side(
                     stage(piece.label)
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             if any(isinstance(future.exception(), BrokenProcessPool) for future in finished):
-                # a process was killed (out of memory, say): nobody knows on which of these pieces
+                # a process was killed (out of memory, say), on an unknown one of these pieces
                 lost = list(running.values())
                 running.clear()
                 pool.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""What trained runs do on test rows, at every snapshot: the arrays that tables are made of."""
+"""Results of trained runs on test rows at every snapshot: the arrays that tables are made of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COEFFICIENTS = "coefficients"  # (S, D) of a linear model, where the distributio
 OF_LINEAR = ("population/", COEFFICIENTS)
 
 
-def measure(
+def evaluate_snapshots(
     fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], arrays: Sequence[dict[str, np.ndarray]]
 ) -> list[tuple[Metric, ...]]:
     """Add the results at every snapshot to the arrays of each run; return those of the last step by environment.
@@ -36,18 +36,18 @@ def measure(
     shifted = [e for e, name in enumerate(test.names) if name not in data_set.iid]
     exact = _exact_runs(fitted) if data_set.population is not None else []
     assert fitted.history is not None
-    found: dict[str, list[np.ndarray]] = {}
+    results: dict[str, list[np.ndarray]] = {}
     for step in fitted.history.steps:
         then = fitted.at(step)
-        for name, values in _results(then, shifted):
-            found.setdefault(name, []).append(values)
+        for name, values in _test_results(then, shifted):
+            results.setdefault(name, []).append(values)
         if exact:
-            found.setdefault("population/accuracy", []).append(_population(then, data_set, arguments, exact))
-            found.setdefault(COEFFICIENTS, []).append(_coefficients(then, exact))
-    rows = found.pop(TEST_ROWS)[0]
+            results.setdefault("population/accuracy", []).append(_population(then, data_set, arguments, exact))
+            results.setdefault(COEFFICIENTS, []).append(_coefficients(then, exact))
+    rows = results.pop(TEST_ROWS)[0]
     for r in range(len(fitted)):
         own = np.isin(fitted.history.steps, arrays[r]["steps"])  # those that this run was measured at
-        of_run = {name: values for name, values in found.items() if not name.startswith(OF_LINEAR) or r in exact}
+        of_run = {name: values for name, values in results.items() if not name.startswith(OF_LINEAR) or r in exact}
         arrays[r] |= {name: np.stack(values)[own, r] for name, values in of_run.items()}
         arrays[r][TEST_ROWS] = rows[r]
         last[r] = tuple(
@@ -59,7 +59,7 @@ def measure(
     return last
 
 
-def _results(fitted: FittedRuns, shifted: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
+def _test_results(fitted: FittedRuns, shifted: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
     """One value per run and test environment, (R, E), or one per run, (R,)."""
     table = fitted.evaluate()
     rows = np.broadcast_to(table.counts, table.by_environment.shape).astype(np.float64)  # (R, E)
@@ -84,20 +84,20 @@ def _exact_runs(fitted: FittedRuns) -> list[int]:
 def _population(fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], runs: Sequence[int]) -> np.ndarray:
     """(R, E); NaN for other runs."""
     assert data_set.population is not None
-    return _spread(data_set.population(*_linear(fitted).coefficients(), arguments), runs, len(fitted))
+    return _for_all_runs(data_set.population(*_linear(fitted).coefficients(), arguments), runs, len(fitted))
 
 
 def _coefficients(fitted: FittedRuns, runs: Sequence[int]) -> np.ndarray:
     """(R, D); NaN for other runs."""
-    return _spread(_linear(fitted).coefficients()[0].numpy(), runs, len(fitted))
+    return _for_all_runs(_linear(fitted).coefficients()[0].numpy(), runs, len(fitted))
 
 
 def _linear(fitted: FittedRuns) -> FittedRuns:
     return replace(fitted, chunks=tuple(c for c in fitted.chunks if _is_linear(c.net)))
 
 
-def _spread(known: np.ndarray, runs: Sequence[int], n_runs: int) -> np.ndarray:
-    """What is known of some runs, (R', ...), among all of them, (R, ...)."""
+def _for_all_runs(known: np.ndarray, runs: Sequence[int], n_runs: int) -> np.ndarray:
+    """Values of some runs, (R', ...), as rows of an array of all runs, (R, ...), NaN elsewhere."""
     values = np.full((n_runs, *known.shape[1:]), np.nan, dtype=known.dtype)
     values[runs] = known
     return values

@@ -1,8 +1,8 @@
-"""What environments the minimax network finds in aux, and where.
+"""The environments that the minimax network infers from aux, and where their boundaries lie.
 
-A network on aux divides the rows so that plain risk minimisation has the largest TV-l1 penalty (`minimax-tv-l1` with
-the predictor held at the risk minimiser). It reads the cross-fitted outputs of that model in place of the features:
-the predictor is then a number that stays at 1, and a step costs next to nothing.
+A network on aux divides the rows so that ERM has the largest TV-l1 penalty (`minimax-tv-l1` with the predictor held at
+ERM). It reads the cross-fitted outputs of that model in place of the features: the predictor is then a number that
+stays at 1, and a step costs next to nothing.
 
 The labels that other parts of the diagnosis use come from networks that have not seen the rows they label: a division
 found in the y of these very rows would look like a difference where there is none.
@@ -33,7 +33,7 @@ NAMES = ("found 1", "found 2")
 
 
 @dataclass(frozen=True)
-class FoundEnvironments:
+class InferredEnvironments:
     """Probability of each of two environments as a function of aux."""
 
     aux: tuple[str, ...]
@@ -52,7 +52,7 @@ class FoundEnvironments:
         return bool(np.bincount(self.labels, minlength=2).min() >= FEWEST)
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """One sentence: where the boundary lies."""
         names = listed(self.aux)
         if not self.divides:
@@ -70,7 +70,7 @@ class FoundEnvironments:
 
     def summary(self) -> dict[str, Any]:
         return {
-            "said": self.said,
+            "said": self.sentence,
             "aux": list(self.aux),
             "is_date": list(self.is_date),
             "names": list(NAMES),
@@ -85,16 +85,16 @@ class FoundEnvironments:
         }
 
 
-def find_environments(
+def environments_in_aux(
     rows: DiagnosisRows, model: PlainModel, seed: int, progress: Callable[[Progress], None] | None = None
-) -> FoundEnvironments:
-    """One network on all rows, to look at, and one for every fold without its rows, to label them."""
+) -> InferredEnvironments:
+    """The environments of one network on all rows; labels are of networks trained without the fold of a row."""
     assert rows.aux is not None
     aux = torch.as_tensor(rows.aux)
     n_folds = int(model.fold.max()) + 1
     everyone = torch.arange(len(rows))
     parts = [everyone, *(everyone[torch.as_tensor(model.fold != k)] for k in range(n_folds))]
-    fitted = climb(rows, model, [(part, aux[part]) for part in parts], seed, progress)
+    fitted = train_environment_networks(rows, model, [(part, aux[part]) for part in parts], seed, progress)
     q = fitted.membership(aux).double()  # (1 + folds, N, 2)
     mass = q[0].sum(0).clamp_min(1e-300)
     order = torch.as_tensor(lexicographic(((q[0] / mass).T @ aux).numpy()))
@@ -107,14 +107,8 @@ def find_environments(
     member = main.numpy()
     shares = member.sum(0).clip(1e-300)
     some = np.sort(np.random.default_rng(seed).permutation(len(rows))[:POINTS])
-    curve: Floats | None = None
-    crossings: tuple[float, ...] = ()
-    if aux.shape[1] == 1:
-        grid = torch.linspace(float(aux.min()), float(aux.max()), GRID, dtype=torch.float64)
-        second = fitted.membership(grid[:, None])[0][:, order][:, 1].double().numpy()
-        curve = np.column_stack([grid.numpy(), second])
-        crossings = crossings_of(curve)
-    return FoundEnvironments(
+    curve = _curve(fitted, aux, order) if aux.shape[1] == 1 else None
+    return InferredEnvironments(
         aux=rows.aux_names,
         is_date=rows.aux_is_date,
         points=rows.aux[some],
@@ -122,19 +116,26 @@ def find_environments(
         mass=tuple((shares / len(rows)).tolist()),
         centres=(member / shares).T @ rows.aux,
         curve=curve,
-        crossings=crossings,
+        crossings=() if curve is None else crossings_of(curve),
         labels=labels,
     )
 
 
-def climb(
+def _curve(fitted: FittedRuns, aux: Tensor, order: Tensor) -> Floats:
+    """(G, 2): values of the one aux column and the probability of the second environment there."""
+    grid = torch.linspace(float(aux.min()), float(aux.max()), GRID, dtype=torch.float64)
+    second = fitted.membership(grid[:, None])[0][:, order][:, 1].double().numpy()
+    return np.column_stack([grid.numpy(), second])
+
+
+def train_environment_networks(
     rows: DiagnosisRows,
     model: PlainModel,
     parts: Sequence[tuple[Tensor, Tensor]],
     seed: int,
     progress: Callable[[Progress], None] | None = None,
 ) -> FittedRuns:
-    """A network on aux for every part, (which rows, their aux): all of them in one tensor program where sizes allow."""
+    """Train a network on aux for every part, (rows, their aux); in one tensor program where sizes allow."""
     f = torch.as_tensor(model.outputs, dtype=torch.float32).reshape(len(rows), -1)
     y = torch.as_tensor(rows.y) if rows.task == "multiclass" else torch.as_tensor(rows.y, dtype=torch.float32)
     tasks = [Task(Rows(f[index], y[index], aux=aux), rows.loss, rows.n_outputs) for index, aux in parts]

@@ -7,10 +7,9 @@ import pytest
 from scipy.stats import binom
 
 from app.diagnose.worlds import regression, rows_of, task_rows
-from irmtv.app.diagnose import found as found_module
-from irmtv.app.diagnose import informative
-from irmtv.app.diagnose.found import crossings_of, find_environments
-from irmtv.app.diagnose.informative import found_informative, given_informative
+from irmtv.app.diagnose import inferred_environments, informative
+from irmtv.app.diagnose.inferred_environments import crossings_of, environments_in_aux
+from irmtv.app.diagnose.informative import given_informative, inferred_informative
 from irmtv.app.diagnose.plain_model import fit_plain_model
 from irmtv.app.diagnose.words import as_date, place
 from irmtv.datasets import make_control, make_simulation
@@ -24,12 +23,12 @@ def shifting():
 
 
 def test_the_boundary_is_where_the_simulation_changes(shifting):
-    found = find_environments(*shifting, seed=0)
+    found = environments_in_aux(*shifting, seed=0)
     assert len(found.crossings) == 1 and found.crossings[0] == pytest.approx(0.5, abs=0.05)
     assert found.divides and found.mass == pytest.approx((0.5, 0.5), abs=0.1)
     assert (found.labels == shifting[0].environment).mean() > 0.9
     assert found.curve[0, 1] < 0.1 and found.curve[-1, 1] > 0.9
-    assert "at 0.4" in found.said or "at 0.5" in found.said
+    assert "at 0.4" in found.sentence or "at 0.5" in found.sentence
     summary = found.summary()
     assert len(summary["points"]) == len(summary["membership"]) == 1000
     assert summary["boundaries"] == [place(found.crossings[0], False)]
@@ -39,9 +38,9 @@ def test_dates_are_said_as_dates(shifting):
     from dataclasses import replace
 
     rows = replace(shifting[0], aux=2014 + shifting[0].aux, aux_names=("sold",), aux_is_date=(True,))
-    found = find_environments(rows, shifting[1], seed=0)
+    found = environments_in_aux(rows, shifting[1], seed=0)
     assert found.summary()["boundaries"][0].startswith("2014-0")
-    assert "divides the rows by sold at 2014-0" in found.said
+    assert "divides the rows by sold at 2014-0" in found.sentence
 
 
 def test_labels_come_from_networks_that_have_not_seen_the_row(monkeypatch):
@@ -49,10 +48,12 @@ def test_labels_come_from_networks_that_have_not_seen_the_row(monkeypatch):
     rows = task_rows(make_simulation(400, p_s=(0.999, 0.7), random_state=0), aux=True)
     model = fit_plain_model(rows, 0)
     seen = []
-    climb = found_module.climb
-    monkeypatch.setattr(found_module, "climb", lambda r, m, parts, *a: seen.append(parts) or climb(r, m, parts, *a))
-    monkeypatch.setattr(found_module, "STEPS", 20)
-    find_environments(rows, model, seed=0)
+    climb = inferred_environments.climb
+    monkeypatch.setattr(
+        inferred_environments, "climb", lambda r, m, parts, *a: seen.append(parts) or climb(r, m, parts, *a)
+    )
+    monkeypatch.setattr(inferred_environments, "STEPS", 20)
+    environments_in_aux(rows, model, seed=0)
     everyone, *others = (index.numpy() for index, _ in seen[0])
     assert len(everyone) == 400
     for k, index in enumerate(others):
@@ -66,10 +67,10 @@ def test_two_columns_divide_a_plane():
     x = rng.normal(size=(1500, 1))
     y = np.where(north, 2.0, -0.5) * x[:, 0] + rng.normal(size=1500)
     rows = rows_of(x, y, aux=aux, aux_names=("long", "lat"))
-    found = find_environments(rows, fit_plain_model(rows, 0), seed=0)
+    found = environments_in_aux(rows, fit_plain_model(rows, 0), seed=0)
     assert max(np.mean(found.labels == north), np.mean(found.labels != north)) > 0.85
     assert found.curve is None and found.crossings == ()
-    assert "with means: long " in found.said
+    assert "with means: long " in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,8 @@ def test_as_date_by_hand():
 
 def test_given_and_found_environments_of_the_simulation_are_informative(shifting):
     given = given_informative(*shifting, seed=0)
-    assert given.p == 1 / 500 and given.ratio > 10 and "are informative" in given.said
-    found = found_informative(*shifting, seed=0, permutations=39)
+    assert given.p == 1 / 500 and given.ratio > 10 and "are informative" in given.sentence
+    found = inferred_informative(*shifting, seed=0, permutations=39)
     assert found.p == 1 / 40 and found.ratio > 5 and found.source == "found"
 
 
@@ -112,12 +113,12 @@ def test_the_penalty_is_the_squared_total_variation_of_the_slopes(shifting):
 
 def test_where_nothing_differs_environments_are_informative_as_often_as_the_level_says(monkeypatch):
     """Searched with few steps and 19 permutations: p <= 0.05 has probability 1/20."""
-    monkeypatch.setattr(found_module, "STEPS", 30)
+    monkeypatch.setattr(inferred_environments, "STEPS", 30)
     n, by_found, by_given = 60, 0, 0
     for seed in range(n):
         rows = task_rows(make_control(150, "nothing", n_informative=2, n_noise=1, random_state=seed), aux=True)
         model = fit_plain_model(rows, seed)
-        by_found += found_informative(rows, model, seed, permutations=19).p <= 0.05
+        by_found += inferred_informative(rows, model, seed, permutations=19).p <= 0.05
         by_given += given_informative(rows, model, seed, permutations=39).p <= 0.05
     for rejected in (by_found, by_given):
         assert binom.ppf(0.001, n, 0.05) <= rejected <= binom.ppf(0.999, n, 0.05)
@@ -151,4 +152,4 @@ def test_the_statistics_by_hand():
 def test_nothing_is_said_to_be_nothing():
     rows = task_rows(make_control(600, "nothing", random_state=1), aux=True)
     given = given_informative(rows, fit_plain_model(rows, 0), 0)
-    assert not given.informative and "not shown to be informative" in given.said
+    assert not given.informative and "not shown to be informative" in given.sentence
