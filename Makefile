@@ -6,10 +6,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # real data for the tests that can use it, where it lies beside the checkout
 export IRMTV_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: help demo test bench clean
+.PHONY: help demo test graph bench clean
 help:
 	@echo "make demo   the paper's main result: set up $(VENV), then about a minute of training"
 	@echo "make test   set up $(VENV), then ruff, mypy and pytest"
+	@echo "make graph  what each package imports, and what is against the rules of the layers"
 	@echo "make bench  speed, as ratios against a textbook implementation"
 	@echo "make clean  remove $(VENV) and caches"
 
@@ -36,6 +37,9 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+graph:
+	@$(PYTHON) tests/contracts/import_graph.py
 
 bench: $(VENV)/installed-dev
 	@echo "speed, in $(abspath $(VENV)); a few minutes, best on an idle machine"
