@@ -1,12 +1,124 @@
-"""What tests of several folders use."""
+"""What tests of several folders use: markers, time limits, the command."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
 import pytest
+
+MARKERS = {
+    "slow": "takes more than a second or two; left out by `make check`",
+    "browser": "looks at a page in Chromium",
+    "data": "reads the real files in the folder that IRMTV_DATA names",
+    "gpu": "needs a CUDA device",
+}
+FIXTURES = {"real": "data"}  # a test that uses the fixture, through others too, has the marker
+TIME_LIMIT = 300.0  # seconds; a test that waits for a process or a signal has a shorter one of its own
+LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    config.addinivalue_line("markers", "time_limit(seconds): the test fails where it takes longer")
+    config.stash[LEFT_OUT] = Counter()
+    if config.pluginmanager.hasplugin("dsession"):
+        config.pluginmanager.register(_Workers(config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in set(FIXTURES) & set(getattr(item, "fixturenames", ())):
+            item.add_marker(FIXTURES[fixture])
+        if item.get_closest_marker("data") and not os.environ.get("IRMTV_DATA"):
+            item.add_marker(pytest.mark.skip(reason="IRMTV_DATA names no folder with the real data"))
+
+
+# what `make check` leaves out
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        names = [name for name in MARKERS if item.get_closest_marker(name)]
+        item.config.stash[LEFT_OUT][" and ".join(names) or "not asked for"] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(session.config.stash[LEFT_OUT])
+
+
+class _Workers:
+    """Takes from the processes of pytest-xdist what they left out: each of them collects everything."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.config.stash[LEFT_OUT] |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if counts := config.stash[LEFT_OUT]:
+        names = ", ".join(f"{n} {name}" for name, n in counts.most_common())
+        terminalreporter.write_line(f"left out: {counts.total()} tests ({names}); `make test` runs them")
+
+
+# time limits
+
+
+@contextmanager
+def _time_limit(item: pytest.Item) -> Iterator[None]:
+    """Raises TimeoutError in the test where it waits too long. Wall clock, so limits are generous."""
+    marker = item.get_closest_marker("time_limit")
+    seconds = float(marker.args[0]) if marker else TIME_LIMIT
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"{item.nodeid} takes more than {seconds:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with _time_limit(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with _time_limit(item):
+        return (yield)
+
+
+# fixtures
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT interrupts this process and those it starts, also where the tests were started with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True)

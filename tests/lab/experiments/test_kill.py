@@ -16,7 +16,10 @@ import pytest
 from irmtv.lab.experiments.store import Store, StoreError, group_key, same_content
 from lab.experiments.small import ERM, MINIMAX, TV, small_text
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks and SIGKILL of POSIX")
+pytestmark = [
+    pytest.mark.time_limit(240),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="forks and SIGKILL of POSIX"),
+]
 
 KILLS = 20
 RUNS = 45  # 3 repetitions of: 1 + 2 ERM, 2 + 4 TV, 2 + 4 minimax

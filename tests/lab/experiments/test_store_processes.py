@@ -26,6 +26,8 @@ from irmtv.lab.experiments import store_files
 from irmtv.lab.experiments.store import Store, StoreBusy, StoreError
 from lab.experiments.records import POSIX, a_group, a_run, files, filled, raw
 
+pytestmark = pytest.mark.time_limit(60)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -165,14 +167,6 @@ def test_a_second_writer_waits_if_asked(folder, monkeypatch):
         assert told[0].endswith("Waiting until it is free.")
 
 
-@pytest.fixture
-def ctrl_c():
-    """Interrupts, also where whoever started the tests has them ignored (a shell's background job)."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 def test_waiting_needs_no_one_to_tell_and_ends_with_ctrl_c(folder, monkeypatch):
     with Store.create_or_open(folder) as store:
@@ -192,10 +186,9 @@ def test_waiting_needs_no_one_to_tell_and_ends_with_ctrl_c(folder, monkeypatch):
 
 
 @POSIX
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_waiting_of_a_process(folder):
     code = """
-    import signal
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
     try:
         Store.create_or_open(folder, wait=True, on_wait=say)
     except KeyboardInterrupt:

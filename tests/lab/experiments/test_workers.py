@@ -18,6 +18,8 @@ from irmtv.lab.experiments.store import Store
 from irmtv.lab.experiments.workers import Outcome, one_by_one, side_by_side
 from lab.experiments.small import small
 
+pytestmark = pytest.mark.time_limit(120)
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -100,10 +102,12 @@ def test_workers_of_a_killed_process_do_not_stay(tmp_path):
         "    list(side_by_side([Piece('a'), Piece('b')], work, 2, None))\n"
     )
     main = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    workers = [int(main.stdout.readline()) for _ in range(2)]
-    main.kill()
-    main.wait()
-    main.stdout.close()
+    try:
+        workers = [int(main.stdout.readline()) for _ in range(2)]
+    finally:
+        main.kill()
+        main.wait()
+        main.stdout.close()
     for _ in range(300):
         alive = [pid for pid in workers if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
         if not alive:
