@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 CHILD = """
 import sys, types
 # the store without the rest of the package, as torch takes seconds to load and the store has no use for it
-for name in ("irmtv", "irmtv.lab.experiments"):
+for name in ("irmtv", "irmtv.lab", "irmtv.lab.experiments"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [{source!r} + name.replace("irmtv", "", 1).replace(".", "/")]
 import numpy as np
@@ -62,7 +62,7 @@ assert "torch" not in sys.modules and "pandas" not in sys.modules
 @contextmanager
 def child(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A second process that runs `code`; it is gone at the end of the block."""
-    source = str(Path(store_module.__file__).parents[3])
+    source = str(Path(store_module.__file__).parents[2])
     script = CHILD.format(source=source) + textwrap.dedent(code)
     command = [sys.executable, "-c", script, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
