@@ -10,13 +10,14 @@ export IRMTV_DATA ?= $(wildcard $(abspath ../shared/data))
 JOBS ?= 2
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo check test lint graph docs-numbers bench clean
+.PHONY: help demo check fast test lint graph slow-list docs-numbers bench clean
 help:
 	@echo "make demo          the paper's main result: set up $(VENV), then about a minute of training"
 	@echo "make check         set up $(VENV), then ruff, mypy and the fast tests: two minutes, before each commit"
 	@echo "make test          set up $(VENV), then ruff, mypy and all tests: ten minutes"
 	@echo "make graph         what each package imports, and what is against the rules of the layers"
 	@echo "make docs-numbers  run the commands behind tables in docs, the quick ones (ALL=1: all, hours)"
+	@echo "make slow-list     all tests, then tests/slow.txt anew: which ones make check leaves out"
 	@echo "make bench         speed, as ratios against a textbook implementation"
 	@echo "make clean         remove $(VENV) and caches"
 
@@ -42,11 +43,20 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint
+# side by side, since mypy has one process only
+check: $(VENV)/installed-dev
+	@$(MAKE) --no-print-directory -j 2 lint fast
+
+fast: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow and not browser and not data and not gpu"
 
 test: lint
 	$(PYTEST)
+
+slow-list: $(VENV)/installed-dev
+	rm -f times.txt
+	$(PYTEST) --times times.txt
+	$(BIN)/python tests/slow.py times.txt
 
 graph: $(VENV)/installed
 	@$(BIN)/python tests/contracts/import_graph.py

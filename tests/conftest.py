@@ -10,19 +10,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 MARKERS = {
-    "slow": "takes more than a second or two; left out by `make check`",
+    "slow": "takes more than about half a second of processor time (tests/slow.txt); left out by `make check`",
     "browser": "looks at a page in Chromium",
     "data": "reads the real files in the folder that IRMTV_DATA names",
     "gpu": "needs a CUDA device",
 }
 FIXTURES = {"real": "data"}  # a test that uses the fixture, through others too, has the marker
 TIME_LIMIT = 300.0  # seconds; a test that waits for a process or a signal has a shorter one of its own
+SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").split())  # made by tests/slow.py
+SET_UP = pytest.StashKey[float]()  # when the fixtures were ready, in processor seconds
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
@@ -38,10 +41,39 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name in SLOW or name.partition("::")[0] in SLOW:
+            item.add_marker("slow")
         for fixture in set(FIXTURES) & set(getattr(item, "fixturenames", ())):
             item.add_marker(FIXTURES[fixture])
         if item.get_closest_marker("data") and not os.environ.get("IRMTV_DATA"):
             item.add_marker(pytest.mark.skip(reason="IRMTV_DATA names no folder with the real data"))
+
+
+# what a test costs
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--times", metavar="FILE", help="append processor seconds of every test to FILE, for tests/slow.py"
+    )
+
+
+def _processor_seconds() -> float:
+    """Of this process and of those it has waited for; unlike the wall clock it is the same on a busy machine."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    before = _processor_seconds()
+    try:
+        return (yield)
+    finally:
+        if file := item.config.getoption("--times"):
+            with Path(file).open("a", encoding="utf-8") as times:
+                setup = item.stash.get(SET_UP, before) - before
+                times.write(f"{_processor_seconds() - before:.3f}\t{setup:.3f}\t{item.nodeid}\n")
 
 
 # what `make check` leaves out
@@ -101,7 +133,8 @@ def _time_limit(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     with _time_limit(item):
-        return (yield)
+        yield
+    item.stash[SET_UP] = _processor_seconds()
 
 
 @pytest.hookimpl(wrapper=True)
