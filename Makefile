@@ -5,13 +5,21 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # real data for the tests that can use it, where it lies beside the checkout
 export IRMTV_DATA ?= $(wildcard $(abspath ../shared/data))
+# two processes with one thread each; tests move to the process that is free; compiled files are kept, since many
+# tests start Python again
+JOBS ?= 2
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo test bench clean
+.PHONY: help demo check fast test lint graph slow-list docs-numbers bench clean
 help:
-	@echo "make demo   the paper's main result: set up $(VENV), then about a minute of training"
-	@echo "make test   set up $(VENV), then ruff, mypy and pytest"
-	@echo "make bench  speed, as ratios against a textbook implementation"
-	@echo "make clean  remove $(VENV) and caches"
+	@echo "make demo          the paper's main result: set up $(VENV), then about a minute of training"
+	@echo "make check         set up $(VENV), then ruff, mypy and the fast tests: two minutes, before each commit"
+	@echo "make test          set up $(VENV), then ruff, mypy and all tests: ten minutes"
+	@echo "make graph         what each package imports, and what is against the rules of the layers"
+	@echo "make docs-numbers  run the commands behind tables in docs, the quick ones (ALL=1: all, hours)"
+	@echo "make slow-list     all tests, then tests/slow.txt anew: which ones make check leaves out"
+	@echo "make bench         speed, as ratios against a textbook implementation"
+	@echo "make clean         remove $(VENV) and caches"
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -30,12 +38,31 @@ demo: $(VENV)/installed
 	@echo "the demo, in $(abspath $(VENV)): seven methods, ten repetitions each, on the hardest simulation setting"
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/installed-dev
-	@echo "all checks, in $(abspath $(VENV)): ruff, mypy, pytest"
+lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# side by side, since mypy has one process only
+check: $(VENV)/installed-dev
+	@$(MAKE) --no-print-directory -j 2 lint fast
+
+fast: $(VENV)/installed-dev
+	$(PYTEST) -m "not slow and not browser and not data and not gpu"
+
+test: lint
+	$(PYTEST)
+
+slow-list: $(VENV)/installed-dev
+	rm -f times.txt
+	$(PYTEST) --times times.txt
+	$(BIN)/python tests/slow.py times.txt
+
+graph: $(VENV)/installed
+	@$(BIN)/python tests/contracts/import_graph.py
+
+docs-numbers: $(VENV)/installed-dev
+	@$(BIN)/python examples/docs_numbers.py --run $(if $(ALL),--all)
 
 bench: $(VENV)/installed-dev
 	@echo "speed, in $(abspath $(VENV)); a few minutes, best on an idle machine"

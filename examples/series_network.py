@@ -36,15 +36,15 @@ def station(rows: int, agreement: float, seed: int) -> tuple[np.ndarray, np.ndar
     return x + rng.normal(0, 1.0, x.shape), y
 
 
-def main() -> None:
-    parts = [station(1000, 0.95, 1), station(1000, 0.75, 2)]
+def main(rows: int = 1000, steps: int = 1000) -> None:
+    parts = [station(rows, 0.95, 1), station(rows, 0.75, 2)]
     X, y = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
-    where = np.repeat(["hill", "lake"], 1000)
+    where = np.repeat(["hill", "lake"], rows)
     X_new, y_new = station(2000, 0.1, 3)
     print(f"{'accuracy (%)':12s}{'hill':>8s}{'lake':>8s}{'the next station':>18s}")
     for objective in ("erm", "irm-tv-l1"):
         model = InvariantClassifier(
-            objective, module=Network, penalty_weight=1e3, max_steps=1000, learning_rate=0.02, random_state=0
+            objective, module=Network, penalty_weight=1e3, max_steps=steps, learning_rate=0.02, random_state=0
         ).fit(X, y, environment=where)
         table = 100 * model.evaluate(X, y, environment=where).by_environment[0]
         print(f"{objective:12s}{table[0]:8.1f}{table[1]:8.1f}{100 * model.score(X_new, y_new):18.1f}")

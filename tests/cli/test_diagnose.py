@@ -24,7 +24,6 @@ from irmtv.engine.progress_bar import ProgressBar
 from paths import REPOSITORY
 
 DATA = os.environ.get("IRMTV_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="IRMTV_DATA is not set: no real data")
 LINEAR = ("--model", "linear")
 QUESTIONS = (
     "How different are the environments?",
@@ -152,7 +151,7 @@ def test_help_loads_nothing_that_computes():
     assert "would invariance have something to work with" in " ".join(ended.stdout.split())
 
 
-@needs_data
+@pytest.mark.data
 def test_adult_raw(command, tmp_path):
     path = tmp_path / "adult.csv.gz"
     shutil.copyfile(Path(DATA) / "adult" / "adult.data.gz", path)
@@ -165,7 +164,7 @@ def test_adult_raw(command, tmp_path):
     assert any("count as missing" in note for note in summary["notes"])
 
 
-@needs_data
+@pytest.mark.data
 def test_king_county_raw_with_dates(command, tmp_path, quick):
     with gzip.open(Path(DATA) / "house_prices" / "kc_house_data.csv.gz") as file:
         frame = pd.read_csv(file, dtype={"date": str, "zipcode": str})

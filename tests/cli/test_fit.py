@@ -10,6 +10,7 @@ import re
 import select
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from app.fit.tables import spurious_table
 from irmtv.estimators.files import read_about
 
 DATA = os.environ.get("IRMTV_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="IRMTV_DATA is not set: no real data")
 QUICK = ("--model", "linear", "--steps", 300)
 
 
@@ -150,6 +150,8 @@ def test_missing_values_are_reported_and_one_environment_is_enough_for_plain_ris
     assert re.search(r"missing values are filled .*: cause \(\d", ended.err)
 
 
+@pytest.mark.time_limit(180)
+@pytest.mark.usefixtures("ctrl_c")
 def test_progress_with_time_left_in_a_terminal_and_ctrl_c_leaves_nothing(table, tmp_path):
     """Through a pseudo-terminal: the bar moves, and Ctrl-C ends it with exit code 130."""
     ours, theirs = pty.openpty()
@@ -176,17 +178,20 @@ def test_progress_with_time_left_in_a_terminal_and_ctrl_c_leaves_nothing(table, 
     )
     os.close(theirs)
     seen = ""
-    while "steps/s" not in seen or not re.search(r"left \d", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen)):
-        ready, _, _ = select.select([ours], [], [], 120)
-        assert ready, f"nothing more came after: {seen[-500:]}"
-        seen += os.read(ours, 65536).decode(errors="replace")
-    os.write(ours, b"\x03")  # what the keyboard sends
     try:
-        while True:
+        while "steps/s" not in seen or not re.search(r"left \d", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen)):
+            ready, _, _ = select.select([ours], [], [], 120)
+            assert ready, f"nothing more came after: {seen[-500:]}"
             seen += os.read(ours, 65536).decode(errors="replace")
-    except OSError:  # the other side is closed
-        pass
-    assert process.wait(60) == 130
+        os.write(ours, b"\x03")  # what the keyboard sends
+        with suppress(OSError):  # the other side is closed
+            while True:
+                seen += os.read(ours, 65536).decode(errors="replace")
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
     assert "nothing was written" in seen
     assert not (tmp_path / "m.irmtv").exists()
 
@@ -202,7 +207,7 @@ def real(name: str, n: int, tmp_path: Path, suffix: str) -> Path:
     return path
 
 
-@needs_data
+@pytest.mark.data
 def test_adult_as_it_is_with_text_and_question_marks(command, tmp_path):
     path = real("adult/adult.data.gz", 3000, tmp_path, ".csv.gz")
     ended = command("fit", path, "--target", "Y", "-e", "race", *QUICK, "--out", tmp_path / "m.irmtv", "--json")
@@ -213,7 +218,7 @@ def test_adult_as_it_is_with_text_and_question_marks(command, tmp_path):
     assert set(summary["data"]["missing"]) == {"workclass", "occupation", "native-country"}  # question marks
 
 
-@needs_data
+@pytest.mark.data
 def test_king_county_with_dates_and_environments_inferred_from_the_year_of_building(command, tmp_path):
     path = real("house_prices/kc_house_data.csv.gz", 3000, tmp_path, ".csv")
     how = ("--target", "price", "--aux", "yr_built", *QUICK, "--out", tmp_path / "m.irmtv", "--json")

@@ -256,6 +256,7 @@ def holding(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.time_limit(120)
 def test_a_folder_that_another_process_writes_to(command, spec, tmp_path, monkeypatch):
     command("run", spec, "--out", tmp_path / "x", "--methods", "erm")
     with holding(tmp_path / "x") as process:

@@ -24,10 +24,10 @@ def loaded(name: str):
 def run(capsys):
     """Run an example's main() and give what it prints; scikit-learn's settings are put back."""
 
-    def run(name: str) -> str:
+    def run(name: str, **options: int) -> str:
         module = loaded(name)
         with sklearn.config_context():
-            module.main()
+            module.main(**options)
         return capsys.readouterr().out
 
     return run
@@ -57,7 +57,7 @@ def test_a_grid_search_that_leaves_an_environment_out(run):
 
 
 def test_a_network_of_ones_own_on_series(run):
-    erm, tv = (numbers(line) for line in run("series_network").splitlines()[1:])
+    erm, tv = (numbers(line) for line in run("series_network", rows=400, steps=500).splitlines()[1:])
     assert erm[2] < 40 < 60 < tv[2]
     assert abs(tv[0] - tv[1]) < abs(erm[0] - erm[1])
 

@@ -11,7 +11,10 @@ from irmtv import OBJECTIVES, Runs, train
 from irmtv.datasets import make_simulation
 from irmtv.engine.program import Program
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+]
 
 
 def has(name, hyperparameter):

@@ -10,7 +10,10 @@ import irmtv
 from estimators.rows import arrays
 from irmtv import EnvironmentInference, InvariantClassifier, InvariantClassifierCV, InvariantRegressor
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+]
 X, y, site, year = arrays(400)
 WEIGHT = np.arange(len(y)) % 3 / 2
 QUICK = {"max_steps": 120, "dtype": "float64", "random_state": 0}

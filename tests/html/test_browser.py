@@ -52,6 +52,9 @@ PAGES = {
 }
 
 
+pytestmark = [pytest.mark.browser, pytest.mark.time_limit(120)]
+
+
 @pytest.fixture(scope="module")
 def chrome():
     with browser() as started:

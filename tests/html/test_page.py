@@ -223,6 +223,7 @@ OVERFLOW = (
 )
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 1200])
 def test_in_a_browser_nothing_runs_out_of_the_page(tmp_path, width):
     wide = table([f"column {i}" for i in range(12)], [[f"{i / 7:.12f}" for i in range(12)]])
@@ -235,6 +236,7 @@ def test_in_a_browser_nothing_runs_out_of_the_page(tmp_path, width):
     assert found["ground"] == "rgb(255, 255, 255)"
 
 
+@pytest.mark.browser
 def test_in_a_browser_a_dark_page_is_dark(tmp_path):
     found = seen(page(content(*EVERYTHING)), OVERFLOW, tmp_path, dark=True)
     assert found["ground"] == "rgb(20, 23, 26)"

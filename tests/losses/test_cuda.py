@@ -11,6 +11,7 @@ from losses.by_hand import problem
 from losses.test_precision_and_compile import KINDS, batch
 
 pytestmark = [
+    pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
     pytest.mark.filterwarnings(
         "ignore:.*torch.jit:DeprecationWarning"

@@ -142,6 +142,7 @@ class Stops(Callback):
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
 @pytest.mark.filterwarnings("ignore:.*Detected KeyboardInterrupt.*")
+@pytest.mark.usefixtures("ctrl_c")  # Lightning leaves SIGINT ignored
 def test_a_fit_that_breaks_off_gives_the_weight_back(tmp_path, error):
     x, y, codes, _ = rows()
     module = InvariantModule(predictor(), IRMTVLoss(penalty_weight=6.0), lr=0.01)

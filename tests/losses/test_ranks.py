@@ -14,9 +14,12 @@ from torch import distributed
 import irmtv
 from losses.several_ranks import CASES, train
 
-pytestmark = pytest.mark.skipif(
-    not (distributed.is_available() and distributed.is_gloo_available()), reason="this torch has no gloo"
-)
+pytestmark = [
+    pytest.mark.time_limit(180),
+    pytest.mark.skipif(
+        not (distributed.is_available() and distributed.is_gloo_available()), reason="this torch has no gloo"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,14 @@ from irmtv.lab.experiments.store import Store, StoreError, group_key
 from lab.experiments.comparison import store_differences
 from lab.experiments.small import ERM, MINIMAX, TV, small_text
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks and SIGKILL of POSIX")
+pytestmark = [
+    pytest.mark.time_limit(240),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="forks and SIGKILL of POSIX"),
+]
 
-KILLS = 20
-RUNS = 45  # 3 repetitions of: 1 + 2 ERM, 2 + 4 TV, 2 + 4 minimax
-GROUPS = 30  # of one combination each: on all rows, and on its two folds
+KILLS = 12
+RUNS = 30  # 2 repetitions of: 1 + 2 ERM, 2 + 4 TV, 2 + 4 minimax
+GROUPS = 20  # of one combination each: on all rows, and on its two folds
 
 # torch takes seconds to load: a server loads it once and forks a worker for every attempt, before any thread is made.
 # It is the workers' parent, so that a process id cannot come to mean another process before it is killed.
@@ -101,7 +104,7 @@ def serving(spec: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     spec = tmp_path_factory.mktemp("spec") / "small.toml"
-    spec.write_text(small_text(ERM, TV, MINIMAX, repetitions=3, rules=["invariance"]))
+    spec.write_text(small_text(ERM, TV, MINIMAX, repetitions=2, rules=["invariance"]))
     with serving(spec) as server:
         yield server
 
@@ -157,7 +160,7 @@ def check_same(folder: Path, reference: Store) -> None:
 def killed_again_and_again(
     server: Server, reference_folder: Path, folder: Path, moments: Iterator[dict[str, float]]
 ) -> None:
-    """Twenty times a worker that is alive is killed and the next one goes on; where one gets to the end, anew."""
+    """Twelve times a worker that is alive is killed and the next one goes on; where one gets to the end, anew."""
     folders = [folder / "0"]
     kills, stored = 0, 0
     with Store.read(reference_folder) as reference:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -80,7 +79,7 @@ def test_a_folder_without_the_files_is_no_reason_to_stop(monkeypatch, tmp_path):
     assert tasks_of(COLUMNS["house-prices"])[1]
 
 
-@pytest.mark.skipif(not os.environ.get("IRMTV_DATA"), reason="IRMTV_DATA names no folder with the real data")
+@pytest.mark.data
 def test_stand_ins_have_the_shape_of_the_data():
     for name in ("house-prices", "adult"):
         column = COLUMNS[name]

@@ -26,6 +26,8 @@ from irmtv.lab.experiments import store_files
 from irmtv.lab.experiments.store import Store, StoreBusy, StoreError
 from lab.experiments.records import POSIX, a_group, a_run, files, filled, raw
 
+pytestmark = pytest.mark.time_limit(60)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -35,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 CHILD = """
 import sys, types
 # the store without the rest of the package, as torch takes seconds to load and the store has no use for it
-for name in ("irmtv", "irmtv.lab.experiments"):
+for name in ("irmtv", "irmtv.lab", "irmtv.lab.experiments"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [{source!r} + name.replace("irmtv", "", 1).replace(".", "/")]
 import numpy as np
@@ -60,7 +62,7 @@ assert "torch" not in sys.modules and "pandas" not in sys.modules
 @contextmanager
 def child(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A second process that runs `code`; it is gone at the end of the block."""
-    source = str(Path(store_module.__file__).parents[3])
+    source = str(Path(store_module.__file__).parents[2])
     script = CHILD.format(source=source) + textwrap.dedent(code)
     command = [sys.executable, "-c", script, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -165,14 +167,6 @@ def test_a_second_writer_waits_if_asked(folder, monkeypatch):
         assert told[0].endswith("Waiting until it is free.")
 
 
-@pytest.fixture
-def ctrl_c():
-    """Interrupts, also where whoever started the tests has them ignored (a shell's background job)."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 def test_waiting_needs_no_one_to_tell_and_ends_with_ctrl_c(folder, monkeypatch):
     with Store.create_or_open(folder) as store:
@@ -192,10 +186,9 @@ def test_waiting_needs_no_one_to_tell_and_ends_with_ctrl_c(folder, monkeypatch):
 
 
 @POSIX
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_waiting_of_a_process(folder):
     code = """
-    import signal
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
     try:
         Store.create_or_open(folder, wait=True, on_wait=say)
     except KeyboardInterrupt:

@@ -1,0 +1,125 @@
+"""Which command makes which table of docs again, and how long it takes.
+
+    python examples/docs_numbers.py               lists them
+    python examples/docs_numbers.py --run         runs those of a few minutes (make docs-numbers)
+    python examples/docs_numbers.py --run --all   runs all that this machine has the files for (make docs-numbers ALL=1)
+    python examples/docs_numbers.py --page theory  of one page only
+
+What is printed, or written to results/, is then compared with the page by eye: a change of numbers is a change of the
+page in the same commit, with its reason. Minutes are those of two CPU cores, as the pages say; "?" was not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+QUICK = 6.0  # minutes
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A table of a page and the command that makes it."""
+
+    page: str
+    table: str
+    command: str
+    minutes: float | None
+    data: bool = False  # reads the files in IRMTV_DATA
+    gpu: bool = False
+
+    @property
+    def quick(self) -> bool:
+        return self.minutes is not None and self.minutes <= QUICK and not self.gpu
+
+    @property
+    def needs(self) -> str:
+        return ", ".join(["IRMTV_DATA"] * self.data + ["a GPU"] * self.gpu)
+
+
+def reproduce(name: str, more: str = "--jobs 2") -> str:
+    return f"irmtv reproduce {name} {more} --out results/{name}"
+
+
+NUMBERS = (
+    Numbers("README", "the demo", "python examples/demo.py", 1),
+    Numbers("README", "speed", "python -m benchmarks.speed", 4),
+    Numbers("theory", "the whole page", reproduce("theory"), 2),
+    Numbers("identifiability", "feature weights", reproduce("identifiability"), 5),
+    Numbers("identifiability", "without the division", reproduce("identifiability-undivided"), 1),
+    Numbers("identifiability", "running times", reproduce("running-times", "--repetitions 7"), 7, data=True),
+    Numbers(
+        "identifiability", "running times, GPU", reproduce("running-times", "--device cuda"), 2.5, data=True, gpu=True
+    ),
+    Numbers("estimators", "inferred environments", "python examples/inferred_environments.py", 2),
+    Numbers("estimators", "Adult, baselines", "python examples/adult_baselines.py", 1, data=True),
+    Numbers("estimators", "Adult, chosen", "python examples/adult_cv.py", 5, data=True),
+    Numbers("estimators", "paths as one batch", "python -m benchmarks.paths", 10),
+    Numbers("diagnose", "levels of the tests", "python examples/diagnose_levels.py", None),
+    Numbers("boosting", "what the step rule is worth", "python examples/boosting_step_rule.py", None),
+    Numbers("boosting", "simulation", "python examples/boosting_simulation.py", None),
+    Numbers("boosting", "do no harm", "python examples/boosting_no_harm.py", None, data=True),
+    Numbers("boosting", "training time", "python -m benchmarks.boosting", None),
+    Numbers("selection", "simulation", reproduce("selection"), None),
+    Numbers("selection", "three environments", reproduce("selection-three"), None),
+    Numbers("selection", "what was tried", "python examples/selection_ideas.py --out results/ideas", 10),
+    Numbers("selection", "do no harm", reproduce("control"), None),
+    Numbers("selection", "do no harm, regression", reproduce("control-regression"), None),
+    Numbers("reproduction", "simulation", reproduce("simulation"), 43),
+    Numbers("reproduction", "simulation, tables", "python examples/reproduction.py results/simulation", 0.5),
+    Numbers("reproduction", "simulation, explained", "python examples/reproduction.py --explain", None),
+    Numbers("reproduction", "simulation, published settings", "python examples/published_gap.py", None),
+    Numbers("reproduction", "sums of penalties", reproduce("sums"), None),
+    Numbers("reproduction", "Adult", reproduce("adult"), 28, data=True),
+    Numbers("reproduction", "Adult, other settings", "python examples/adult_gap.py", 10, data=True),
+    Numbers("reproduction", "house prices", reproduce("house-prices"), 11, data=True),
+    Numbers("reproduction", "house prices, scaling", reproduce("house-prices-scaling"), None, data=True),
+    Numbers("reproduction", "CelebA, stand-in", reproduce("celeba-standin"), 40, data=True),
+    Numbers("reproduction", "Landcover, stand-in", reproduce("landcover-standin"), 40),
+    Numbers("reproduction", "the Cerrado", reproduce("cerrado"), 40, data=True),
+)
+
+
+def ready(one: Numbers) -> bool:
+    """Whether this machine has what a command needs: files, a device, the results of a command before it."""
+    results = [Path(word) for word in shlex.split(one.command) if word.startswith("results/")]
+    missing = "--out" not in one.command and any(not (ROOT / folder).exists() for folder in results)
+    return not (one.gpu or missing or (one.data and not os.environ.get("IRMTV_DATA")))
+
+
+def run(one: Numbers) -> int:
+    """Runs a command with this Python, in the repository; its exit code."""
+    words = shlex.split(one.command)
+    words[:1] = {"python": [sys.executable], "irmtv": [str(Path(sysconfig.get_path("scripts")) / "irmtv")]}[words[0]]
+    print(f"\n== docs/{one.page}.md, {one.table}: {one.command}", flush=True)
+    return subprocess.run(words, cwd=ROOT, env={"OMP_NUM_THREADS": "1", **os.environ}, check=False).returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The commands that make the tables of docs again.")
+    parser.add_argument("--run", action="store_true", help=f"run those of at most {QUICK:g} minutes")
+    parser.add_argument("--all", action="store_true", help="with --run: the long ones too (hours)")
+    parser.add_argument("--page", help="only those of one page, such as theory")
+    asked = parser.parse_args()
+    rows = [one for one in NUMBERS if asked.page in (None, one.page)]
+    for one in rows:
+        minutes = "?" if one.minutes is None else f"{one.minutes:g}"
+        print(f"{one.page:16} {one.table:31} {minutes:>4} min  {one.command}  {f'({one.needs})' if one.needs else ''}")
+    if not asked.run:
+        return
+    chosen = [one for one in rows if (asked.all or one.quick) and ready(one)]
+    print(f"\n{len(chosen)} of {len(rows)} are run" + ("" if asked.all else "; the long ones with --all"))
+    failed = [one.command for one in chosen if run(one) != 0]
+    if failed:
+        sys.exit("failed: " + "; ".join(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Every command that stands in docs beside a table is in the list of `make docs-numbers`, and can be run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from examples.docs_numbers import NUMBERS
+
+from irmtv.lab.experiments.papers import paper_spec
+from paths import REPOSITORY
+
+COMMANDS = re.compile(r"irmtv reproduce ([\w-]+)|python (examples/\w+\.py|-m benchmarks\.\w+)")
+NOT_NUMBERS = {"celeba", "landcover", "examples/sales_tables.py"}  # files that are not public; no numbers
+
+
+def named(text: str) -> set[str]:
+    return {a or b for a, b in COMMANDS.findall(text)}
+
+
+@pytest.mark.parametrize("page", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda p: p.stem)
+def test_every_command_of_a_page_is_listed(page):
+    listed = {name for one in NUMBERS for name in named(one.command)}
+    assert named(page.read_text(encoding="utf-8")) - NOT_NUMBERS <= listed
+
+
+@pytest.mark.parametrize("one", NUMBERS, ids=lambda one: one.command)
+def test_every_listed_command_exists(one):
+    page = REPOSITORY / "README.md" if one.page == "README" else REPOSITORY / "docs" / f"{one.page}.md"
+    assert page.exists()
+    ((spec, script),) = COMMANDS.findall(one.command)
+    if script:
+        path = script.removeprefix("-m ").removesuffix(".py").replace(".", "/")
+        assert (REPOSITORY / f"{path}.py").exists()
+    elif spec not in ("theory", "running-times"):
+        assert paper_spec(spec).exists()
