@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from irmtv.app.fit.summary import Curves, EnvironmentRow, FitSummary, LossCurve, PathPoint
-from irmtv.core.numbers import MetricFormat, several, short
+from irmtv.core.numbers import NO_VALUE, MetricFormat, decimal, probability, several, short
+from irmtv.core.plain_json import finite
 from irmtv.html.drawing import (
     CHOSEN,
     GREEN,
@@ -21,20 +22,24 @@ from irmtv.html.drawing import (
     TINT,
     VERMILION,
     Floats,
-    Style,
     bars,
-    error_bars,
+    estimates,
     few_ticks,
     floats,
     known,
     label,
     legend,
+    name_rows,
     new_figure,
     plain_axes,
+    points,
     room,
+    second_panel,
+    turn_ticks,
+    zero_line,
 )
-from irmtv.html.figure_data import Value
-from irmtv.html.page import Block, figure
+from irmtv.html.page import Block, Kind, figure, table
+from irmtv.html.texts import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,19 +64,17 @@ def by_quality(rows: Sequence[EnvironmentRow], greater_is_better: bool) -> list[
 
 
 def erm_is_kept(summary: FitSummary) -> bool:
-    """Whether the chosen model is plain risk minimisation: then there is one model to show."""
+    """Whether the chosen model is ERM: then there is one model to show."""
     pairs = [(row["erm"]["value"], row["chosen"]["value"]) for row in [summary["overall"], *summary["environments"]]]
-    told = [(a, b) for a, b in pairs if a is not None and b is not None]
-    return bool(told) and all(abs(a - b) <= 1e-9 * abs(a) for a, b in told)
+    valued = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return bool(valued) and all(abs(a - b) <= 1e-9 * abs(a) for a, b in valued)
 
 
 def environments_figure(summary: FitSummary) -> Block:
     """Bars of both models with intervals, and beside them the difference with its own."""
-    kept = erm_is_kept(summary)
-    of = MetricFormat(summary["metric"])
+    kept, of = erm_is_kept(summary), MetricFormat(summary["metric"])
     ordered = by_quality(summary["environments"], summary["greater_is_better"])
-    half = MOST_ENVIRONMENTS // 2
-    left_out = len(ordered) - MOST_ENVIRONMENTS
+    half, left_out = MOST_ENVIRONMENTS // 2, len(ordered) - MOST_ENVIRONMENTS
     rows = ordered if left_out <= 0 else [*ordered[:half], *ordered[-half:]]
     drawn = [summary["overall"], *rows]
     place = -np.arange(len(drawn), dtype=np.float64)
@@ -81,63 +84,64 @@ def environments_figure(summary: FitSummary) -> Block:
     made = new_figure(1.15 + 0.33 * (place[0] - place[-1]))
     ratios = (1.0,) if kept else (1.55, 1.0)
     levels, *others = made.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
-    handles = []
-    series = (("erm", PLAIN, 0.19), ("chosen", CHOSEN, -0.19))
-    everything: list[Floats] = []
-    for key, style, offset in series[:1] if kept else series:
-        # names of fields in variables: "erm" or "chosen", and those of an estimate
-        value, low, high = (of.factor * floats([row[key][k] for row in drawn]) for k in ("value", "low", "high"))  # type: ignore[literal-required]
-        handles.append(bars(levels, place + offset * (not kept), value, low, high, 0.56 if kept else 0.36, style))
-        everything += [value, low, high]
-    plain_axes(levels, x=of.title, grid="x")
-    room(levels, np.concatenate(everything), zero=True)
-    levels.axvline(0, color=SOFT, lw=0.8)
-    levels.set_yticks(place, [label("all rows"), *(label(row["name"], 18) for row in rows)])
-    levels.tick_params(axis="y", length=0)
-    few_ticks(levels, 5 if kept else 4)
+    handles = _draw_levels(levels, place, drawn, of, kept)
+    name_rows(levels, place, [label("all rows"), *(label(row["name"], 18) for row in rows)])
     for differences in others:
-        _draw_differences(differences, place, drawn, of)
-    levels.set_ylim(place[-1] - 0.6, place[0] + 0.6)
+        value, low, high = _estimates(drawn, "difference", of)
+        points(differences, place, (value, low, high), INK, 4)
+        second_panel(differences, "chosen − ERM" + of.difference_unit.replace(" ", "\n"), 3)
+        room(differences, np.concatenate([value, low, high, np.zeros(1)]))
     if left_out > 0:
         gap = (place[half] + place[half + 1]) / 2
         levels.text(0.01, gap, f"… {left_out} in between", transform=levels.get_yaxis_transform(), va="center",
-                  fontsize=SMALL, color=SOFT, style="italic")  # fmt: skip
+                    fontsize=SMALL, color=SOFT, style="italic")  # fmt: skip
     legend(made, handles, ["ERM, which is kept"] if kept else ["ERM", "chosen"])
     better = "more is better" if summary["greater_is_better"] else "less is better"
-    worst, overall = summary["worst"], summary["overall"]
-    alt = (
-        f"Bars of the {summary['metric']} in {several(len(ordered), 'environment')}, {better}, ERM beside the chosen "
-        f"model, with 95 % intervals, and points for the difference. Over all rows ERM has "
-        f"{of.with_unit(overall['erm']['value'])} and the chosen model {of.with_unit(overall['chosen']['value'])}; "
-        f"in the worst environment {of.with_unit(worst['erm']['value'])} and {of.with_unit(worst['chosen']['value'])}."
-    )
     text = f"Held-out rows; {better}; lines are 95 % intervals. The worst environment of the chosen model stands first."
     if left_out > 0:
         text += f" {MOST_ENVIRONMENTS} of {len(ordered)} are drawn; the table and the CSV have all."
-    columns = ["environment", "rows"]
-    columns += [f"{model} {k}" for model in ("ERM", "chosen", "difference") for k in ("value", "low", "high")]
+    ends = ("value", "low", "high")
+    columns = ["environment", "rows", *(f"{model} {k}" for model in ("ERM", "chosen", "difference") for k in ends)]
     cells = [
         [
             row["name"],
             row["rows"],
-            *(row[m][k] for m in ("erm", "chosen", "difference") for k in ("value", "low", "high")),
-        ]
+            *(of_model[k] for of_model in (row["erm"], row["chosen"], row["difference"]) for k in ends),
+        ]  # type: ignore[literal-required]  # of an estimate
         for row in [summary["overall"], *ordered]
     ]
+    alt = _environments_alt(summary, of, better)
     return figure(made, alt, name="environments", data={"columns": columns, "rows": cells}, text=text)
 
 
-def _draw_differences(ax: Axes, place: Floats, rows: Sequence[EnvironmentRow], of: MetricFormat) -> None:
-    value, low, high = (of.factor * floats([row["difference"][k] for row in rows]) for k in ("value", "low", "high"))
-    ax.errorbar(
-        value, place, xerr=error_bars(value, low, high), fmt="o", color=INK, ms=4, elinewidth=1.1, capsize=2, ls="none"
+def _estimates(rows: Sequence[Any], key: str, of: MetricFormat) -> tuple[Floats, Floats, Floats]:
+    return estimates([row[key] for row in rows], of.factor)
+
+
+def _draw_levels(ax: Axes, place: Floats, rows: Sequence[EnvironmentRow], of: MetricFormat, kept: bool) -> list[Any]:
+    handles: list[Any] = []
+    everything: list[Floats] = []
+    series = (("erm", PLAIN, 0.19), ("chosen", CHOSEN, -0.19))
+    for key, style, offset in series[:1] if kept else series:
+        value, low, high = _estimates(rows, key, of)
+        at = place if kept else place + offset
+        handles.append(bars(ax, at, value, 0.56 if kept else 0.36, style, (low, high)))
+        everything += [value, low, high]
+    plain_axes(ax, x=of.title, grid="x")
+    room(ax, np.concatenate(everything), zero=True)
+    zero_line(ax)
+    few_ticks(ax, 5 if kept else 4)
+    return handles
+
+
+def _environments_alt(summary: FitSummary, of: MetricFormat, better: str) -> str:
+    worst, overall = summary["worst"], summary["overall"]
+    return (
+        f"Bars of the {summary['metric']} in {several(len(summary['environments']), 'environment')}, {better}, ERM "
+        f"beside the chosen model, with 95 % intervals, and points for the difference. Over all rows ERM has "
+        f"{of.with_unit(overall['erm']['value'])} and the chosen model {of.with_unit(overall['chosen']['value'])}; "
+        f"in the worst environment {of.with_unit(worst['erm']['value'])} and {of.with_unit(worst['chosen']['value'])}."
     )
-    plain_axes(ax, x="chosen − ERM" + of.difference_unit.replace(" ", "\n"), grid="x")
-    ax.axvline(0, color=SOFT, lw=0.8)
-    ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="y", length=0, labelleft=False)
-    room(ax, np.concatenate([value, low, high, np.zeros(1)]))
-    few_ticks(ax, 3)
 
 
 # --- the path of penalty weights --------------------------------------------------------------------------
@@ -153,80 +157,73 @@ def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> Block:
     x = np.arange(len(path), dtype=np.float64)
     for start in starts:
         x[start:] += 0.8
-    risks = {"over all rows": [p["risk"] for p in path], "in the worst environment": [p["worst"] for p in path]}
     panels = ["risk", *(["variation"] if known([p["variation"] for p in path]) else [])]
     panels += ["p"] if known([p["p"] for p in path]) else []
     made = new_figure(1.1 + 1.45 * len(panels) + 0.3)
     axes = dict(zip(panels, made.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True))
+    risks = {"over all rows": [p["risk"] for p in path], "in the worst environment": [p["worst"] for p in path]}
     handles, names = [], []
-    for (name, values), style in zip(risks.items(), (CHOSEN, STYLES[1]), strict=True):
-        for part in np.split(np.arange(len(path)), starts):
-            (line,) = axes["risk"].plot(
-                x[part], floats(values)[part], color=style.colour, ls=style.dash, marker=style.marker, ms=5
-            )
-        handles.append(line)
+    for (name, values), style in zip(risks.items(), STYLES, strict=False):
+        of_style = {"color": style.colour, "ls": style.dash, "marker": style.marker}
+        handles.append(_line(axes["risk"], x, floats(values), starts, ms=5, **of_style))
         names.append(f"risk {name}")
     plain_axes(axes["risk"], "Held-out risk", grid="y")
     if "variation" in axes:
         variation = floats([p["variation"] for p in path])
-        for part in np.split(np.arange(len(path)), starts):
-            axes["variation"].plot(x[part], variation[part], color=GREEN, marker="D", ms=4.5, ls=STYLES[2].dash)
+        _line(axes["variation"], x, variation, starts, color=GREEN, marker="D", ms=4.5, ls=STYLES[2].dash)
         plain_axes(axes["variation"], "Total variation: mean |slope| over the environments", grid="y")
         axes["variation"].set_ylim(0, 1.12 * max(np.nanmax(variation), 1e-12))
     if "p" in axes:
         _draw_p(axes["p"], x, path, starts)
-    for ax in axes.values():
-        for i, point in enumerate(path):
-            if point["chosen"]:
-                band = ax.axvspan(x[i] - 0.35, x[i] + 0.35, color=TINT, lw=0, zorder=0)
-                if ax is axes["risk"]:
-                    handles.append(band)
-                    names.append("chosen")
+    for i in (i for i, point in enumerate(path) if point["chosen"]):
+        bands = [ax.axvspan(x[i] - 0.35, x[i] + 0.35, color=TINT, lw=0, zorder=0) for ax in axes.values()]
+        handles.append(bands[0])
+        names.append("chosen")
     last = axes[panels[-1]]
-    every = max(1, -(-len(path) // 12))
-    last.set_xticks(x[::every], [label(p["label"], 16) for p in path[::every]])
-    if max((len(label(p["label"], 16)) for p in path), default=0) * len(x[::every]) > 62:
-        last.tick_params(axis="x", rotation=40)
-        for tick in last.get_xticklabels():
-            tick.set_horizontalalignment("right")
-    last.set_xlim(-0.6, (x[-1] if len(x) else -1) + 0.6)
+    _name_weights(last, x, [p["label"] for p in path])
     last.set_xlabel("kind of model: penalty weight λ" if starts else "penalty weight λ", fontsize=9, color=SOFT)
     legend(made, handles, names, columns=3)
-    chosen = next((p for p in path if p["chosen"]), None)
-    passed = [p for p in path if p["passes"]]
-    alt = f"Lines over {several(len(path), 'penalty weight')}: held-out risk over all rows and in the worst environment"
-    alt += ", total variation" * ("variation" in axes) + ", p of the test of invariance" * ("p" in axes) + ". "
-    if chosen is not None:
-        alt += f"Chosen: {chosen['label']}, with risk {short(chosen['risk'])} over all rows and "
-        alt += f"{short(chosen['worst'])} in the worst environment. "
-    if any(p["passes"] is not None for p in path):
-        alt += f"{len(passed)} of {len(path)} pass the test."
     text = f"Each weight at its best {rhythm}. A model that is invariant has slope 0 in every environment. "
     if any(p["passes"] is not None for p in path):
         text += "Filled points pass the test of invariance, hollow crosses do not."
     columns = ["penalty weight", "label", rhythm, "risk", "worst", "variation", "p", "passes", "chosen"]
-    rows: list[list[Value]] = [
-        [
-            p["penalty_weight"],
-            p["label"],
-            p["step"],
-            p["risk"],
-            p["worst"],
-            p["variation"],
-            p["p"],
-            p["passes"],
-            p["chosen"],
-        ]
-        for p in path
-    ]
-    return figure(made, alt.strip(), name="penalty-path", data={"columns": columns, "rows": rows}, text=text.strip())
+    keys = ("penalty_weight", "label", "step", "risk", "worst", "variation", "p", "passes", "chosen")
+    rows: list[list[Value]] = [[p[k] for k in keys] for p in path]  # type: ignore[literal-required]
+    alt = _path_alt(path, panels)
+    return figure(made, alt, name="penalty-path", data={"columns": columns, "rows": rows}, text=text.strip())
+
+
+def _line(ax: Axes, x: Floats, y: Floats, starts: Sequence[int], **style: Any) -> Any:
+    """A line that is interrupted where another kind of model starts."""
+    for part in np.split(np.arange(len(x)), starts):
+        (line,) = ax.plot(x[part], y[part], **style)
+    return line
+
+
+def _name_weights(ax: Axes, x: Floats, names: Sequence[str]) -> None:
+    every = max(1, -(-len(names) // 12))
+    ax.set_xticks(x[::every], [label(name, 16) for name in names[::every]])
+    if max((len(label(name, 16)) for name in names), default=0) * len(x[::every]) > 62:
+        turn_ticks(ax, 40)
+    ax.set_xlim(-0.6, (x[-1] if len(x) else -1) + 0.6)
+
+
+def _path_alt(path: Sequence[PathPoint], panels: Sequence[str]) -> str:
+    alt = f"Lines over {several(len(path), 'penalty weight')}: held-out risk over all rows and in the worst environment"
+    alt += ", total variation" * ("variation" in panels) + ", p of the test of invariance" * ("p" in panels) + ". "
+    chosen = next((p for p in path if p["chosen"]), None)
+    if chosen is not None:
+        alt += f"Chosen: {chosen['label']}, with risk {short(chosen['risk'])} over all rows and "
+        alt += f"{short(chosen['worst'])} in the worst environment. "
+    if any(p["passes"] is not None for p in path):
+        alt += f"{sum(bool(p['passes']) for p in path)} of {len(path)} pass the test."
+    return alt.strip()
 
 
 def _draw_p(ax: Axes, x: Floats, path: Sequence[PathPoint], starts: Sequence[int]) -> None:
     """On a logarithmic axis: what fails is often far below any level. What is 0 stands on the floor."""
     p = np.clip(floats([point["p"] for point in path]), 1e-6, 1.0)
-    for part in np.split(np.arange(len(path)), starts):
-        ax.plot(x[part], p[part], color=SOFT, lw=1.0, zorder=2)
+    _line(ax, x, p, starts, color=SOFT, lw=1.0, zorder=2)
     for i, point in enumerate(path):
         if np.isfinite(p[i]):
             passes = point["passes"]
@@ -243,6 +240,21 @@ def _draw_p(ax: Axes, x: Floats, path: Sequence[PathPoint], starts: Sequence[int
     plain_axes(ax, "p of the test of invariance", grid="y")
 
 
+def path_table(path: Sequence[PathPoint], rhythm: str = "step", tested: bool = True) -> Block:
+    """The path in numbers; `tested`: with the total variation and whether the point passes the test of invariance."""
+    columns = ["penalty weight λ", rhythm, "risk", "worst environment"]
+    columns += ["total variation", "p", "invariant", "choice"] if tested else ["p of equal slopes", "choice"]
+    rows = []
+    for p in path:
+        cells = [p["label"], f"{p['step']:,}", decimal(p["risk"]), decimal(p["worst"])]
+        cells += [decimal(p["variation"])] * tested + [probability(p["p"])]
+        cells += [NO_VALUE if p["passes"] is None else "yes" if p["passes"] else "no"] * tested
+        rows.append([*cells, "chosen" if p["chosen"] else ""])
+    numeric = [True] * (6 if tested else 5) + [False] * (2 if tested else 1)
+    marks: list[Kind] = ["good" if p["chosen"] else "plain" for p in path]
+    return table(columns, rows, numeric, marks)
+
+
 # --- training ---------------------------------------------------------------------------------------------
 
 
@@ -253,20 +265,13 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> Block:
     final = np.array([_last(row) for row in risk])
     order = np.argsort(np.where(np.isfinite(final), -final, np.inf), kind="stable")
     named = order if len(order) <= MOST_LINES else order[:4]
+    others = order[len(named) :]
     made = new_figure(3.3)
     ax = made.subplots()
     handles, names = [], []
-    if len(order) > len(named):
-        for e in order[len(named) :]:
-            (line,) = ax.plot(steps, risk[e], color=LINE, lw=0.8, zorder=1)
-        handles.append(line)
-        names.append(f"{len(order) - len(named)} others")
-        everywhere = np.array(
-            [column[np.isfinite(column)].mean() if np.isfinite(column).any() else np.nan for column in risk.T]
-        )
-        (line,) = ax.plot(steps, everywhere, color=INK, lw=1.6, zorder=3)
-        handles.append(line)
-        names.append("mean of all")
+    if len(others):
+        handles += _draw_others(ax, steps, risk, others)
+        names += [f"{len(others)} others", "mean of all"]
     for k, e in enumerate(named):
         style = STYLES[k % len(STYLES)]
         (line,) = ax.plot(
@@ -278,27 +283,32 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> Block:
     plain_axes(ax, x=rhythm, y="risk of the training rows", grid="y")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     legend(made, handles, names, columns=3)
-    ends = (
-        f"It ends between {short(np.nanmin(final))} and {short(np.nanmax(final))}." if np.isfinite(final).any() else ""
-    )
+    ends = f"It ends between {short(_low(final))} and {short(_high(final))}." if np.isfinite(final).any() else ""
     length = several(int(steps[-1]) if len(steps) else 0, rhythm)
     alt = f"Lines: the risk in {several(len(order), 'environment')} over {length}, of the final model. {ends}"
     text = "The final model while it was trained on all rows."
-    if len(order) > len(named):
+    if len(others):
         text += " Named are the environments with the highest risk at the end."
-    rows: list[list[Value]] = [[int(step), *(_plain(v) for v in risk[:, i])] for i, step in enumerate(curves["steps"])]
-    return figure(
-        made, alt.strip(), name="training", data={"columns": [rhythm, *curves["environments"]], "rows": rows}, text=text
+    rows: list[list[Value]] = [[int(step), *map(finite, risk[:, i])] for i, step in enumerate(curves["steps"])]
+    columns = [rhythm, *curves["environments"]]
+    return figure(made, alt.strip(), name="training", data={"columns": columns, "rows": rows}, text=text)
+
+
+def _draw_others(ax: Axes, steps: Floats, risk: Floats, others: Sequence[int] | Any) -> list[Any]:
+    """Faint lines of the environments that are not named, and the mean over all environments."""
+    for e in others:
+        (faint,) = ax.plot(steps, risk[e], color=LINE, lw=0.8, zorder=1)
+    there = np.isfinite(risk)
+    mean = np.array(
+        [column[here].mean() if here.any() else np.nan for column, here in zip(risk.T, there.T, strict=True)]
     )
+    (line,) = ax.plot(steps, mean, color=INK, lw=1.6, zorder=3)
+    return [faint, line]
 
 
 def _last(row: Floats) -> float:
-    finite = row[np.isfinite(row)]
-    return float(finite[-1]) if finite.size else np.nan
-
-
-def _plain(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    there = row[np.isfinite(row)]
+    return float(there[-1]) if there.size else np.nan
 
 
 # --- the loss as a function of the environment --------------------------------------------------------------
@@ -315,7 +325,7 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> B
     ax = made.subplots()
     handles, names = [], []
     for k, curve in enumerate(losses):
-        style: Style = MODELS.get(curve["model"], STYLES[(k + 3) % len(STYLES)])
+        style = MODELS.get(curve["model"], STYLES[(k + 3) % len(STYLES)])
         (line,) = ax.plot(
             x, risks[curve["model"]][order], color=style.colour, ls=style.dash, marker=style.marker, lw=1.5,
             ms=6 if n <= 30 else 3.5,
@@ -324,28 +334,24 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> B
         handles.append(line)
         names.append(label(curve["model"]) + ("" if not weight else f", λ = {weight:g}"))
     every = max(1, -(-n // 16))
-    ax.set_xticks(x[::every], [label(environments[e], 14) for e in order[::every]])
-    if sum(len(label(environments[e], 14)) + 2 for e in order[::every]) > 60:
-        ax.tick_params(axis="x", rotation=45)
-        for tick in ax.get_xticklabels():
-            tick.set_horizontalalignment("right")
-            tick.set_rotation_mode("anchor")
+    ticks = [label(environments[e], 14) for e in order[::every]]
+    ax.set_xticks(x[::every], ticks)
+    if sum(len(tick) + 2 for tick in ticks) > 60:
+        turn_ticks(ax, 45)
     if n == 1:
         ax.set_xlim(-1, 1)
-    plain_axes(
-        ax, x=f"environment, in the order of the risk of {label(losses[0]['model'])}", y="held-out risk", grid="y"
-    )
+    by_risk = f"environment, in the order of the risk of {label(losses[0]['model'])}"
+    plain_axes(ax, x=by_risk, y="held-out risk", grid="y")
     legend(made, handles, names)
     spans = "; ".join(f"{name} from {short(_low(r))} to {short(_high(r))}" for name, r in risks.items())
     alt = f"Lines: the held-out risk of {several(len(losses), 'model')} in {several(n, 'environment')}: {spans}."
     text = (
         "The loss as a function of the environment. Total variation is how much it moves along the axis: the flatter "
+        "the line, the more invariant the model."
     )
-    text += "the line, the more invariant the model."
-    rows: list[list[Value]] = [[environments[e], *(_plain(r[e]) for r in risks.values())] for e in order]
-    return figure(
-        made, alt, name="loss-by-environment", data={"columns": ["environment", *risks], "rows": rows}, text=text
-    )
+    rows: list[list[Value]] = [[environments[e], *(finite(r[e]) for r in risks.values())] for e in order]
+    columns = ["environment", *risks]
+    return figure(made, alt, name="loss-by-environment", data={"columns": columns, "rows": rows}, text=text)
 
 
 def _low(values: Floats) -> float | None:

@@ -1,4 +1,4 @@
-"""What a model's features weigh, plain risk minimisation beside the chosen model: figure, table and words."""
+"""What a model's features weigh, ERM beside the chosen model: figure, table and words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from irmtv.app.fit.summary import Feature, FeaturesKind, FitSummary
-from irmtv.core.numbers import NO_VALUE, several, short
-from irmtv.html.drawing import CHOSEN, INK, PLAIN, SOFT, few_ticks, floats, label, legend, new_figure, plain_axes
-from irmtv.html.figure_data import FigureData
+from irmtv.core.numbers import NO_VALUE, percent, several, short
+from irmtv.html.drawing import (
+    CHOSEN,
+    INK,
+    PLAIN,
+    Floats,
+    bars,
+    floats,
+    label,
+    legend,
+    name_rows,
+    new_figure,
+    plain_axes,
+    second_panel,
+    zero_line,
+)
 from irmtv.html.page import Block, figure, table, text
+from irmtv.html.texts import FigureData
 
 MOST_FEATURES = 25
 NOTES: Mapping[FeaturesKind, str] = {
@@ -43,7 +57,7 @@ def size(feature: Feature) -> float:
 
 
 def change(feature: Feature) -> float | None:
-    """By how much its weight differs in size in the chosen model."""
+    """By how much the size of its weight differs in the chosen model."""
     erm, chosen = feature["erm"], feature["chosen"]
     return None if erm is None or chosen is None else abs(chosen) - abs(erm)
 
@@ -60,49 +74,60 @@ def feature_blocks(summary: FitSummary) -> list[Block]:
     ordered = sorted(summary["features"], key=size, reverse=True)
     if by_change:
         ordered.sort(key=lambda f: abs(change(f) or 0.0), reverse=True)
-    blocks = [text(said) for said in _words(summary, same)]
+    blocks = [text(note) for note in _which_models(summary, same)]
     if any(size(f) > 0 for f in ordered):
         blocks.append(features_figure(ordered, kind, by_change))
-    told = [f for f in ordered if f["invariant"] is not None]
-    if told:
-        shares = {}
-        for key in ("erm", "chosen"):
-            total = sum(abs(f[key] or 0.0) for f in told)
-            of_invariant = sum(abs(f[key] or 0.0) for f in told if f["invariant"])
-            shares[key] = of_invariant / total if total else None
-        blocks.append(
-            text(
-                f"Which features are invariant is known here. They have {short(shares['erm'], 100, ' %')} of the "
-                f"weight under ERM and {short(shares['chosen'], 100, ' %')} in the chosen model."
-            )
-        )
-    columns = ["feature", "ERM, %", "chosen, %", "change of size", *(["known to be"] if told else [])]
-    if by_change:
-        columns[3] = "change, points"
-    rows = []
-    shown = MOST_FEATURES if len(ordered) > MOST_FEATURES + 1 else len(ordered)
-    for f in ordered[:shown]:
-        what = NO_VALUE if f["invariant"] is None else "invariant" if f["invariant"] else "spurious"
-        weights = [_share(f["erm"]), _share(f["chosen"]), _share(change(f), "+")]
-        rows.append([f["name"], *weights, *([what] if told else [])])
-    blocks.append(table(columns, rows, [False, True, True, True, *([False] if told else [])]))
-    if len(ordered) > shown:
+    if any(f["invariant"] is not None for f in ordered):
+        blocks.append(_share_of_invariant(ordered))
+    blocks.append(_features_table(ordered, by_change))
+    if len(ordered) > _drawn(ordered):
         which = "that changed most" if by_change else "largest"
         blocks.append(text(f"The {MOST_FEATURES} {which} of {len(ordered):,}. The CSV of the figure has all of them."))
     return blocks
 
 
-def _words(summary: FitSummary, same: bool) -> list[str]:
+def _drawn(ordered: Sequence[Feature]) -> int:
+    """How many are shown one by one: a rest of one is no rest."""
+    return MOST_FEATURES if len(ordered) > MOST_FEATURES + 1 else len(ordered)
+
+
+def _share_of_invariant(features: Sequence[Feature]) -> Block:
+    """How much of the weight lies on invariant features, where it is known which these are."""
+    shares = []
+    labelled = [f for f in features if f["invariant"] is not None]
+    for key in ("erm", "chosen"):
+        weights = [abs(f[key] or 0.0) for f in labelled]  # type: ignore[literal-required]  # "erm" or "chosen"
+        of_invariant = sum(w for w, f in zip(weights, labelled, strict=True) if f["invariant"])
+        shares.append(short(of_invariant / sum(weights) if sum(weights) else None, 100, " %"))
+    return text(
+        f"Which features are invariant is known here. They have {shares[0]} of the weight under ERM and {shares[1]} in "
+        "the chosen model."
+    )
+
+
+def _features_table(ordered: Sequence[Feature], by_change: bool) -> Block:
+    labelled = any(f["invariant"] is not None for f in ordered)
+    columns = ["feature", "ERM, %", "chosen, %", "change, points" if by_change else "change of size"]
+    rows = []
+    for f in ordered[: _drawn(ordered)]:
+        what = NO_VALUE if f["invariant"] is None else "invariant" if f["invariant"] else "spurious"
+        weights = [percent(f["erm"]), percent(f["chosen"]), percent(change(f), sign=True)]
+        rows.append([f["name"], *weights, *([what] if labelled else [])])
+    if labelled:
+        columns.append("known to be")
+    return table(columns, rows, [False, True, True, True, *([False] if labelled else [])])
+
+
+def _which_models(summary: FitSummary, same: bool) -> list[str]:
     """Which two models are compared, where that is not plain to see."""
     model, plain = summary["model"], summary.get("plain_model", summary["model"])
     if same and known_weights(summary):
-        return ["The chosen model is plain risk minimisation (ERM): nothing changed in what its features weigh."]
+        return ["The chosen model is ERM: nothing changed in what its features weigh."]
     kind, plain_kind = (name.partition(" ")[0] for name in (model, plain))
     if kind != plain_kind:
         return [
-            f"Elsewhere in this page ERM is {plain}, with which plain risk minimisation predicts held-out rows best. "
-            f"What features weigh is compared within one kind of model, {kind}: ERM is here plain risk minimisation "
-            "with that kind."
+            f"Elsewhere in this page ERM is {plain}, with which ERM predicts held-out rows best. What features weigh "
+            f"is compared within one kind of model, {kind}: ERM is here that of this kind."
         ]
     return []
 
@@ -110,13 +135,6 @@ def _words(summary: FitSummary, same: bool) -> list[str]:
 def known_weights(summary: FitSummary) -> bool:
     """Whether there is any weight at all."""
     return any(f["chosen"] is not None for f in summary["features"])
-
-
-def _share(value: float | None, sign: str = "") -> str:
-    if value is None:
-        return NO_VALUE
-    written = format(100 * value, f"{sign}.1f").replace("-", "−")
-    return "0.0" if written.strip("+−") == "0.0" else written
 
 
 def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: bool = False) -> Block:
@@ -128,73 +146,73 @@ def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: b
     kind : what their weights are.
     by_change : whether a second panel shows chosen minus ERM.
     """
-    most = MOST_FEATURES if len(ordered) > MOST_FEATURES + 1 else len(ordered)  # a rest of one is no rest
-    first, rest = list(ordered[:most]), ordered[most:]
+    first, rest = list(ordered[: _drawn(ordered)]), ordered[_drawn(ordered) :]
     if any(f["invariant"] is not None for f in ordered):
         first.sort(key=lambda f: {True: 0, False: 1, None: 2}[f["invariant"]])
+    erm, chosen = (
+        100 * np.array([*floats([f[key] for f in first]), *([sum(abs(f[key] or 0.0) for f in rest)] if rest else [])])  # type: ignore[literal-required]  # "erm" or "chosen"
+        for key in ("erm", "chosen")
+    )
     names = [label(f["name"], 20) + _kind(f["invariant"]) for f in first]
-    values = {key: [f[key] for f in first] for key in ("erm", "chosen")}
-    if rest:
-        names.append(f"{len(rest):,} others, sum")
-        for key in values:
-            values[key].append(sum(abs(f[key] or 0.0) for f in rest))  # type: ignore[literal-required]  # "erm" or "chosen"
-    place = -np.arange(len(names), dtype=np.float64)
-    kinds = [f["invariant"] for f in first]
-    for i in range(1, len(first)):  # a gap between invariant and spurious
-        if kinds[i] != kinds[i - 1]:
-            place[i:] -= 0.6
-    if rest:
-        place[-1] -= 0.4
+    names += [f"{len(rest):,} others, sum"] if rest else []
+    place = _places([f["invariant"] for f in first], bool(rest))
     made = new_figure(1.0 + 0.3 * (place[0] - place[-1] + 1))
     ratios = (1.55, 1.0) if by_change else (1.0,)
     ax, *others = made.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
-    handles = [
-        ax.barh(place + offset, 100 * np.nan_to_num(floats(values[key])), 0.36, color=style.colour, hatch=style.hatch,
-                edgecolor="#ffffff", linewidth=0.0)
-        for key, style, offset in (("erm", PLAIN, 0.19), ("chosen", CHOSEN, -0.19))
-    ]  # fmt: skip
+    handles = [bars(ax, place + 0.19, erm, 0.36, PLAIN), bars(ax, place - 0.19, chosen, 0.36, CHOSEN)]
     plain_axes(ax, x=AXES[kind], grid="x")
-    ax.axvline(0, color=SOFT, lw=0.8)
-    ax.set_yticks(place, names)
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(place[-1] - 0.6, place[0] + 0.6)
+    zero_line(ax)
+    name_rows(ax, place, names)
     for changes in others:
-        by = 100 * np.nan_to_num(np.abs(floats(values["chosen"])) - np.abs(floats(values["erm"])))
+        by = np.nan_to_num(np.abs(chosen) - np.abs(erm))
         changes.hlines(place, 0, by, color=INK, lw=1.4)
         changes.plot(by, place, "o", color=INK, ms=4, ls="none")
-        plain_axes(changes, x="chosen − ERM, points", grid="x")
-        changes.axvline(0, color=SOFT, lw=0.8)
-        changes.spines["left"].set_visible(False)
-        changes.tick_params(axis="y", length=0, labelleft=False)
-        few_ticks(changes, 4)
+        second_panel(changes, "chosen − ERM, points", 4)
     legend(made, handles, ["ERM", "chosen"])
-    said = TEXTS[kind]
-    if by_change:
-        said += " What changed most stands first."
-    if rest:
-        which = "that changed most" if by_change else "largest"
-        said += f" The {MOST_FEATURES} {which} of {len(ordered):,}; the others are summed, without sign."
     data: FigureData = {
         "columns": ["feature", "ERM", "chosen", "invariant"],
         "rows": [[f["name"], f["erm"], f["chosen"], f["invariant"]] for f in ordered],
     }
-    return figure(made, _alt(ordered, len(first), by_change), name="features", data=data, text=said)
+    return figure(
+        made, _alt(ordered, len(first), by_change), name="features", data=data, text=_caption(kind, ordered, by_change)
+    )
+
+
+def _places(kinds: Sequence[bool | None], rest: bool) -> Floats:
+    """Where the rows stand: a gap between invariant and spurious features, and before the rest."""
+    place = -np.arange(len(kinds) + rest, dtype=np.float64)
+    for i in range(1, len(kinds)):
+        if kinds[i] != kinds[i - 1]:
+            place[i:] -= 0.6
+    if rest:
+        place[-1] -= 0.4
+    return place
+
+
+def _caption(kind: FeaturesKind, ordered: Sequence[Feature], by_change: bool) -> str:
+    caption = TEXTS[kind]
+    if by_change:
+        caption += " What changed most stands first."
+    if len(ordered) > _drawn(ordered):
+        which = "that changed most" if by_change else "largest"
+        caption += f" The {MOST_FEATURES} {which} of {len(ordered):,}; the others are summed, without sign."
+    return caption
 
 
 def _alt(features: Sequence[Feature], shown: int, by_change: bool) -> str:
     most = [max(features, key=lambda f: abs(f[key] or 0.0)) for key in ("erm", "chosen")]
-    told = (
+    words = (
         f"Bars: the weight of {several(shown, 'feature')} under ERM and in the chosen model. Most under ERM: "
         f"{most[0]['name']} ({short(most[0]['erm'], 100, ' %')}); in the chosen model: "
         f"{most[1]['name']} ({short(most[1]['chosen'], 100, ' %')})."
     )
     if by_change:
         first = features[0]
-        told += (
+        words += (
             f" Beside them the change; the largest is that of {first['name']}, from {short(first['erm'], 100, ' %')} "
             f"to {short(first['chosen'], 100, ' %')}."
         )
-    return told
+    return words
 
 
 def _kind(invariant: bool | None) -> str:

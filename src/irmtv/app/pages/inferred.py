@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +48,14 @@ def inferred_figure(inferred: Inferred) -> Block:
     else:
         made, text = _curves(inferred, points, membership)
     shares = membership.mean(0) if len(membership) else np.full(len(inferred["names"]), np.nan)
-    told = "; ".join(
+    by_name = "; ".join(
         f"{name}: {short(float(s), 100, ' %')} of the rows" for name, s in zip(inferred["names"], shares, strict=True)
     )
     kind = "A map" if n_aux == 2 else "A curve" if n_aux == 1 else "Curves"
     aux = " and ".join(inferred["aux"][:3]) + (" and others" if n_aux > 3 else "")
     alt = (
         f"{kind} of the probability of {several(len(inferred['names']), 'environment')} that the network found, "
-        f"against {aux}, at {several(len(points), 'row')}. {told}. "
+        f"against {aux}, at {several(len(points), 'row')}. {by_name}. "
         f"{_where(inferred, points, membership)}"
     )
     columns = [*inferred["aux"], *(f"probability of {name}" for name in inferred["names"])]
@@ -67,7 +68,7 @@ def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> Floats:
 
 
 def binned(x: Floats, y: Floats, bins: int = BINS) -> tuple[Floats, Floats]:
-    """Means of y over at most so many groups of neighbouring x: a curve, whatever else y depends on.
+    """Means of y over at most `bins` groups of neighbouring x: a curve, whatever else y depends on.
 
     Examples
     --------
@@ -127,35 +128,26 @@ def _map(inferred: Inferred, points: Floats, membership: Floats, axes: tuple[int
     made = new_figure(4.3)
     ax = made.subplots()
     handles, names = [], []
-    small = 3.8 if len(points) > 300 else 5
+    size = 3.8 if len(points) > 300 else 5
     if len(inferred["names"]) == 2:
-        of = np.digitize(membership[:, 0], [upper for upper, _, _ in CLASSES[:-1]])
-        for k, (upper, colour, marker) in enumerate(CLASSES):
-            here = of == k
-            (dots,) = ax.plot(
-                points[here, 0], points[here, 1], marker, color=colour, ms=small, mec="#ffffff", mew=0.3, ls="none"
-            )
-            handles.append(dots)
-            names.append(f"{100 * upper - 20:.0f} to {100 * upper:.0f} %")
+        group = np.digitize(membership[:, 0], [upper for upper, _, _ in CLASSES[:-1]])
+        kinds = [
+            (f"{100 * upper - 20:.0f} to {100 * upper:.0f} %", colour, marker) for upper, colour, marker in CLASSES
+        ]
         text = f"Each point is a row; colour and shape say how likely it belongs to {inferred['names'][0]}."
     else:
-        most = membership.argmax(1) if len(membership) else np.zeros(0, dtype=np.intp)
-        for e, name in enumerate(inferred["names"]):
-            style = STYLES[e % len(STYLES)]
-            here = most == e
-            (dots,) = ax.plot(
-                points[here, 0],
-                points[here, 1],
-                style.marker,
-                color=style.colour,
-                ms=small,
-                mec="#ffffff",
-                mew=0.3,
-                ls="none",
-            )
-            handles.append(dots)
-            names.append(label(name, 20))
+        group = membership.argmax(1) if len(membership) else np.zeros(0, dtype=np.intp)
+        styles = itertools.cycle(STYLES)
+        kinds = [
+            (label(name, 20), style.colour, style.marker)
+            for name, style in zip(inferred["names"], styles, strict=False)
+        ]
         text = "Each point is a row; colour and shape say to which environment it most likely belongs."
+    for k, (name, colour, marker) in enumerate(kinds):
+        x, y = points[group == k].T
+        (dots,) = ax.plot(x, y, marker, color=colour, ms=size, mec="#ffffff", mew=0.3, ls="none")
+        handles.append(dots)
+        names.append(name)
     plain_axes(ax, x=_axis(inferred, axes[0]), y=_axis(inferred, axes[1]))
     ax.grid(color="#eceff2", lw=0.7)
     ax.locator_params(axis="x", nbins=5)
