@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 NO_VALUE = "–"  # in a cell
 UNKNOWN = "unknown"  # in a sentence
@@ -132,6 +132,8 @@ def mean_and_sd(values: npt.ArrayLike, digits: int = 1) -> str:
     >>> mean_and_sd([1.0, 2.0, 3.0]), mean_and_sd([2.0]), mean_and_sd([])
     ('2.0 ± 1.0', '2.0', '–')
     """
+    import numpy as np  # here, so that the help of the command line need not load it
+
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
     if known.size == 0:

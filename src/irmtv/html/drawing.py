@@ -136,7 +136,7 @@ def bars(
 ) -> Any:
     """Horizontal bars, none where there is no value; `ends` of their intervals. Returns what a legend shows."""
     there = np.isfinite(values)
-    whiskers = {}
+    whiskers: dict[str, Any] = {}
     if ends is not None:
         whiskers = {"xerr": error_bars(values, *ends)[:, there], "error_kw": {"ecolor": INK, "lw": 0.9, "capsize": 1.8}}
     return axes.barh(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 from urllib.parse import quote
 
-from irmtv.core.numbers import NO_VALUE, short
+from irmtv.core.numbers import NO_VALUE, Estimate, short
 
 Value = str | float | int | bool | None
 
@@ -47,6 +47,11 @@ def readable(text: str) -> str:
         and (unicodedata.category(c) in ("Cc", "Cn", "Co", "Cs") or unicodedata.bidirectional(c) in _TURNING)
     }
     return "".join("�" if c in bad else c for c in text) if bad else text
+
+
+def estimate_cells(*estimates: Estimate) -> list[Value]:
+    """Value, lower and upper end of each estimate, as cells of one row."""
+    return [cell for e in estimates for cell in (e["value"], e["low"], e["high"])]
 
 
 def csv_text(data: FigureData) -> str:

@@ -44,6 +44,7 @@ from irmtv.html.page import (
     text,
     versions_table,
 )
+from irmtv.html.texts import estimate_cells
 
 LEVEL = 0.05
 MOST_ENVIRONMENTS = 24
@@ -205,7 +206,7 @@ def differ_figure(differ: Part) -> Block:
         name="how-different",
         data={
             "columns": ["environment", "area", "low", "high"],
-            "rows": [[row["name"], *_three(row["auc"])] for row in [drawn[0], *rows]],
+            "rows": [[row["name"], *estimate_cells(row["auc"])] for row in [drawn[0], *rows]],
         },
         text="0.5 (dashed) is guessing, 1 tells every row; lines are 95 % intervals." + _left_out(rows),
     )
@@ -256,7 +257,7 @@ def losses_figure(losses: Part) -> Block:
         name="loss-by-environment",
         data={
             "columns": ["environment", "loss", "low", "high", metric, f"{metric} low", f"{metric} high"],
-            "rows": [[row["name"], *_three(row["loss"]), *_three(row["metric"])] for row in [drawn[0], *rows]],
+            "rows": [[row["name"], *estimate_cells(row["loss"], row["metric"])] for row in [drawn[0], *rows]],
         },
         text=f"Left the loss (less is better), right the {metric} ({better}); the worst environment first."
         + _left_out(rows),
@@ -408,7 +409,7 @@ def splits_figure(splits: Part) -> Block:
         "overlap",
     ]
     cells = [
-        [row["name"], row["rows"], row["gap"]["value"], *_three(row["from_x"]), *_three(row["from_y_given_x"]),
+        [row["name"], row["rows"], row["gap"]["value"], *estimate_cells(row["from_x"], row["from_y_given_x"]),
          row["overlap"]]
         for row in rows
     ]  # fmt: skip
@@ -419,10 +420,6 @@ def splits_figure(splits: Part) -> Block:
         data={"columns": columns, "rows": cells},
         text="(?): too little of X is shared to trust the parts." + _left_out(rows),
     )
-
-
-def _three(estimate: Part) -> list[float | None]:
-    return [estimate["value"], estimate["low"], estimate["high"]]
 
 
 def _left_out(rows: Sequence[Any]) -> str:

@@ -96,7 +96,7 @@ def _share_of_invariant(features: Sequence[Feature]) -> Block:
     shares = []
     labelled = [f for f in features if f["invariant"] is not None]
     for key in ("erm", "chosen"):
-        weights = [abs(f[key] or 0.0) for f in labelled]  # type: ignore[literal-required]  # "erm" or "chosen"
+        weights = [abs(f[key] or 0.0) for f in labelled]
         of_invariant = sum(w for w, f in zip(weights, labelled, strict=True) if f["invariant"])
         shares.append(short(of_invariant / sum(weights) if sum(weights) else None, 100, " %"))
     return text(
@@ -150,7 +150,7 @@ def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: b
     if any(f["invariant"] is not None for f in ordered):
         first.sort(key=lambda f: {True: 0, False: 1, None: 2}[f["invariant"]])
     erm, chosen = (
-        100 * np.array([*floats([f[key] for f in first]), *([sum(abs(f[key] or 0.0) for f in rest)] if rest else [])])  # type: ignore[literal-required]  # "erm" or "chosen"
+        100 * np.array([*floats([f[key] for f in first]), *([sum(abs(f[key] or 0.0) for f in rest)] if rest else [])])
         for key in ("erm", "chosen")
     )
     names = [label(f["name"], 20) + _kind(f["invariant"]) for f in first]

@@ -39,7 +39,7 @@ from irmtv.html.drawing import (
     zero_line,
 )
 from irmtv.html.page import Block, Kind, figure, table
-from irmtv.html.texts import Value
+from irmtv.html.texts import Value, estimate_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,14 +100,10 @@ def environments_figure(summary: FitSummary) -> Block:
     text = f"Held-out rows; {better}; lines are 95 % intervals. The worst environment of the chosen model stands first."
     if left_out > 0:
         text += f" {MOST_ENVIRONMENTS} of {len(ordered)} are drawn; the table and the CSV have all."
-    ends = ("value", "low", "high")
-    columns = ["environment", "rows", *(f"{model} {k}" for model in ("ERM", "chosen", "difference") for k in ends)]
+    columns = ["environment", "rows"]
+    columns += [f"{model} {end}" for model in ("ERM", "chosen", "difference") for end in ("value", "low", "high")]
     cells = [
-        [
-            row["name"],
-            row["rows"],
-            *(of_model[k] for of_model in (row["erm"], row["chosen"], row["difference"]) for k in ends),
-        ]  # type: ignore[literal-required]  # of an estimate
+        [row["name"], row["rows"], *estimate_cells(row["erm"], row["chosen"], row["difference"])]
         for row in [summary["overall"], *ordered]
     ]
     alt = _environments_alt(summary, of, better)
