@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from irmtv.cli.common import AsJson, note, print_json, progress, say, written
+from irmtv.cli.options import AsJson
+from irmtv.cli.output import note, print_json, progress, say, written
 
 if TYPE_CHECKING:
     from irmtv.datasets.sources import Checked, Found, Source

@@ -12,23 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from irmtv.cli.common import (
-    AsJson,
-    DataPath,
-    Encoding,
-    Environment,
-    Target,
-    TaskKind,
-    add_rows,
-    column_names,
-    note,
-    notes,
-    print_json,
-    progress,
-    say,
-    text_table,
-    written,
-)
+from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, Target, TaskKind, read_columns
+from irmtv.cli.output import add_rows, note, notes, print_json, progress, say, text_table, written
 from irmtv.core.numbers import number, percent, within
 
 if TYPE_CHECKING:
@@ -74,16 +59,14 @@ def diagnose(
 
         raise ValueError(NOTHING_TO_COMPARE)
     from irmtv.app.diagnose import diagnose_table
-    from irmtv.app.io import read_table
 
     with progress("reading") as bar:
-        table = read_table(data, encoding=encoding)
-        columns = table.frame.columns
+        table, places, aux_columns = read_columns(data, encoding, environment, aux)
         diagnosis = diagnose_table(
             table,
             target,
-            column_names(environment, columns),
-            column_names(aux, columns),
+            places,
+            aux_columns,
             model=model,
             task=task,
             random_state=seed,

@@ -10,21 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from irmtv.cli.common import (
-    AsJson,
-    DataPath,
-    Encoding,
-    Environment,
-    ModelPath,
-    add_rows,
-    column_names,
-    notes,
-    print_json,
-    progress,
-    say,
-    text_table,
-    written,
-)
+from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, ModelPath, column_names
+from irmtv.cli.output import add_rows, notes, print_json, progress, say, text_table, written
 from irmtv.core.numbers import MetricFormat
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from irmtv.cli.common import AsJson, note, print_json, progress, written
+from irmtv.cli.options import AsJson
+from irmtv.cli.output import note, print_json, progress, written
 from irmtv.cli.report import NAME as PAGE
 
 if TYPE_CHECKING:

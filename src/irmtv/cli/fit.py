@@ -12,21 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from irmtv.cli.common import (
-    AsJson,
-    DataPath,
-    Encoding,
-    Environment,
-    Target,
-    TaskKind,
-    column_names,
-    notes,
-    print_json,
-    progress,
-    say,
-    text_table,
-    written,
-)
+from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, Target, TaskKind, read_columns
+from irmtv.cli.output import notes, print_json, progress, say, text_table, written
 from irmtv.core.numbers import Estimate, MetricFormat
 
 if TYPE_CHECKING:
@@ -75,7 +62,7 @@ def fit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a model that keeps working in other environments, if there is one, and say so.
+    """Fit a model that keeps working in other environments, and say whether one was found.
 
     Prints the held-out scores of ERM and of the chosen model in every environment, and the outcome: ERM is already
     invariant; an invariant model was found, and its price; or none was found.
@@ -89,19 +76,17 @@ def fit(
     if page_path.absolute() == out.absolute():
         raise ValueError(f"--report must be another file than --out. Got {str(out)!r} for both.")
     from irmtv.app.fit import fit_table
-    from irmtv.app.io import read_table
     from irmtv.app.pages.model import model_content
     from irmtv.estimators.files import save
     from irmtv.html.page import write_page
 
     with progress("reading") as bar:
-        table = read_table(data, encoding=encoding)
-        columns = table.frame.columns
+        table, places, aux_columns = read_columns(data, encoding, environment, aux)
         answer = fit_table(
             table,
             target,
-            column_names(environment, columns),
-            column_names(aux, columns),
+            places,
+            aux_columns,
             objective=objective,
             model=model,
             task=task,

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from irmtv.cli.common import AsJson, print_json
+from irmtv.cli.options import AsJson
+from irmtv.cli.output import print_json
 
 if TYPE_CHECKING:
     from irmtv.objectives import Objective

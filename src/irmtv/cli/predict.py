@@ -9,17 +9,8 @@ from typing import Annotated
 
 import typer
 
-from irmtv.cli.common import (
-    AsJson,
-    DataPath,
-    Encoding,
-    ModelPath,
-    column_names,
-    note,
-    notes,
-    print_json,
-    progress,
-)
+from irmtv.cli.options import AsJson, DataPath, Encoding, ModelPath, column_names
+from irmtv.cli.output import note, notes, print_json, progress
 
 
 def register(app: typer.Typer) -> None:

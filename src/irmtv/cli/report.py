@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irmtv.cli.common import AsJson, print_json, say
+from irmtv.cli.options import AsJson
+from irmtv.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from irmtv.html.page import Content

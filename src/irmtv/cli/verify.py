@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from irmtv.cli.common import AsJson, ModelPath, print_json, say
+from irmtv.cli.options import AsJson, ModelPath
+from irmtv.cli.output import print_json, say
 
 MOST = 30  # columns that are printed; --json has all
 

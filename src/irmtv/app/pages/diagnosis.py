@@ -9,41 +9,7 @@ import numpy as np
 
 from irmtv.app.pages.inferred import inferred_figure
 from irmtv.core.numbers import MetricFormat, several, short
-from irmtv.html.drawing import (
-    CHOSEN,
-    INK,
-    PLAIN,
-    STYLES,
-    VERMILION,
-    Floats,
-    bars,
-    estimates,
-    floats,
-    label,
-    legend,
-    name_rows,
-    new_figure,
-    plain_axes,
-    points,
-    room,
-    zero_line,
-)
-from irmtv.html.page import (
-    Badge,
-    Block,
-    Content,
-    Headline,
-    Kind,
-    Number,
-    Section,
-    code,
-    content,
-    figure,
-    section,
-    table,
-    text,
-    versions_table,
-)
+from irmtv.html import drawing, page
 from irmtv.html.texts import estimate_cells
 
 LEVEL = 0.05
@@ -58,7 +24,7 @@ _ABOUT_IMPORTANCES = (
 Part = Mapping[str, Any]
 
 
-def diagnosis_content(summary: Part) -> Content:
+def diagnosis_content(summary: Part) -> page.Content:
     """The page of `irmtv diagnose`.
 
     Parameters
@@ -74,7 +40,7 @@ def diagnosis_content(summary: Part) -> Content:
     target = summary.get("target", "")
     environments = [make(summary) for make in (_differ, _losses, _found)]
     changes = [make(summary) for make in (_features, _splits)]
-    return content(
+    return page.content(
         f"What shifts in what predicts {target}?" if target else "What shifts?",
         _headline(summary),
         _facts(summary),
@@ -90,12 +56,12 @@ def diagnosis_content(summary: Part) -> Content:
 # --- the answer ---------------------------------------------------------------------------------------------
 
 
-def _headline(summary: Part) -> Headline:
+def _headline(summary: Part) -> page.Headline:
     first, *more = summary["headline"]
     return {"badge": _outcome(summary), "text": first, "more": " ".join(more), "numbers": _numbers(summary)}
 
 
-def _outcome(summary: Part) -> Badge:
+def _outcome(summary: Part) -> page.Badge:
     losses = summary["losses"]
     if losses is None:
         return {"text": "Nothing to compare", "kind": "unknown"}
@@ -106,8 +72,8 @@ def _outcome(summary: Part) -> Badge:
     return {"text": "No shift that hurts is shown", "kind": "good"}
 
 
-def _numbers(summary: Part) -> list[Number]:
-    numbers: list[Number] = []
+def _numbers(summary: Part) -> list[page.Number]:
+    numbers: list[page.Number] = []
     if summary["differ"] is not None:
         area = summary["differ"]["auc"]
         note = f"area under the curve, {short(area['low'])} to {short(area['high'])}; 0.5 is guessing"
@@ -159,14 +125,14 @@ def _significant(p: float | None) -> bool:
     return p is not None and p < LEVEL
 
 
-def _badge(shown: bool, yes: str, no: str, kind: Kind = "partly") -> Badge:
+def _badge(shown: bool, yes: str, no: str, kind: page.Kind = "partly") -> page.Badge:
     return {"text": yes if shown else no, "kind": kind if shown else "good"}
 
 
 # --- the environments ---------------------------------------------------------------------------------------
 
 
-def _differ(summary: Part) -> Section | None:
+def _differ(summary: Part) -> page.Section | None:
     if (differ := summary["differ"]) is None:
         return None
     about = (
@@ -175,32 +141,32 @@ def _differ(summary: Part) -> Section | None:
         f"permuted labels; {several(differ['rows'], 'row')}. That the features differ does not yet mean that "
         "predictions suffer."
     )
-    return section(
+    return page.section(
         "differ",
         "How different are the environments?",
         "classifier two-sample test",
-        [text(differ["said"]), differ_figure(differ), text(about)],
+        [page.text(differ["said"]), differ_figure(differ), page.text(about)],
         _badge(_significant(differ["p"]), "different", "not told apart"),
     )
 
 
-def differ_figure(differ: Part) -> Block:
+def differ_figure(differ: Part) -> page.Block:
     """Areas under the curve, each environment against the rest."""
     rows = differ["environments"]
     drawn = [{"name": "all environments", "auc": differ["auc"]}, *rows[:MOST_ENVIRONMENTS]]
-    made = new_figure(1.0 + 0.3 * len(drawn))
+    made = drawing.new_figure(1.0 + 0.3 * len(drawn))
     ax = made.subplots()
     place = -np.arange(len(drawn), dtype=np.float64)
-    points(ax, place, estimates([row["auc"] for row in drawn]), CHOSEN.colour, 5)
-    name_rows(ax, place, [label(row["name"], 18) for row in drawn])
-    plain_axes(ax, x="area under the ROC curve, environment against the rest", grid="x")
-    ax.axvline(0.5, color=VERMILION, lw=1.2, ls=(0, (4, 2)))
+    drawing.points(ax, place, drawing.estimates([row["auc"] for row in drawn]), drawing.CHOSEN.colour, 5)
+    drawing.name_rows(ax, place, [drawing.label(row["name"], 18) for row in drawn])
+    drawing.plain_axes(ax, x="area under the ROC curve, environment against the rest", grid="x")
+    ax.axvline(0.5, color=drawing.VERMILION, lw=1.2, ls=(0, (4, 2)))
     ax.set_xlim(min(0.45, *(row["auc"]["low"] or 0.5 for row in drawn)) - 0.02, 1.02)
     alt = (
         f"Points with 95 % intervals: how well a classifier tells each of {several(len(rows), 'environment')} from the "
         f"rest. {differ['said']}"
     )
-    return figure(
+    return page.figure(
         made,
         alt,
         name="how-different",
@@ -212,46 +178,46 @@ def differ_figure(differ: Part) -> Block:
     )
 
 
-def _losses(summary: Part) -> Section | None:
+def _losses(summary: Part) -> page.Section | None:
     if (losses := summary["losses"]) is None:
         return None
     about = (
         f"{_about_model(summary)} A loss may also differ because one environment is harder to predict for any model; "
         f"a constant has a loss of {short(losses['constant'])}."
     )
-    return section(
+    return page.section(
         "losses",
         "How does the loss of ERM differ across them?",
         "held-out rows, five folds",
-        [text(losses["said"]), losses_figure(losses), text(about)],
+        [page.text(losses["said"]), losses_figure(losses), page.text(about)],
         _badge(_significant(losses["p"]), "differs", "not shown to differ", "bad"),
     )
 
 
-def losses_figure(losses: Part) -> Block:
+def losses_figure(losses: Part) -> page.Block:
     """Held-out loss and metric of ERM in every environment."""
     rows = sorted(losses["environments"], key=lambda row: -(row["loss"]["value"] or 0.0))
     metric, of = losses["metric"], MetricFormat(losses["metric"])
     drawn = [{"name": "all rows", **losses["overall"]}, *rows[:MOST_ENVIRONMENTS]]
-    made = new_figure(1.0 + 0.32 * len(drawn))
+    made = drawing.new_figure(1.0 + 0.32 * len(drawn))
     panels = made.subplots(1, 2, sharey=True)
     place = -np.arange(len(drawn), dtype=np.float64)
     for ax, key, factor, title in zip(
         panels, ("loss", "metric"), (1.0, of.factor), (losses["loss"], of.title), strict=True
     ):
-        value, low, high = estimates([row[key] for row in drawn], factor)
-        bars(ax, place, value, 0.6, PLAIN, (low, high))
-        plain_axes(ax, x=label(title, 40), grid="x")
-        room(ax, np.concatenate([value, low, high]), zero=True)
+        value, low, high = drawing.estimates([row[key] for row in drawn], factor)
+        drawing.bars(ax, place, value, 0.6, drawing.PLAIN, (low, high))
+        drawing.plain_axes(ax, x=drawing.label(title, 40), grid="x")
+        drawing.room(ax, np.concatenate([value, low, high]), zero=True)
         ax.locator_params(axis="x", nbins=4)
         ax.tick_params(axis="y", length=0)
-    panels[0].set_yticks(place, [label(row["name"], 18) for row in drawn])
+    panels[0].set_yticks(place, [drawing.label(row["name"], 18) for row in drawn])
     better = "more is better" if losses["greater_is_better"] else "less is better"
     alt = (
         f"Bars with 95 % intervals: held-out loss and {metric} of ERM in {several(len(rows), 'environment')}. "
         f"{losses['said']}"
     )
-    return figure(
+    return page.figure(
         made,
         alt,
         name="loss-by-environment",
@@ -264,30 +230,30 @@ def losses_figure(losses: Part) -> Block:
     )
 
 
-def _found(summary: Part) -> Section | None:
+def _found(summary: Part) -> page.Section | None:
     if (found := summary["found"]) is None:
         return None
-    return section(
+    return page.section(
         "found",
         "What environments are found in aux, and where?",
         "minimax network",
-        [text(found["said"]), inferred_figure(found)],
+        [page.text(found["said"]), inferred_figure(found)],
         {"text": "two found" if found["divides"] else "none found", "kind": "plain"},
     )
 
 
-def _informative(part: Part) -> Section:
+def _informative(part: Part) -> page.Section:
     searched = "the labels" if part["source"] == "given" else "aux, each searched anew"
     rows = [["reached", short(part["penalty"])], ["by chance, on average", short(part["by_chance"])]]
     about = (
         f"p = {short(part['p'])} from {part['permutations']} permutations of {searched}; "
         f"{several(part['rows'], 'row')}."
     )
-    return section(
+    return page.section(
         f"informative-{part['source']}",
         f"Are the {part['source']} environments informative at all?",
         "invariance test with permutations",
-        [text(part["said"]), table(["", "penalty"], rows, [False, True]), text(about)],
+        [page.text(part["said"]), page.table(["", "penalty"], rows, [False, True]), page.text(about)],
         _badge(part["informative"], "informative", "not shown to be"),
     )
 
@@ -295,7 +261,7 @@ def _informative(part: Part) -> Section:
 # --- what changes -------------------------------------------------------------------------------------------
 
 
-def _features(summary: Part) -> Section | None:
+def _features(summary: Part) -> page.Section | None:
     if (features := summary["features"]) is None:
         return None
     kind = features.get("model", "linear")
@@ -305,40 +271,42 @@ def _features(summary: Part) -> Section | None:
         f"{short(features['penalty_weight'])}."
     )
     changes = _significant(features["joint_p"]) or any(f["changes"] for f in features["features"])
-    return section(
+    return page.section(
         "features",
         "Which features' relation to the target changes?",
         _TESTED[kind],
         [
-            text(features["said"]),
+            page.text(features["said"]),
             features_figure(features),
-            text(about if kind == "linear" else about + _ABOUT_IMPORTANCES),
+            page.text(about if kind == "linear" else about + _ABOUT_IMPORTANCES),
         ],
         _badge(changes, "changes", "not shown"),
     )
 
 
-def features_figure(features: Part) -> Block:
+def features_figure(features: Part) -> page.Block:
     """Weights under ERM beside those under invariance, what changes first."""
     rows = features["features"]
     shown = rows[:MOST_FEATURES]
     place = -np.arange(len(shown), dtype=np.float64)
-    made = new_figure(1.2 + 0.34 * len(shown))
+    made = drawing.new_figure(1.2 + 0.34 * len(shown))
     ax = made.subplots()
     handles = [
-        bars(ax, place + offset, 100 * floats([row[key] for row in shown]), 0.36, style)
-        for key, style, offset in (("erm", PLAIN, 0.19), ("invariant", CHOSEN, -0.19))
+        drawing.bars(ax, place + offset, 100 * drawing.floats([row[key] for row in shown]), 0.36, style)
+        for key, style, offset in (("erm", drawing.PLAIN, 0.19), ("invariant", drawing.CHOSEN, -0.19))
     ]
-    ax.set_yticks(place, [label(row["name"]) + (" *" if row["changes"] else "") for row in shown])
+    ax.set_yticks(place, [drawing.label(row["name"]) + (" *" if row["changes"] else "") for row in shown])
     ax.tick_params(axis="y", length=0)
-    zero_line(ax)
+    drawing.zero_line(ax)
     linear = features.get("model", "linear") == "linear"
-    plain_axes(ax, x="weight, % of the sum of all" if linear else "how far it moves the outputs, % of all", grid="x")
-    legend(made, handles, ["ERM", "invariant (TV-l1)"])
+    drawing.plain_axes(
+        ax, x="weight, % of the sum of all" if linear else "how far it moves the outputs, % of all", grid="x"
+    )
+    drawing.legend(made, handles, ["ERM", "invariant (TV-l1)"])
     alt = f"Bars: the weights of {several(len(shown), 'feature')} under ERM and under invariance. {features['said']}"
     slopes = [f"slope {'' if linear else 'of what is left '}in {name}" for name in features["environments"]]
     more = f" The first {len(shown)} of {len(rows)}; the CSV has all." if len(rows) > len(shown) else ""
-    return figure(
+    return page.figure(
         made,
         alt,
         name="features",
@@ -350,7 +318,7 @@ def features_figure(features: Part) -> Block:
     )
 
 
-def _splits(summary: Part) -> Section | None:
+def _splits(summary: Part) -> page.Section | None:
     if (splits := summary["splits"]) is None:
         return None
     each = [row["said"] for row in splits["environments"]]
@@ -358,40 +326,42 @@ def _splits(summary: Part) -> Section | None:
         "Compared on what both sides share of X. Intervals come from resampled rows, the weights held; "
         f"{several(splits['rows'], 'row')}."
     )
-    return section(
+    return page.section(
         "splits",
         "How does the loss split into change in X and change in y given X?",
         "each environment against the rest",
         [
-            text(splits["said"]),
+            page.text(splits["said"]),
             splits_figure(splits),
-            text(about),
-            *([text(" ".join(each))] if 1 < len(each) <= 6 else []),
+            page.text(about),
+            *([page.text(" ".join(each))] if 1 < len(each) <= 6 else []),
         ],
         {"text": "parts", "kind": "plain"},
     )
 
 
-def splits_figure(splits: Part) -> Block:
+def splits_figure(splits: Part) -> page.Block:
     """Parts of the difference of the loss, each environment against the rest."""
     rows = sorted(splits["environments"], key=lambda row: -(row["gap"]["value"] or 0.0))
     shown = rows[:MOST_ENVIRONMENTS]
     place = -np.arange(len(shown), dtype=np.float64)
-    made = new_figure(1.2 + 0.45 * len(shown))
+    made = drawing.new_figure(1.2 + 0.45 * len(shown))
     ax = made.subplots()
     handles = []
-    everything: list[Floats] = [np.zeros(1)]
-    for key, style, offset in (("from_x", STYLES[2], 0.2), ("from_y_given_x", STYLES[1], -0.2)):
-        value, low, high = estimates([row[key] for row in shown])
-        handles.append(bars(ax, place + offset, value, 0.38, style, (low, high)))
+    everything: list[drawing.Floats] = [np.zeros(1)]
+    for key, style, offset in (("from_x", drawing.STYLES[2], 0.2), ("from_y_given_x", drawing.STYLES[1], -0.2)):
+        value, low, high = drawing.estimates([row[key] for row in shown])
+        handles.append(drawing.bars(ax, place + offset, value, 0.38, style, (low, high)))
         everything += [value, low, high]
-    (gap,) = ax.plot(floats([row["gap"]["value"] for row in shown]), place, "D", color=INK, ms=4, ls="none")
-    zero_line(ax)
-    ax.set_yticks(place, [label(row["name"], 18) + ("" if row["trusted"] else " (?)") for row in shown])
+    (gap,) = ax.plot(
+        drawing.floats([row["gap"]["value"] for row in shown]), place, "D", color=drawing.INK, ms=4, ls="none"
+    )
+    drawing.zero_line(ax)
+    ax.set_yticks(place, [drawing.label(row["name"], 18) + ("" if row["trusted"] else " (?)") for row in shown])
     ax.tick_params(axis="y", length=0)
-    plain_axes(ax, x="loss less that of the rest", grid="x")
-    room(ax, np.concatenate(everything))
-    legend(made, [*handles, gap], ["change in X", "change in y given X", "together"])
+    drawing.plain_axes(ax, x="loss less that of the rest", grid="x")
+    drawing.room(ax, np.concatenate(everything))
+    drawing.legend(made, [*handles, gap], ["change in X", "change in y given X", "together"])
     alt = (
         f"Bars with 95 % intervals for {several(len(shown), 'environment')}: how much of the difference of the loss "
         f"from the rest comes from a change in X and how much from one in y given X. {splits['said']}"
@@ -413,7 +383,7 @@ def splits_figure(splits: Part) -> Block:
          row["overlap"]]
         for row in rows
     ]  # fmt: skip
-    return figure(
+    return page.figure(
         made,
         alt,
         name="loss-split",
@@ -430,9 +400,9 @@ def _left_out(rows: Sequence[Any]) -> str:
 # --- the data -----------------------------------------------------------------------------------------------
 
 
-def _data(summary: Part) -> Section:
-    blocks: list[Block] = [text(note if note.endswith(".") else f"{note}.") for note in summary["notes"]]
+def _data(summary: Part) -> page.Section:
+    blocks: list[page.Block] = [page.text(note if note.endswith(".") else f"{note}.") for note in summary["notes"]]
     if summary.get("command"):
-        blocks.append(code(summary["command"]))
-    blocks.append(versions_table(summary.get("versions", {})))
-    return section("data", "Notes, command, versions", "", blocks)
+        blocks.append(page.code(summary["command"]))
+    blocks.append(page.versions_table(summary.get("versions", {})))
+    return page.section("data", "Notes, command, versions", "", blocks)

@@ -16,27 +16,14 @@ from irmtv.app.pages.model_figures import curves_figure, path_figure, path_table
 from irmtv.core.messages import plain
 from irmtv.core.numbers import percent, several, short
 from irmtv.core.plain_json import finite, floats
-from irmtv.html.drawing import known
-from irmtv.html.page import (
-    Badge,
-    Block,
-    Content,
-    Headline,
-    Section,
-    content,
-    section,
-    settings_table,
-    table,
-    text,
-    value_text,
-)
+from irmtv.html import drawing, page
 
 MOST_NAMES = 12  # of classes and environments among the facts
 # columns of `cv_results_` that are no hyper-parameters
 MEASURED = ("step", "risk", "worst_risk", "p_slopes", "p_risks", "left_out_risk", "plain", "selected")
 
 
-def estimator_content(model: Any, name: str = "") -> Content:
+def estimator_content(model: Any, name: str = "") -> page.Content:
     """The page of a fitted estimator or Pipeline.
 
     Parameters
@@ -54,9 +41,13 @@ def estimator_content(model: Any, name: str = "") -> Content:
     steps = [[step, type(part).__name__] for step, part in model.steps] if isinstance(model, Pipeline) else []
     estimator = model.steps[-1][1] if isinstance(model, Pipeline) else model
     settings = {key: value for key, value in estimator.get_params(deep=False).items() if value is not None}
-    pipeline = [section("steps", "Steps of the pipeline", "", [table(["step", "what"], steps)])] if steps else []
-    given = section("settings", "Settings", "as given; all others have their defaults", [settings_table(settings)])
-    return content(
+    pipeline = (
+        [page.section("steps", "Steps of the pipeline", "", [page.table(["step", "what"], steps)])] if steps else []
+    )
+    given = page.section(
+        "settings", "Settings", "as given; all others have their defaults", [page.settings_table(settings)]
+    )
+    return page.content(
         f"{type(estimator).__name__}{f' from {name}' if name else ''}",
         _headline(estimator),
         _facts(estimator),
@@ -77,17 +68,17 @@ def estimator_content(model: Any, name: str = "") -> Content:
     )
 
 
-def _path(results: Any) -> list[Section]:
+def _path(results: Any) -> list[page.Section]:
     if not isinstance(results, pd.DataFrame) or results.empty:
         return []
     points = path_points(results)
     blocks = [path_figure(points), path_table(points, tested=False)]
-    return [section("path", "The path of penalty weights", "held-out rows", blocks)]
+    return [page.section("path", "The path of penalty weights", "held-out rows", blocks)]
 
 
-def _training(history: Any) -> list[Section]:
+def _training(history: Any) -> list[page.Section]:
     curves = history_curves(history)
-    return [] if curves is None else [section("training", "Training", "", [curves_figure(curves)])]
+    return [] if curves is None else [page.section("training", "Training", "", [curves_figure(curves)])]
 
 
 def path_points(results: pd.DataFrame) -> list[PathPoint]:
@@ -100,11 +91,11 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
         risks = group["risk"].where(np.isfinite(group["risk"]), np.inf)
         best = chosen.iloc[0] if len(chosen) else group.iloc[int(np.argmin(risks))]
         weight = best.get("penalty_weight", 0.0)
-        others = [f"{axis} {value_text(plain(best[axis]))}" for axis in axes if axis != "penalty_weight"]
+        others = [f"{axis} {page.value_text(plain(best[axis]))}" for axis in axes if axis != "penalty_weight"]
         points.append(
             {
                 "penalty_weight": float(weight) if isinstance(weight, (int, float, np.number)) else float("nan"),
-                "label": ", ".join([value_text(plain(weight)), *others]),
+                "label": ", ".join([page.value_text(plain(weight)), *others]),
                 "step": int(best["step"]),
                 "risk": finite(best["risk"]),
                 "worst": finite(best["worst_risk"]),
@@ -119,7 +110,7 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
 
 def history_curves(history: Any) -> Curves | None:
     """`history_` of an estimator as curves of risk; None where there is none."""
-    if not isinstance(history, pd.DataFrame) or history.empty or not known(list(history["risk"])):
+    if not isinstance(history, pd.DataFrame) or history.empty or not drawing.known(list(history["risk"])):
         return None
     wide = history.assign(environment=history["environment"].astype(str)).pivot_table(
         index="environment", columns="step", values="risk", sort=False
@@ -132,11 +123,11 @@ def history_curves(history: Any) -> Curves | None:
     }
 
 
-def _headline(estimator: Any) -> Headline:
+def _headline(estimator: Any) -> page.Headline:
     selected: dict[str, Any] = dict(getattr(estimator, "selected_", None) or {})
     outcome: Any = selected.get("outcome")
     rule = str(selected.get("rule", "fixed"))
-    badge: Badge = OUTCOMES.get(outcome, {"text": f"rule {rule}", "kind": "plain"})
+    badge: page.Badge = OUTCOMES.get(outcome, {"text": f"rule {rule}", "kind": "plain"})
     answer = selected.get("message")
     if not answer:
         objective = getattr(estimator, "objective_", None)
@@ -163,7 +154,7 @@ def _fact(value: Any) -> str:
     return ", ".join(map(str, list(value)[:MOST_NAMES])) + more
 
 
-def _coefficients(estimator: Any) -> list[Section]:
+def _coefficients(estimator: Any) -> list[page.Section]:
     coef = getattr(estimator, "coef_", None)
     if coef is None:
         return []
@@ -173,11 +164,13 @@ def _coefficients(estimator: Any) -> list[Section]:
     heads = ["coefficient"] if n_outputs == 1 else _names(estimator, "classes_", n_outputs, "output")
     order = np.argsort(-np.abs(weights).max(0), kind="stable")[:MOST_FEATURES]
     rows = [[names[j], *(short(float(w)) for w in weights[:, j])] for j in order]
-    blocks: list[Block] = [table(["feature", *heads], rows, [False, *[True] * len(heads)])]
-    blocks.append(text("In the units of the columns: coefficients of columns with different units cannot be compared."))
+    blocks: list[page.Block] = [page.table(["feature", *heads], rows, [False, *[True] * len(heads)])]
+    blocks.append(
+        page.text("In the units of the columns: coefficients of columns with different units cannot be compared.")
+    )
     if n_features > MOST_FEATURES:
-        blocks.append(text(f"The {MOST_FEATURES} largest of {n_features:,}."))
-    return [section("coefficients", "Coefficients", "linear model", blocks)]
+        blocks.append(page.text(f"The {MOST_FEATURES} largest of {n_features:,}."))
+    return [page.section("coefficients", "Coefficients", "linear model", blocks)]
 
 
 def _names(estimator: Any, attribute: str, n: int, what: str) -> list[str]:
@@ -186,7 +179,7 @@ def _names(estimator: Any, attribute: str, n: int, what: str) -> list[str]:
     return [f"{what} {i + 1}" for i in range(n)] if names is None or len(names) != n else list(map(str, names))
 
 
-def _environments(estimator: Any) -> list[Section]:
+def _environments(estimator: Any) -> list[page.Section]:
     names = getattr(estimator, "environments_", None)
     if names is None:
         return []
@@ -197,7 +190,7 @@ def _environments(estimator: Any) -> list[Section]:
     rows = [[str(name), percent(weight)] for name, weight in zip(names, weights, strict=True)]
     strength = getattr(estimator, "strength_", None)
     blocks = [
-        table(["environment", "share, %"], rows, [False, True]),
-        *([text(str(strength))] if strength is not None else []),
+        page.table(["environment", "share, %"], rows, [False, True]),
+        *([page.text(str(strength))] if strength is not None else []),
     ]
-    return [section("environments", "Environments", several(len(rows), "environment"), blocks)]
+    return [page.section("environments", "Environments", several(len(rows), "environment"), blocks)]

@@ -8,22 +8,7 @@ import numpy as np
 
 from irmtv.app.fit.summary import Feature, FeaturesKind, FitSummary
 from irmtv.core.numbers import NO_VALUE, percent, several, short
-from irmtv.html.drawing import (
-    CHOSEN,
-    INK,
-    PLAIN,
-    Floats,
-    bars,
-    floats,
-    label,
-    legend,
-    name_rows,
-    new_figure,
-    plain_axes,
-    second_panel,
-    zero_line,
-)
-from irmtv.html.page import Block, figure, table, text
+from irmtv.html import drawing, page
 from irmtv.html.texts import FigureData
 
 MOST_FEATURES = 25
@@ -62,7 +47,7 @@ def change(feature: Feature) -> float | None:
     return None if erm is None or chosen is None else abs(chosen) - abs(erm)
 
 
-def feature_blocks(summary: FitSummary) -> list[Block]:
+def feature_blocks(summary: FitSummary) -> list[page.Block]:
     """A figure, a table, and what is to be said about them.
 
     Importances of trees stand in the order of how far they changed: that is what there is to be seen. Weights of other
@@ -74,7 +59,7 @@ def feature_blocks(summary: FitSummary) -> list[Block]:
     ordered = sorted(summary["features"], key=size, reverse=True)
     if by_change:
         ordered.sort(key=lambda f: abs(change(f) or 0.0), reverse=True)
-    blocks = [text(note) for note in _which_models(summary, same)]
+    blocks = [page.text(note) for note in _which_models(summary, same)]
     if any(size(f) > 0 for f in ordered):
         blocks.append(features_figure(ordered, kind, by_change))
     if any(f["invariant"] is not None for f in ordered):
@@ -82,7 +67,9 @@ def feature_blocks(summary: FitSummary) -> list[Block]:
     blocks.append(_features_table(ordered, by_change))
     if len(ordered) > _drawn(ordered):
         which = "that changed most" if by_change else "largest"
-        blocks.append(text(f"The {MOST_FEATURES} {which} of {len(ordered):,}. The CSV of the figure has all of them."))
+        blocks.append(
+            page.text(f"The {MOST_FEATURES} {which} of {len(ordered):,}. The CSV of the figure has all of them.")
+        )
     return blocks
 
 
@@ -91,7 +78,7 @@ def _drawn(ordered: Sequence[Feature]) -> int:
     return MOST_FEATURES if len(ordered) > MOST_FEATURES + 1 else len(ordered)
 
 
-def _share_of_invariant(features: Sequence[Feature]) -> Block:
+def _share_of_invariant(features: Sequence[Feature]) -> page.Block:
     """How much of the weight lies on invariant features, where it is known which these are."""
     shares = []
     labelled = [f for f in features if f["invariant"] is not None]
@@ -99,13 +86,13 @@ def _share_of_invariant(features: Sequence[Feature]) -> Block:
         weights = [abs(f[key] or 0.0) for f in labelled]
         of_invariant = sum(w for w, f in zip(weights, labelled, strict=True) if f["invariant"])
         shares.append(short(of_invariant / sum(weights) if sum(weights) else None, 100, " %"))
-    return text(
+    return page.text(
         f"Which features are invariant is known here. They have {shares[0]} of the weight under ERM and {shares[1]} in "
         "the chosen model."
     )
 
 
-def _features_table(ordered: Sequence[Feature], by_change: bool) -> Block:
+def _features_table(ordered: Sequence[Feature], by_change: bool) -> page.Block:
     labelled = any(f["invariant"] is not None for f in ordered)
     columns = ["feature", "ERM, %", "chosen, %", "change, points" if by_change else "change of size"]
     rows = []
@@ -115,7 +102,7 @@ def _features_table(ordered: Sequence[Feature], by_change: bool) -> Block:
         rows.append([f["name"], *weights, *([what] if labelled else [])])
     if labelled:
         columns.append("known to be")
-    return table(columns, rows, [False, True, True, True, *([False] if labelled else [])])
+    return page.table(columns, rows, [False, True, True, True, *([False] if labelled else [])])
 
 
 def _which_models(summary: FitSummary, same: bool) -> list[str]:
@@ -137,7 +124,7 @@ def known_weights(summary: FitSummary) -> bool:
     return any(f["chosen"] is not None for f in summary["features"])
 
 
-def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: bool = False) -> Block:
+def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: bool = False) -> page.Block:
     """Bars of the first features, ERM beside the chosen model, and the rest as one; with `by_change` also the change.
 
     Parameters
@@ -150,35 +137,41 @@ def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: b
     if any(f["invariant"] is not None for f in ordered):
         first.sort(key=lambda f: {True: 0, False: 1, None: 2}[f["invariant"]])
     erm, chosen = (
-        100 * np.array([*floats([f[key] for f in first]), *([sum(abs(f[key] or 0.0) for f in rest)] if rest else [])])
+        100
+        * np.array(
+            [*drawing.floats([f[key] for f in first]), *([sum(abs(f[key] or 0.0) for f in rest)] if rest else [])]
+        )
         for key in ("erm", "chosen")
     )
-    names = [label(f["name"], 20) + _kind(f["invariant"]) for f in first]
+    names = [drawing.label(f["name"], 20) + _kind(f["invariant"]) for f in first]
     names += [f"{len(rest):,} others, sum"] if rest else []
     place = _places([f["invariant"] for f in first], bool(rest))
-    made = new_figure(1.0 + 0.3 * (place[0] - place[-1] + 1))
+    made = drawing.new_figure(1.0 + 0.3 * (place[0] - place[-1] + 1))
     ratios = (1.55, 1.0) if by_change else (1.0,)
     ax, *others = made.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
-    handles = [bars(ax, place + 0.19, erm, 0.36, PLAIN), bars(ax, place - 0.19, chosen, 0.36, CHOSEN)]
-    plain_axes(ax, x=AXES[kind], grid="x")
-    zero_line(ax)
-    name_rows(ax, place, names)
+    handles = [
+        drawing.bars(ax, place + 0.19, erm, 0.36, drawing.PLAIN),
+        drawing.bars(ax, place - 0.19, chosen, 0.36, drawing.CHOSEN),
+    ]
+    drawing.plain_axes(ax, x=AXES[kind], grid="x")
+    drawing.zero_line(ax)
+    drawing.name_rows(ax, place, names)
     for changes in others:
         by = np.nan_to_num(np.abs(chosen) - np.abs(erm))
-        changes.hlines(place, 0, by, color=INK, lw=1.4)
-        changes.plot(by, place, "o", color=INK, ms=4, ls="none")
-        second_panel(changes, "chosen − ERM, points", 4)
-    legend(made, handles, ["ERM", "chosen"])
+        changes.hlines(place, 0, by, color=drawing.INK, lw=1.4)
+        changes.plot(by, place, "o", color=drawing.INK, ms=4, ls="none")
+        drawing.second_panel(changes, "chosen − ERM, points", 4)
+    drawing.legend(made, handles, ["ERM", "chosen"])
     data: FigureData = {
         "columns": ["feature", "ERM", "chosen", "invariant"],
         "rows": [[f["name"], f["erm"], f["chosen"], f["invariant"]] for f in ordered],
     }
-    return figure(
+    return page.figure(
         made, _alt(ordered, len(first), by_change), name="features", data=data, text=_caption(kind, ordered, by_change)
     )
 
 
-def _places(kinds: Sequence[bool | None], rest: bool) -> Floats:
+def _places(kinds: Sequence[bool | None], rest: bool) -> drawing.Floats:
     """Where the rows stand: a gap between invariant and spurious features, and before the rest."""
     place = -np.arange(len(kinds) + rest, dtype=np.float64)
     for i in range(1, len(kinds)):

@@ -18,33 +18,18 @@ from irmtv.app.pages.model_figures import (
     path_table,
 )
 from irmtv.core.numbers import NO_VALUE, MetricFormat, decimal, percent, probability, several
-from irmtv.html.drawing import known
-from irmtv.html.page import (
-    Badge,
-    Block,
-    Content,
-    Headline,
-    Number,
-    Section,
-    code,
-    content,
-    section,
-    settings_table,
-    table,
-    text,
-    versions_table,
-)
+from irmtv.html import drawing, page
 
 MOST_COLUMNS = 60  # that are named among the settings
 SCHEMA = 1  # of the summaries that are shown here
-OUTCOMES: Mapping[Outcome, Badge] = {
+OUTCOMES: Mapping[Outcome, page.Badge] = {
     "erm-invariant": {"text": "ERM is already invariant", "kind": "good"},
     "invariant-found": {"text": "An invariant model was found", "kind": "good"},
     "none-found": {"text": "No invariant model was found", "kind": "bad"},
 }
 
 
-def model_content(summary: FitSummary) -> Content:
+def model_content(summary: FitSummary) -> page.Content:
     """The page of a model that `irmtv fit` made.
 
     Parameters
@@ -58,7 +43,7 @@ def model_content(summary: FitSummary) -> Content:
         For `irmtv.html.page.page`.
     """
     data = summary["data"]
-    return content(
+    return page.content(
         f"What predicts {data['target']}{', whatever the environment' if data['environment'] or data['aux'] else ''}?",
         _headline(summary),
         _facts(summary),
@@ -84,9 +69,9 @@ def is_summary(about: Mapping[str, Any]) -> TypeGuard[FitSummary]:
     return False
 
 
-def _headline(summary: FitSummary) -> Headline:
+def _headline(summary: FitSummary) -> page.Headline:
     outcome, message = summary["outcome"], summary["message"]
-    badge: Badge = (
+    badge: page.Badge = (
         OUTCOMES[outcome] if outcome is not None else {"text": f"chosen by {summary['rule']}", "kind": "plain"}
     )
     more = message[:1].upper() + message[1:] if message != summary["headline"] else ""
@@ -94,9 +79,9 @@ def _headline(summary: FitSummary) -> Headline:
     return {"badge": badge, "text": answer, "more": more, "numbers": _numbers(summary)}
 
 
-def _numbers(summary: FitSummary) -> list[Number]:
+def _numbers(summary: FitSummary) -> list[page.Number]:
     of = MetricFormat(summary["metric"])
-    numbers: list[Number] = []
+    numbers: list[page.Number] = []
     for where, row in (("worst environment", summary["worst"]), ("all rows", summary["overall"])):
         erm, chosen = row["erm"], row["chosen"]
         if erm["value"] is None and chosen["value"] is None:
@@ -138,17 +123,17 @@ def _facts(summary: FitSummary) -> list[tuple[str, str]]:
 # --- the answer in numbers ----------------------------------------------------------------------------------
 
 
-def _answer(summary: FitSummary) -> list[Section]:
+def _answer(summary: FitSummary) -> list[page.Section]:
     sections = [_environments(summary)]
-    curves = [curve for curve in summary["losses"] if known(curve["risk"])]
+    curves = [curve for curve in summary["losses"] if drawing.known(curve["risk"])]
     names = [row["name"] for row in summary["environments"]]
     if curves and names:
         columns = ["model", "penalty weight", "lowest", "highest", "highest − lowest", "mean"]
-        blocks = [losses_figure(curves, names), table(columns, [_span(c) for c in curves], [False, *[True] * 5])]
-        sections.append(section("losses", "The loss as a function of the environment", "held-out rows", blocks))
+        blocks = [losses_figure(curves, names), page.table(columns, [_span(c) for c in curves], [False, *[True] * 5])]
+        sections.append(page.section("losses", "The loss as a function of the environment", "held-out rows", blocks))
     if summary["features"]:
         note = NOTES[features_kind(summary)]
-        sections.append(section("features", "Which features it looks at", note, feature_blocks(summary)))
+        sections.append(page.section("features", "Which features it looks at", note, feature_blocks(summary)))
     return sections
 
 
@@ -159,7 +144,7 @@ def _span(curve: LossCurve) -> list[str]:
     return [curve["model"], NO_VALUE if weight is None else f"{weight:g}", *map(decimal, measures)]
 
 
-def _environments(summary: FitSummary) -> Section:
+def _environments(summary: FitSummary) -> page.Section:
     of = MetricFormat(summary["metric"])
     ordered = by_quality(summary["environments"], summary["greater_is_better"])
     firsts = [("all rows", summary["overall"]), (_worst_name(summary), summary["worst"])]
@@ -176,9 +161,9 @@ def _environments(summary: FitSummary) -> Section:
     columns = ["environment", "rows", f"ERM, {of.title}", f"chosen, {of.title}", f"chosen − ERM{of.difference_unit}"]
     drawn = any(row[key]["value"] is not None for row in [summary["overall"], *ordered] for key in ("erm", "chosen"))
     blocks = [environments_figure(summary)] if drawn else []
-    blocks.append(table(columns, rows, [False, True, True, True, True]))
-    blocks.append(text("In brackets: 95 % intervals. The worst environment of each model may be a different one."))
-    return section("environments", "Every environment: ERM and the chosen model", "held-out rows", blocks)
+    blocks.append(page.table(columns, rows, [False, True, True, True, True]))
+    blocks.append(page.text("In brackets: 95 % intervals. The worst environment of each model may be a different one."))
+    return page.section("environments", "Every environment: ERM and the chosen model", "held-out rows", blocks)
 
 
 def _worst_name(summary: FitSummary) -> str:
@@ -190,7 +175,7 @@ def _worst_name(summary: FitSummary) -> str:
 # --- how it was found ---------------------------------------------------------------------------------------
 
 
-def _search(summary: FitSummary) -> list[Section]:
+def _search(summary: FitSummary) -> list[page.Section]:
     sections = []
     if summary["path"]:
         sections.append(_path(summary))
@@ -198,11 +183,11 @@ def _search(summary: FitSummary) -> list[Section]:
     if inferred is not None and inferred["points"] and inferred["aux"] and inferred["names"]:
         what = "curve" if len(inferred["aux"]) == 1 else "map" if len(inferred["aux"]) == 2 else "curves"
         note = f"{what} over {several(len(inferred['aux']), 'aux column')}"
-        sections.append(section("inferred", "The environments that were found", note, [inferred_figure(inferred)]))
+        sections.append(page.section("inferred", "The environments that were found", note, [inferred_figure(inferred)]))
     curves = summary["curves"]
-    if curves is not None and curves["steps"] and any(known(row) for row in curves["risk"]):
+    if curves is not None and curves["steps"] and any(drawing.known(row) for row in curves["risk"]):
         sections.append(
-            section(
+            page.section(
                 "training",
                 "Training",
                 "the final model, on all rows",
@@ -212,12 +197,12 @@ def _search(summary: FitSummary) -> list[Section]:
     return sections
 
 
-def _path(summary: FitSummary) -> Section:
+def _path(summary: FitSummary) -> page.Section:
     path = summary["path"]
     rhythm = " or ".join(dict.fromkeys(_rhythm(p.get("model", summary["model"])) for p in path))
-    blocks: list[Block] = [path_figure(path, rhythm)] if known([p["risk"] for p in path]) else []
+    blocks: list[page.Block] = [path_figure(path, rhythm)] if drawing.known([p["risk"] for p in path]) else []
     blocks.append(path_table(path, rhythm))
-    return section("path", "The path of penalty weights", f"held-out rows, rule {summary['rule']}", blocks)
+    return page.section("path", "The path of penalty weights", f"held-out rows, rule {summary['rule']}", blocks)
 
 
 def _rhythm(model: str) -> str:
@@ -227,9 +212,9 @@ def _rhythm(model: str) -> str:
 # --- data and settings ----------------------------------------------------------------------------------------
 
 
-def _settings(summary: FitSummary) -> list[Section]:
+def _settings(summary: FitSummary) -> list[page.Section]:
     data = summary["data"]
-    sections = [section("data", "What was done to the table", data["file"], _rows_and_columns(data))]
+    sections = [page.section("data", "What was done to the table", data["file"], _rows_and_columns(data))]
     if data["missing"]:
         ordered = sorted(data["missing"].items(), key=lambda pair: -pair[1])
         counted = (
@@ -237,8 +222,8 @@ def _settings(summary: FitSummary) -> list[Section]:
             "and marked."
         )
         rows = [[name, percent(share)] for name, share in ordered]
-        blocks = [text(counted), table(["column", "missing, %"], rows, [False, True])]
-        sections.append(section("missing", "Missing values", "", blocks))
+        blocks = [page.text(counted), page.table(["column", "missing, %"], rows, [False, True])]
+        sections.append(page.section("missing", "Missing values", "", blocks))
     more = len(data["columns"]) - MOST_COLUMNS
     settings = {
         "objective": summary["objective"],
@@ -248,16 +233,16 @@ def _settings(summary: FitSummary) -> list[Section]:
         **summary["settings"],
         "feature columns": ", ".join(data["columns"][:MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else ""),
     }
-    sections.append(section("settings", "Settings", "", [settings_table(settings)]))
-    again = text("The same command with the same versions gives the same model.")
-    blocks = [again, code(summary["command"]), versions_table(summary["versions"])]
-    sections.append(section("again", "To run it again", "", blocks))
+    sections.append(page.section("settings", "Settings", "", [page.settings_table(settings)]))
+    again = page.text("The same command with the same versions gives the same model.")
+    blocks = [again, page.code(summary["command"]), page.versions_table(summary["versions"])]
+    sections.append(page.section("again", "To run it again", "", blocks))
     return sections
 
 
-def _rows_and_columns(data: Data) -> list[Block]:
+def _rows_and_columns(data: Data) -> list[page.Block]:
     counted = (
         f"{data['file']} has {several(data['rows'], 'row')}; {data['rows_used']:,} were used. "
         f"{several(len(data['columns']), 'column')} became {several(data['features'], 'feature')}."
     )
-    return [text(counted), *(text(note) for note in data["notes"])]
+    return [page.text(counted), *(page.text(note) for note in data["notes"])]

@@ -10,35 +10,7 @@ import numpy as np
 from irmtv.app.fit.summary import Curves, EnvironmentRow, FitSummary, LossCurve, PathPoint
 from irmtv.core.numbers import NO_VALUE, MetricFormat, decimal, probability, several, short
 from irmtv.core.plain_json import finite
-from irmtv.html.drawing import (
-    CHOSEN,
-    GREEN,
-    INK,
-    LINE,
-    PLAIN,
-    SMALL,
-    SOFT,
-    STYLES,
-    TINT,
-    VERMILION,
-    Floats,
-    bars,
-    estimates,
-    few_ticks,
-    floats,
-    known,
-    label,
-    legend,
-    name_rows,
-    new_figure,
-    plain_axes,
-    points,
-    room,
-    second_panel,
-    turn_ticks,
-    zero_line,
-)
-from irmtv.html.page import Block, Kind, figure, table
+from irmtv.html import drawing, page
 from irmtv.html.texts import Value, estimate_cells
 
 if TYPE_CHECKING:
@@ -46,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_ENVIRONMENTS = 24  # drawn; the worst and the best of more
 MOST_LINES = 7  # of training, each with a colour, a dash and a name
-MODELS = {"ERM": PLAIN, "TV-l1": CHOSEN, "TV-l2": STYLES[2]}
+MODELS = {"ERM": drawing.PLAIN, "TV-l1": drawing.CHOSEN, "TV-l2": drawing.STYLES[2]}
 
 
 # --- environments -----------------------------------------------------------------------------------------
@@ -70,7 +42,7 @@ def erm_is_kept(summary: FitSummary) -> bool:
     return bool(valued) and all(abs(a - b) <= 1e-9 * abs(a) for a, b in valued)
 
 
-def environments_figure(summary: FitSummary) -> Block:
+def environments_figure(summary: FitSummary) -> page.Block:
     """Bars of both models with intervals, and beside them the difference with its own."""
     kept, of = erm_is_kept(summary), MetricFormat(summary["metric"])
     ordered = by_quality(summary["environments"], summary["greater_is_better"])
@@ -81,21 +53,21 @@ def environments_figure(summary: FitSummary) -> Block:
     place[1:] -= 0.35  # apart from all rows together
     if left_out > 0:
         place[half + 1 :] -= 0.9
-    made = new_figure(1.15 + 0.33 * (place[0] - place[-1]))
+    made = drawing.new_figure(1.15 + 0.33 * (place[0] - place[-1]))
     ratios = (1.0,) if kept else (1.55, 1.0)
     levels, *others = made.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
     handles = _draw_levels(levels, place, drawn, of, kept)
-    name_rows(levels, place, [label("all rows"), *(label(row["name"], 18) for row in rows)])
+    drawing.name_rows(levels, place, [drawing.label("all rows"), *(drawing.label(row["name"], 18) for row in rows)])
     for differences in others:
         value, low, high = _estimates(drawn, "difference", of)
-        points(differences, place, (value, low, high), INK, 4)
-        second_panel(differences, "chosen − ERM" + of.difference_unit.replace(" ", "\n"), 3)
-        room(differences, np.concatenate([value, low, high, np.zeros(1)]))
+        drawing.points(differences, place, (value, low, high), drawing.INK, 4)
+        drawing.second_panel(differences, "chosen − ERM" + of.difference_unit.replace(" ", "\n"), 3)
+        drawing.room(differences, np.concatenate([value, low, high, np.zeros(1)]))
     if left_out > 0:
         gap = (place[half] + place[half + 1]) / 2
         levels.text(0.01, gap, f"… {left_out} in between", transform=levels.get_yaxis_transform(), va="center",
-                    fontsize=SMALL, color=SOFT, style="italic")  # fmt: skip
-    legend(made, handles, ["ERM, which is kept"] if kept else ["ERM", "chosen"])
+                    fontsize=drawing.SMALL, color=drawing.SOFT, style="italic")  # fmt: skip
+    drawing.legend(made, handles, ["ERM, which is kept"] if kept else ["ERM", "chosen"])
     better = "more is better" if summary["greater_is_better"] else "less is better"
     text = f"Held-out rows; {better}; lines are 95 % intervals. The worst environment of the chosen model stands first."
     if left_out > 0:
@@ -107,26 +79,30 @@ def environments_figure(summary: FitSummary) -> Block:
         for row in [summary["overall"], *ordered]
     ]
     alt = _environments_alt(summary, of, better)
-    return figure(made, alt, name="environments", data={"columns": columns, "rows": cells}, text=text)
+    return page.figure(made, alt, name="environments", data={"columns": columns, "rows": cells}, text=text)
 
 
-def _estimates(rows: Sequence[Any], key: str, of: MetricFormat) -> tuple[Floats, Floats, Floats]:
-    return estimates([row[key] for row in rows], of.factor)
+def _estimates(
+    rows: Sequence[Any], key: str, of: MetricFormat
+) -> tuple[drawing.Floats, drawing.Floats, drawing.Floats]:
+    return drawing.estimates([row[key] for row in rows], of.factor)
 
 
-def _draw_levels(ax: Axes, place: Floats, rows: Sequence[EnvironmentRow], of: MetricFormat, kept: bool) -> list[Any]:
+def _draw_levels(
+    ax: Axes, place: drawing.Floats, rows: Sequence[EnvironmentRow], of: MetricFormat, kept: bool
+) -> list[Any]:
     handles: list[Any] = []
-    everything: list[Floats] = []
-    series = (("erm", PLAIN, 0.19), ("chosen", CHOSEN, -0.19))
+    everything: list[drawing.Floats] = []
+    series = (("erm", drawing.PLAIN, 0.19), ("chosen", drawing.CHOSEN, -0.19))
     for key, style, offset in series[:1] if kept else series:
         value, low, high = _estimates(rows, key, of)
         at = place if kept else place + offset
-        handles.append(bars(ax, at, value, 0.56 if kept else 0.36, style, (low, high)))
+        handles.append(drawing.bars(ax, at, value, 0.56 if kept else 0.36, style, (low, high)))
         everything += [value, low, high]
-    plain_axes(ax, x=of.title, grid="x")
-    room(ax, np.concatenate(everything), zero=True)
-    zero_line(ax)
-    few_ticks(ax, 5 if kept else 4)
+    drawing.plain_axes(ax, x=of.title, grid="x")
+    drawing.room(ax, np.concatenate(everything), zero=True)
+    drawing.zero_line(ax)
+    drawing.few_ticks(ax, 5 if kept else 4)
     return handles
 
 
@@ -143,7 +119,7 @@ def _environments_alt(summary: FitSummary, of: MetricFormat, better: str) -> str
 # --- the path of penalty weights --------------------------------------------------------------------------
 
 
-def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> Block:
+def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> page.Block:
     """Risk, variation and the test of invariance over the penalty weights, the choice marked.
 
     Several kinds of models stand one after the other, with a gap between.
@@ -153,32 +129,34 @@ def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> Block:
     x = np.arange(len(path), dtype=np.float64)
     for start in starts:
         x[start:] += 0.8
-    panels = ["risk", *(["variation"] if known([p["variation"] for p in path]) else [])]
-    panels += ["p"] if known([p["p"] for p in path]) else []
-    made = new_figure(1.1 + 1.45 * len(panels) + 0.3)
+    panels = ["risk", *(["variation"] if drawing.known([p["variation"] for p in path]) else [])]
+    panels += ["p"] if drawing.known([p["p"] for p in path]) else []
+    made = drawing.new_figure(1.1 + 1.45 * len(panels) + 0.3)
     axes = dict(zip(panels, made.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True))
     risks = {"over all rows": [p["risk"] for p in path], "in the worst environment": [p["worst"] for p in path]}
     handles, names = [], []
-    for (name, values), style in zip(risks.items(), STYLES, strict=False):
+    for (name, values), style in zip(risks.items(), drawing.STYLES, strict=False):
         of_style = {"color": style.colour, "ls": style.dash, "marker": style.marker}
-        handles.append(_line(axes["risk"], x, floats(values), starts, ms=5, **of_style))
+        handles.append(_line(axes["risk"], x, drawing.floats(values), starts, ms=5, **of_style))
         names.append(f"risk {name}")
-    plain_axes(axes["risk"], "Held-out risk", grid="y")
+    drawing.plain_axes(axes["risk"], "Held-out risk", grid="y")
     if "variation" in axes:
-        variation = floats([p["variation"] for p in path])
-        _line(axes["variation"], x, variation, starts, color=GREEN, marker="D", ms=4.5, ls=STYLES[2].dash)
-        plain_axes(axes["variation"], "Total variation: mean |slope| over the environments", grid="y")
+        variation = drawing.floats([p["variation"] for p in path])
+        _line(
+            axes["variation"], x, variation, starts, color=drawing.GREEN, marker="D", ms=4.5, ls=drawing.STYLES[2].dash
+        )
+        drawing.plain_axes(axes["variation"], "Total variation: mean |slope| over the environments", grid="y")
         axes["variation"].set_ylim(0, 1.12 * max(np.nanmax(variation), 1e-12))
     if "p" in axes:
         _draw_p(axes["p"], x, path, starts)
     for i in (i for i, point in enumerate(path) if point["chosen"]):
-        bands = [ax.axvspan(x[i] - 0.35, x[i] + 0.35, color=TINT, lw=0, zorder=0) for ax in axes.values()]
+        bands = [ax.axvspan(x[i] - 0.35, x[i] + 0.35, color=drawing.TINT, lw=0, zorder=0) for ax in axes.values()]
         handles.append(bands[0])
         names.append("chosen")
     last = axes[panels[-1]]
     _name_weights(last, x, [p["label"] for p in path])
-    last.set_xlabel("kind of model: penalty weight λ" if starts else "penalty weight λ", fontsize=9, color=SOFT)
-    legend(made, handles, names, columns=3)
+    last.set_xlabel("kind of model: penalty weight λ" if starts else "penalty weight λ", fontsize=9, color=drawing.SOFT)
+    drawing.legend(made, handles, names, columns=3)
     text = f"Each weight at its best {rhythm}. A model that is invariant has slope 0 in every environment. "
     if any(p["passes"] is not None for p in path):
         text += "Filled points pass the test of invariance, hollow crosses do not."
@@ -186,21 +164,21 @@ def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> Block:
     keys = ("penalty_weight", "label", "step", "risk", "worst", "variation", "p", "passes", "chosen")
     rows: list[list[Value]] = [[p[k] for k in keys] for p in path]  # type: ignore[literal-required]
     alt = _path_alt(path, panels)
-    return figure(made, alt, name="penalty-path", data={"columns": columns, "rows": rows}, text=text.strip())
+    return page.figure(made, alt, name="penalty-path", data={"columns": columns, "rows": rows}, text=text.strip())
 
 
-def _line(ax: Axes, x: Floats, y: Floats, starts: Sequence[int], **style: Any) -> Any:
+def _line(ax: Axes, x: drawing.Floats, y: drawing.Floats, starts: Sequence[int], **style: Any) -> Any:
     """A line that is interrupted where another kind of model starts."""
     for part in np.split(np.arange(len(x)), starts):
         (line,) = ax.plot(x[part], y[part], **style)
     return line
 
 
-def _name_weights(ax: Axes, x: Floats, names: Sequence[str]) -> None:
+def _name_weights(ax: Axes, x: drawing.Floats, names: Sequence[str]) -> None:
     every = max(1, -(-len(names) // 12))
-    ax.set_xticks(x[::every], [label(name, 16) for name in names[::every]])
-    if max((len(label(name, 16)) for name in names), default=0) * len(x[::every]) > 62:
-        turn_ticks(ax, 40)
+    ax.set_xticks(x[::every], [drawing.label(name, 16) for name in names[::every]])
+    if max((len(drawing.label(name, 16)) for name in names), default=0) * len(x[::every]) > 62:
+        drawing.turn_ticks(ax, 40)
     ax.set_xlim(-0.6, (x[-1] if len(x) else -1) + 0.6)
 
 
@@ -216,14 +194,14 @@ def _path_alt(path: Sequence[PathPoint], panels: Sequence[str]) -> str:
     return alt.strip()
 
 
-def _draw_p(ax: Axes, x: Floats, path: Sequence[PathPoint], starts: Sequence[int]) -> None:
+def _draw_p(ax: Axes, x: drawing.Floats, path: Sequence[PathPoint], starts: Sequence[int]) -> None:
     """On a logarithmic axis: what fails is often far below any level. What is 0 stands on the floor."""
-    p = np.clip(floats([point["p"] for point in path]), 1e-6, 1.0)
-    _line(ax, x, p, starts, color=SOFT, lw=1.0, zorder=2)
+    p = np.clip(drawing.floats([point["p"] for point in path]), 1e-6, 1.0)
+    _line(ax, x, p, starts, color=drawing.SOFT, lw=1.0, zorder=2)
     for i, point in enumerate(path):
         if np.isfinite(p[i]):
             passes = point["passes"]
-            fill = SOFT if passes is None else GREEN if passes else VERMILION
+            fill = drawing.SOFT if passes is None else drawing.GREEN if passes else drawing.VERMILION
             ax.plot(x[i], p[i], marker="X" if passes is False else "o", ms=6.5, mec=fill, mew=1.2, ls="none",
                     mfc="#ffffff" if passes is False else fill, zorder=3)  # fmt: skip
     ax.set_yscale("log")
@@ -233,10 +211,10 @@ def _draw_p(ax: Axes, x: Floats, path: Sequence[PathPoint], starts: Sequence[int
     ax.set_yticks(10.0**powers, [f"{10.0**q:g}" if q > -4 else f"1e{q:.0f}" for q in powers])
     ax.set_yticks([], minor=True)
     ax.set_ylim(10.0 ** (powers[0] - 0.3), 2.0)
-    plain_axes(ax, "p of the test of invariance", grid="y")
+    drawing.plain_axes(ax, "p of the test of invariance", grid="y")
 
 
-def path_table(path: Sequence[PathPoint], rhythm: str = "step", tested: bool = True) -> Block:
+def path_table(path: Sequence[PathPoint], rhythm: str = "step", tested: bool = True) -> page.Block:
     """The path in numbers; `tested`: with the total variation and whether the point passes the test of invariance."""
     columns = ["penalty weight λ", rhythm, "risk", "worst environment"]
     columns += ["total variation", "p", "invariant", "choice"] if tested else ["p of equal slopes", "choice"]
@@ -247,38 +225,38 @@ def path_table(path: Sequence[PathPoint], rhythm: str = "step", tested: bool = T
         cells += [NO_VALUE if p["passes"] is None else "yes" if p["passes"] else "no"] * tested
         rows.append([*cells, "chosen" if p["chosen"] else ""])
     numeric = [True] * (6 if tested else 5) + [False] * (2 if tested else 1)
-    marks: list[Kind] = ["good" if p["chosen"] else "plain" for p in path]
-    return table(columns, rows, numeric, marks)
+    marks: list[page.Kind] = ["good" if p["chosen"] else "plain" for p in path]
+    return page.table(columns, rows, numeric, marks)
 
 
 # --- training ---------------------------------------------------------------------------------------------
 
 
-def curves_figure(curves: Curves, rhythm: str = "step") -> Block:
+def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
     """The risk of every environment over the steps (of trees: rounds); of many, the highest at the end are named."""
     steps = np.asarray(curves["steps"], dtype=np.float64)
-    risk = np.array([floats(row) for row in curves["risk"]]).reshape(len(curves["environments"]), len(steps))
+    risk = np.array([drawing.floats(row) for row in curves["risk"]]).reshape(len(curves["environments"]), len(steps))
     final = np.array([_last(row) for row in risk])
     order = np.argsort(np.where(np.isfinite(final), -final, np.inf), kind="stable")
     named = order if len(order) <= MOST_LINES else order[:4]
     others = order[len(named) :]
-    made = new_figure(3.3)
+    made = drawing.new_figure(3.3)
     ax = made.subplots()
     handles, names = [], []
     if len(others):
         handles += _draw_others(ax, steps, risk, others)
         names += [f"{len(others)} others", "mean of all"]
     for k, e in enumerate(named):
-        style = STYLES[k % len(STYLES)]
+        style = drawing.STYLES[k % len(drawing.STYLES)]
         (line,) = ax.plot(
             steps, risk[e], color=style.colour, ls=style.dash, lw=1.5, marker=style.marker, ms=4,
             markevery=(k % 3, max(1, len(steps) // 8)), zorder=4,
         )  # fmt: skip
         handles.append(line)
-        names.append(label(curves["environments"][e], 22))
-    plain_axes(ax, x=rhythm, y="risk of the training rows", grid="y")
+        names.append(drawing.label(curves["environments"][e], 22))
+    drawing.plain_axes(ax, x=rhythm, y="risk of the training rows", grid="y")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    legend(made, handles, names, columns=3)
+    drawing.legend(made, handles, names, columns=3)
     ends = f"It ends between {short(_low(final))} and {short(_high(final))}." if np.isfinite(final).any() else ""
     length = several(int(steps[-1]) if len(steps) else 0, rhythm)
     alt = f"Lines: the risk in {several(len(order), 'environment')} over {length}, of the final model. {ends}"
@@ -287,22 +265,22 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> Block:
         text += " Named are the environments with the highest risk at the end."
     rows: list[list[Value]] = [[int(step), *map(finite, risk[:, i])] for i, step in enumerate(curves["steps"])]
     columns = [rhythm, *curves["environments"]]
-    return figure(made, alt.strip(), name="training", data={"columns": columns, "rows": rows}, text=text)
+    return page.figure(made, alt.strip(), name="training", data={"columns": columns, "rows": rows}, text=text)
 
 
-def _draw_others(ax: Axes, steps: Floats, risk: Floats, others: Sequence[int] | Any) -> list[Any]:
+def _draw_others(ax: Axes, steps: drawing.Floats, risk: drawing.Floats, others: Sequence[int] | Any) -> list[Any]:
     """Faint lines of the environments that are not named, and the mean over all environments."""
     for e in others:
-        (faint,) = ax.plot(steps, risk[e], color=LINE, lw=0.8, zorder=1)
+        (faint,) = ax.plot(steps, risk[e], color=drawing.LINE, lw=0.8, zorder=1)
     there = np.isfinite(risk)
     mean = np.array(
         [column[here].mean() if here.any() else np.nan for column, here in zip(risk.T, there.T, strict=True)]
     )
-    (line,) = ax.plot(steps, mean, color=INK, lw=1.6, zorder=3)
+    (line,) = ax.plot(steps, mean, color=drawing.INK, lw=1.6, zorder=3)
     return [faint, line]
 
 
-def _last(row: Floats) -> float:
+def _last(row: drawing.Floats) -> float:
     there = row[np.isfinite(row)]
     return float(there[-1]) if there.size else np.nan
 
@@ -310,35 +288,37 @@ def _last(row: Floats) -> float:
 # --- the loss as a function of the environment --------------------------------------------------------------
 
 
-def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> Block:
+def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> page.Block:
     """A line for each model over the environments, in the order of the risk of the first."""
     n = len(environments)
-    risks = {curve["model"]: floats(list(curve["risk"])[:n] + [None] * (n - len(curve["risk"]))) for curve in losses}
+    risks = {
+        curve["model"]: drawing.floats(list(curve["risk"])[:n] + [None] * (n - len(curve["risk"]))) for curve in losses
+    }
     by = next(iter(risks.values()))
     order = np.argsort(np.where(np.isfinite(by), by, np.inf), kind="stable")
     x = np.arange(n, dtype=np.float64)
-    made = new_figure(3.4)
+    made = drawing.new_figure(3.4)
     ax = made.subplots()
     handles, names = [], []
     for k, curve in enumerate(losses):
-        style = MODELS.get(curve["model"], STYLES[(k + 3) % len(STYLES)])
+        style = MODELS.get(curve["model"], drawing.STYLES[(k + 3) % len(drawing.STYLES)])
         (line,) = ax.plot(
             x, risks[curve["model"]][order], color=style.colour, ls=style.dash, marker=style.marker, lw=1.5,
             ms=6 if n <= 30 else 3.5,
         )  # fmt: skip
         weight = curve["penalty_weight"]
         handles.append(line)
-        names.append(label(curve["model"]) + ("" if not weight else f", λ = {weight:g}"))
+        names.append(drawing.label(curve["model"]) + ("" if not weight else f", λ = {weight:g}"))
     every = max(1, -(-n // 16))
-    ticks = [label(environments[e], 14) for e in order[::every]]
+    ticks = [drawing.label(environments[e], 14) for e in order[::every]]
     ax.set_xticks(x[::every], ticks)
     if sum(len(tick) + 2 for tick in ticks) > 60:
-        turn_ticks(ax, 45)
+        drawing.turn_ticks(ax, 45)
     if n == 1:
         ax.set_xlim(-1, 1)
-    by_risk = f"environment, in the order of the risk of {label(losses[0]['model'])}"
-    plain_axes(ax, x=by_risk, y="held-out risk", grid="y")
-    legend(made, handles, names)
+    by_risk = f"environment, in the order of the risk of {drawing.label(losses[0]['model'])}"
+    drawing.plain_axes(ax, x=by_risk, y="held-out risk", grid="y")
+    drawing.legend(made, handles, names)
     spans = "; ".join(f"{name} from {short(_low(r))} to {short(_high(r))}" for name, r in risks.items())
     alt = f"Lines: the held-out risk of {several(len(losses), 'model')} in {several(n, 'environment')}: {spans}."
     text = (
@@ -347,12 +327,12 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> B
     )
     rows: list[list[Value]] = [[environments[e], *(finite(r[e]) for r in risks.values())] for e in order]
     columns = ["environment", *risks]
-    return figure(made, alt, name="loss-by-environment", data={"columns": columns, "rows": rows}, text=text)
+    return page.figure(made, alt, name="loss-by-environment", data={"columns": columns, "rows": rows}, text=text)
 
 
-def _low(values: Floats) -> float | None:
+def _low(values: drawing.Floats) -> float | None:
     return float(np.nanmin(values)) if np.isfinite(values).any() else None
 
 
-def _high(values: Floats) -> float | None:
+def _high(values: drawing.Floats) -> float | None:
     return float(np.nanmax(values)) if np.isfinite(values).any() else None

@@ -10,23 +10,7 @@ import pandas as pd
 
 from irmtv.core.numbers import MetricFormat, is_accuracy, several
 from irmtv.core.plain_json import plain_json
-from irmtv.html.drawing import (
-    CHOSEN,
-    INK,
-    ORANGE,
-    SOFT,
-    STYLES,
-    VERMILION,
-    Floats,
-    bars,
-    label,
-    legend,
-    name_rows,
-    new_figure,
-    plain_axes,
-    room,
-)
-from irmtv.html.page import Block, figure
+from irmtv.html import drawing, page
 from irmtv.html.texts import Value
 from irmtv.lab.tables.compare import NOT_RUN
 from irmtv.lab.tables.layout import PUBLISHED, rule_name
@@ -36,13 +20,13 @@ if TYPE_CHECKING:
 
 # of the invariance rule, in the order in which it asks; with what each is called and how it is drawn
 OUTCOMES: Mapping[str, tuple[str, str, str]] = {
-    "invariant-found": ("an invariant model was found", CHOSEN.colour, ""),
-    "erm-invariant": ("ERM is invariant and was kept", ORANGE, "////"),
-    "none-found": ("none was found, ERM was kept", VERMILION, "xxxx"),
+    "invariant-found": ("an invariant model was found", drawing.CHOSEN.colour, ""),
+    "erm-invariant": ("ERM is invariant and was kept", drawing.ORANGE, "////"),
+    "none-found": ("none was found, ERM was kept", drawing.VERMILION, "xxxx"),
 }
 
 
-def methods_figure(frame: pd.DataFrame, main_rule: str, name: str) -> Block:
+def methods_figure(frame: pd.DataFrame, main_rule: str, name: str) -> page.Block:
     """A bar per method for the main rule, marks for the others and for what is published.
 
     `frame`: the rows of a summary (:func:`irmtv.lab.tables.summarise`) in one setting, metric and summary.
@@ -51,13 +35,13 @@ def methods_figure(frame: pd.DataFrame, main_rule: str, name: str) -> Block:
     of = MetricFormat(metric)
     methods = list(frame["method"].unique())
     place = -np.arange(len(methods), dtype=np.float64)
-    made = new_figure(1.2 + 0.34 * len(methods))
+    made = drawing.new_figure(1.2 + 0.34 * len(methods))
     ax = made.subplots()
     handles, values = _draw_methods(ax, frame, main_rule, methods, place)
-    plain_axes(ax, x=f"{of.title}, {summary}", grid="x")
-    room(ax, np.concatenate(values), zero=True)
-    name_rows(ax, place, [label(m, 24) for m in methods])
-    legend(made, list(handles.values()), list(handles))
+    drawing.plain_axes(ax, x=f"{of.title}, {summary}", grid="x")
+    drawing.room(ax, np.concatenate(values), zero=True)
+    drawing.name_rows(ax, place, [drawing.label(m, 24) for m in methods])
+    drawing.legend(made, list(handles.values()), list(handles))
     first = (
         frame[frame["rule"] == main_rule].dropna(subset="mean").sort_values("mean", ascending=not is_accuracy(metric))
     )
@@ -73,18 +57,18 @@ def methods_figure(frame: pd.DataFrame, main_rule: str, name: str) -> Block:
         [str(r["method"]), rule_name(str(r["rule"])), *(plain_json(r[k]) for k in keys)]
         for r in frame.to_dict("records")
     ]
-    return figure(made, alt, name=name, data={"columns": columns, "rows": rows}, text=text)
+    return page.figure(made, alt, name=name, data={"columns": columns, "rows": rows}, text=text)
 
 
 def _draw_methods(
-    ax: Axes, frame: pd.DataFrame, main_rule: str, methods: list[str], place: Floats
-) -> tuple[dict[str, Any], list[Floats]]:
+    ax: Axes, frame: pd.DataFrame, main_rule: str, methods: list[str], place: drawing.Floats
+) -> tuple[dict[str, Any], list[drawing.Floats]]:
     """What a legend shows, by its name; and all values that are drawn."""
     factor = MetricFormat(str(frame["metric"].iloc[0])).factor
     handles: dict[str, Any] = {}
     values = [np.zeros(1)]
 
-    def by_method(rows: pd.DataFrame, *columns: str) -> list[Floats]:
+    def by_method(rows: pd.DataFrame, *columns: str) -> list[drawing.Floats]:
         ordered = rows.drop_duplicates("method").set_index("method").reindex(methods)
         return [factor * ordered[c].to_numpy(np.float64) for c in columns]
 
@@ -93,32 +77,32 @@ def _draw_methods(
         mean, low, high = by_method(frame[frame["rule"] == rule], "mean", "low", "high")
         values += [mean, low, high]
         if k == 0:
-            handles[rule_name(rule)] = bars(ax, place, mean, 0.62, CHOSEN, (low, high))
+            handles[rule_name(rule)] = drawing.bars(ax, place, mean, 0.62, drawing.CHOSEN, (low, high))
         else:
-            style = STYLES[1 + (k - 1) % (len(STYLES) - 1)]
+            style = drawing.STYLES[1 + (k - 1) % (len(drawing.STYLES) - 1)]
             (handles[rule_name(rule)],) = ax.plot(
                 mean, place, style.marker, color=style.colour, mec="#ffffff", mew=0.6, ms=6.5, ls="none", zorder=4
             )
     (theirs,) = by_method(frame.dropna(subset="published_mean"), "published_mean")
     if np.isfinite(theirs).any():
         (handles[PUBLISHED],) = ax.plot(
-            theirs, place, "D", mfc="#ffffff", mec=INK, mew=1.2, ms=5.5, ls="none", zorder=5
+            theirs, place, "D", mfc="#ffffff", mec=drawing.INK, mew=1.2, ms=5.5, ls="none", zorder=5
         )
         values.append(theirs)
     limit = frame["limit"].dropna()
     if len(limit):
         at = factor * float(limit.iloc[0])
-        handles["limit"] = ax.axvline(at, color=SOFT, lw=1.3, ls=(0, (1, 1.5)))
+        handles["limit"] = ax.axvline(at, color=drawing.SOFT, lw=1.3, ls=(0, (1, 1.5)))
         values.append(np.array([at]))
     return handles, values
 
 
-def outcomes_figure(counts: pd.DataFrame) -> Block:
+def outcomes_figure(counts: pd.DataFrame) -> page.Block:
     """Stacked bars per method, over all settings and repetitions; `counts` is that of `counted_outcomes`."""
     methods = list(counts["method"].unique())
     sums = counts.groupby("method", sort=False)[list(OUTCOMES)].sum().reindex(methods)
     place = -np.arange(len(methods), dtype=np.float64)
-    made = new_figure(1.2 + 0.34 * len(methods))
+    made = drawing.new_figure(1.2 + 0.34 * len(methods))
     ax = made.subplots()
     left = np.zeros(len(methods))
     handles, names = [], []
@@ -130,10 +114,10 @@ def outcomes_figure(counts: pd.DataFrame) -> Block:
             )
             names.append(words)
         left += n
-    plain_axes(ax, x="repetitions, over all settings", grid="x")
-    name_rows(ax, place, [label(m, 24) for m in methods])
+    drawing.plain_axes(ax, x="repetitions, over all settings", grid="x")
+    drawing.name_rows(ax, place, [drawing.label(m, 24) for m in methods])
     ax.locator_params(axis="x", integer=True)
-    legend(made, handles, names, columns=1)
+    drawing.legend(made, handles, names, columns=1)
     total = sums.sum()
     counted = "; ".join(f"{OUTCOMES[o][0]}: {int(total[o])}" for o in OUTCOMES if total[o])
     of_methods = several(len(methods), "method")
@@ -141,7 +125,7 @@ def outcomes_figure(counts: pd.DataFrame) -> Block:
     rows: list[list[Value]] = [
         [str(r["setting"]), str(r["method"]), *(int(r[o]) for o in OUTCOMES)] for r in counts.to_dict("records")
     ]
-    return figure(made, alt, name="outcomes", data={"columns": ["setting", "method", *OUTCOMES], "rows": rows})
+    return page.figure(made, alt, name="outcomes", data={"columns": ["setting", "method", *OUTCOMES], "rows": rows})
 
 
 def counted_outcomes(results: pd.DataFrame, rule: str) -> pd.DataFrame:

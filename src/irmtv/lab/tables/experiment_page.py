@@ -15,21 +15,7 @@ import pandas as pd
 from irmtv._version import __version__
 from irmtv.core.numbers import MetricFormat, is_accuracy, percent, several, short
 from irmtv.core.plain_json import plain_json
-from irmtv.html.page import (
-    Badge,
-    Block,
-    Content,
-    Headline,
-    Number,
-    Section,
-    code,
-    content,
-    figure,
-    section,
-    table,
-    text,
-    versions_table,
-)
+from irmtv.html import page
 from irmtv.html.text_table import TextTable
 from irmtv.html.texts import FigureData
 from irmtv.lab.experiments import Spec, Store, papers
@@ -49,7 +35,7 @@ Versions = Sequence[Mapping[str, str]]
 
 def experiment_content(
     made: ExperimentReport, spec: Spec, versions: Versions = (), notes: Sequence[str] = ()
-) -> Content:
+) -> page.Content:
     """The page of an experiment with tables of scores.
 
     Parameters
@@ -70,11 +56,11 @@ def experiment_content(
     """
     summary, rule = made.summary, main_rule(made.summary)
     over = [t for t in overview(summary) if not t.detail]
-    chapters: dict[str, list[Section]] = {}
+    chapters: dict[str, list[page.Section]] = {}
     for m, (metric, each) in enumerate(itertools.groupby(tables(summary), key=lambda t: t.metric)):
         sections = [_setting(made, t, rule, f"setting-{m}-{i}") for i, t in enumerate(each)]
         sections += [
-            section(f"over-{m}-{i}", t.title, metric, _table_blocks(t))
+            page.section(f"over-{m}-{i}", t.title, metric, _table_blocks(t))
             for i, t in enumerate(t for t in over if t.metric == metric)
         ]
         chapters[f"{metric[:1].upper()}{metric[1:]}"] = sections
@@ -82,24 +68,26 @@ def experiment_content(
     chapters["What the rule of invariance found"] = [_outcomes(counts)] if len(counts) else []
     chapters["How it was run"] = [_reading(summary), _spec(spec), _versions(versions)]
     title = f"{spec.name}: {_first_sentence(spec.description)}" if spec.description else spec.name
-    return content(title, _headline(summary, rule), _facts(spec, made.results), chapters, __version__, lead=list(notes))
+    return page.content(
+        title, _headline(summary, rule), _facts(spec, made.results), chapters, __version__, lead=list(notes)
+    )
 
 
-def identifiability_content(made: Identifiability, versions: Versions = ()) -> Content:
+def identifiability_content(made: Identifiability, versions: Versions = ()) -> page.Content:
     """The page of the paper's feature weights: the figure, and all tables."""
     chosen = made.table()
     data: FigureData = {
         "columns": list(map(str, chosen.columns)),
         "rows": [plain_json(row) for row in chosen.to_numpy(object)],
     }
-    picture = figure(made.figure(), made.alt(), name=made.name, data=data)
-    return content(
+    picture = page.figure(made.figure(), made.alt(), name=made.name, data=data)
+    return page.content(
         IDENTIFIABILITY_TITLE,
         _weights_headline(made),
         [("setting", made.setting), ("repetitions", str(made.repetitions))],
         {
             "Feature weights": [
-                section("figure", "Normalised weights of every feature", made.setting, [picture]),
+                page.section("figure", "Normalised weights of every feature", made.setting, [picture]),
                 *_text_tables(made.tables()),
             ],
             "How it was run": [_spec(made.spec), _versions(versions)],
@@ -108,7 +96,7 @@ def identifiability_content(made: Identifiability, versions: Versions = ()) -> C
     )
 
 
-def _weights_headline(made: Identifiability) -> Headline:
+def _weights_headline(made: Identifiability) -> page.Headline:
     """Which method puts most of its weight on invariant features, and the share of each."""
     shares = {}
     for method in made.methods if "fixed" in made.spec.selection.rules else ():
@@ -122,7 +110,7 @@ def _weights_headline(made: Identifiability) -> Headline:
             f"Of {several(len(made.methods), 'method')} {best} puts most of its weight on the invariant features: "
             f"{percent(shares[best])} %."
         )
-    numbers: list[Number] = []
+    numbers: list[page.Number] = []
     for method, share in shares.items():
         theirs = made.published_share(method)
         note = "" if theirs is None else f"paper {percent(theirs)} %"
@@ -130,9 +118,9 @@ def _weights_headline(made: Identifiability) -> Headline:
     return {"badge": {"text": made.spec.name, "kind": "plain"}, "text": answer, "more": "", "numbers": numbers}
 
 
-def running_times_content(made: RunningTimesReport) -> Content:
+def running_times_content(made: RunningTimesReport) -> page.Content:
     """The page of running times."""
-    return content(
+    return page.content(
         RUNNING_TIMES_TITLE,
         None,
         [("machine", made.measured.machine)],
@@ -142,7 +130,7 @@ def running_times_content(made: RunningTimesReport) -> Content:
     )
 
 
-def folder_content(folder: str | os.PathLike[str]) -> Content:
+def folder_content(folder: str | os.PathLike[str]) -> page.Content:
     """The page of a folder that `irmtv run` or `irmtv reproduce` wrote, by the last spec that it was run by.
 
     Parameters
@@ -190,7 +178,7 @@ def main_rows(summary: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     return of[of["summary"] == (WORST if WORST in names else names[0])]
 
 
-def _headline(summary: pd.DataFrame, rule: str) -> Headline:
+def _headline(summary: pd.DataFrame, rule: str) -> page.Headline:
     rows = main_rows(summary)
     metric, of_summary = str(rows["metric"].iloc[0]), str(rows["summary"].iloc[0])
     of = MetricFormat(metric)
@@ -209,11 +197,11 @@ def _headline(summary: pd.DataFrame, rule: str) -> Headline:
         wins = pd.Series([row["method"] for row in best.values()]).value_counts()
         often = ", ".join(f"{method} in {count}" for method, count in wins.items())
         answer = f"Under the rule {rule_name(rule)}, of {len(best)} settings {what} has {often}."
-    numbers: list[Number] = [
+    numbers: list[page.Number] = [
         {"name": setting, "value": of.with_unit(row["mean"]), "note": str(row["method"])}
         for setting, row in list(best.items())[:6]
     ]
-    badge: Badge = {"text": f"rule {rule_name(rule)}", "kind": "plain"}
+    badge: page.Badge = {"text": f"rule {rule_name(rule)}", "kind": "plain"}
     return {"badge": badge, "text": answer, "more": _distance_from_published(summary, rule), "numbers": numbers}
 
 
@@ -232,56 +220,60 @@ def _distance_from_published(summary: pd.DataFrame, rule: str) -> str:
 # --- sections -------------------------------------------------------------------------------------------------
 
 
-def _setting(made: ExperimentReport, shown: Table, rule: str, name: str) -> Section:
+def _setting(made: ExperimentReport, shown: Table, rule: str, name: str) -> page.Section:
     rows = main_rows(made.summary, shown.metric)
     here = rows[rows["setting"] == shown.setting]
-    blocks: list[Block] = []
+    blocks: list[page.Block] = []
     if (here["rule"] == rule).any():
         blocks.append(methods_figure(here, rule, f"{made.name}-{shown.setting}-{shown.metric}"))
     blocks += _table_blocks(shown)
     differences = findings(made.tests, shown) if len(made.tests) else []
     if differences:
         blocks.append(
-            text("Paired differences between methods (Wilcoxon signed-rank over repetitions, p corrected by Holm):")
+            page.text(
+                "Paired differences between methods (Wilcoxon signed-rank over repetitions, p corrected by Holm):"
+            )
         )
-        blocks.append(table(["rule and summary", "what differs"], [list(pair) for pair in differences]))
-    return section(name, shown.title, shown.metric, blocks)
+        blocks.append(page.table(["rule and summary", "what differs"], [list(pair) for pair in differences]))
+    return page.section(name, shown.title, shown.metric, blocks)
 
 
-def _table_blocks(shown: Table) -> list[Block]:
+def _table_blocks(shown: Table) -> list[page.Block]:
     """The published numbers stand first, beside ours."""
     columns = [shown.stub, *(f"{c.group}: {c.name}" if c.group else c.name for c in shown.columns)]
     rows = [[row.label, *map(str, row.cells)] for row in shown.rows]
     return [
-        table(columns, rows, [False, *map(is_number, shown.columns)]),
-        *(text(note) for note in shown.notes),
+        page.table(columns, rows, [False, *map(is_number, shown.columns)]),
+        *(page.text(note) for note in shown.notes),
     ]
 
 
-def _outcomes(counts: pd.DataFrame) -> Section:
+def _outcomes(counts: pd.DataFrame) -> page.Section:
     columns = ["setting", "method", *(words for words, _, _ in OUTCOMES.values())]
     rows = [[str(r["setting"]), str(r["method"]), *(str(r[o]) for o in OUTCOMES)] for r in counts.to_dict("records")]
-    blocks = [outcomes_figure(counts), table(columns, rows, [False, False, *[True] * len(OUTCOMES)])]
-    return section("outcomes", "Outcomes by method", "number of repetitions", blocks)
+    blocks = [outcomes_figure(counts), page.table(columns, rows, [False, False, *[True] * len(OUTCOMES)])]
+    return page.section("outcomes", "Outcomes by method", "number of repetitions", blocks)
 
 
-def _reading(summary: pd.DataFrame) -> Section:
+def _reading(summary: pd.DataFrame) -> page.Section:
     captions = dict.fromkeys(line for shown in tables(summary) for line in shown.caption)
-    return section("reading", "How to read the tables", "", [text(line) for line in captions])
+    return page.section("reading", "How to read the tables", "", [page.text(line) for line in captions])
 
 
-def _spec(spec: Spec) -> Section:
+def _spec(spec: Spec) -> page.Section:
     known = spec.name in papers.paper_specs()
     command = f"irmtv reproduce {spec.name} --out FOLDER" if known else "irmtv run spec.toml --out FOLDER"
     intro = "The settings, as the experiment was run. " + (
         "They come with irmtv:" if known else "Save them as spec.toml, then:"
     )
-    return section("spec", "To run it again", "", [text(intro), code(command), code(spec.text.strip())])
+    return page.section(
+        "spec", "To run it again", "", [page.text(intro), page.code(command), page.code(spec.text.strip())]
+    )
 
 
-def _versions(versions: Versions) -> Section:
-    blocks = [versions_table(*versions)] if any(versions) else [text("They were not recorded.")]
-    return section("versions", "Versions", "that the runs were computed with", blocks)
+def _versions(versions: Versions) -> page.Section:
+    blocks = [page.versions_table(*versions)] if any(versions) else [page.text("They were not recorded.")]
+    return page.section("versions", "Versions", "that the runs were computed with", blocks)
 
 
 def _facts(spec: Spec, results: pd.DataFrame) -> list[tuple[str, str]]:
@@ -297,12 +289,12 @@ def _facts(spec: Spec, results: pd.DataFrame) -> list[tuple[str, str]]:
     ]
 
 
-def _text_tables(shown: Sequence[TextTable]) -> list[Section]:
+def _text_tables(shown: Sequence[TextTable]) -> list[page.Section]:
     sections = []
     for i, t in enumerate(shown):
         numeric = [column >= t.labels for column in range(len(t.columns))]
-        blocks = [table(t.columns, t.rows, numeric), *(text(note) for note in t.notes)]
-        sections.append(section(f"table-{i}", t.title, "", blocks))
+        blocks = [page.table(t.columns, t.rows, numeric), *(page.text(note) for note in t.notes)]
+        sections.append(page.section(f"table-{i}", t.title, "", blocks))
     return sections
 
 

@@ -1,14 +1,11 @@
-"""What the commands share: options with one meaning and one help text, printing, progress.
-
-Results go to standard output, everything else to standard error; `--json` prints JSON for programs.
-"""
+"""How commands speak: results on standard output, everything else on standard error; JSON for programs; progress."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -18,34 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from irmtv.engine.progress_bar import ProgressBar
 
-ModelPath = Annotated[Path, typer.Argument(help="Model file written by irmtv fit.")]
-DataPath = Annotated[Path, typer.Argument(help="Table: CSV or TSV (also .gz), or Parquet.")]
-Target = Annotated[str, typer.Option(help="Column to predict.")]
-Environment = Annotated[
-    list[str] | None,
-    typer.Option("--environment", "-e", help="Column (or columns, a,b) that says where each row comes from."),
-]
-TaskKind = Annotated[
-    str | None, typer.Option("--task", help="binary, multiclass or regression (default: read off the target).")
-]
-Encoding = Annotated[str | None, typer.Option(help="Text encoding, e.g. latin-1 (default: UTF-8).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-
 STOPPED = "stopped; nothing was written. The same command starts again."
-
-
-def column_names(given: Sequence[str] | None, columns: Iterable[object]) -> list[str]:
-    """Options such as `--aux year,lat` or `--aux year --aux lat`; a column whose own name has a comma is one name."""
-    known = {str(c) for c in columns}
-    names = [
-        part.strip() if part not in known else part
-        for text in given or ()
-        for part in ([text] if text in known else text.split(","))
-    ]
-    return list(dict.fromkeys(name for name in names if name))
-
-
-# --- printing -----------------------------------------------------------------------------------------------
 
 
 def say(text: str) -> None:
