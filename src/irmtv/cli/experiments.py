@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -44,6 +45,18 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Number of parallel trai
 Wait = Annotated[bool, typer.Option("--wait", help="Wait while another process writes to the folder.")]
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """What of a spec is run, and how."""
+
+    repetitions: int | None
+    settings: list[str] | None
+    methods: list[str] | None
+    device: str | None
+    jobs: int
+    wait: bool
+
+
 def run_spec(
     spec: Annotated[Path, typer.Argument(help="Experiment spec (TOML).")],
     out: Out,
@@ -59,7 +72,7 @@ def run_spec(
 
     It can be stopped at any time: finished runs are kept, and the same command continues.
     """
-    _run(spec, out, as_json, repetitions, settings, methods, device, jobs, wait)
+    _run(spec, out, as_json, RunOptions(repetitions, settings, methods, device, jobs, wait))
 
 
 def reproduce(
@@ -84,27 +97,26 @@ def reproduce(
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
     if steps is not None and name != RUNNING_TIMES:
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
+    options = RunOptions(repetitions, settings, methods, device, jobs, wait)
     if name == RUNNING_TIMES:
-        _reject({"methods": methods}, jobs != 1, wait, "tables of scores; times are measured one by one. Leave it out.")
+        why = "tables of scores; times are measured one by one. Leave it out."
+        _reject(why, methods=methods is not None, jobs=jobs != 1, wait=wait)
         _running_times(out, as_json, settings, steps, repetitions, device)
     elif name == THEORY:
-        of_tables = {"repetitions": repetitions, "settings": settings, "methods": methods, "device": device}
-        _reject(of_tables, False, wait, "tables; the theory has statements. Leave it out, or see --jobs.")
+        given = {key: getattr(options, key) is not None for key in ("repetitions", "settings", "methods", "device")}
+        _reject("tables; the theory has statements. Leave it out, or see --jobs.", **given, wait=wait)
         _theory(out, as_json, jobs)
     else:
         from irmtv.lab.experiments.papers import paper_spec
 
         run = _identifiability if name.startswith(IDENTIFIABILITY) else _run
-        spec = paper_spec(name, (RUNNING_TIMES, THEORY))
-        run(spec, out, as_json, repetitions, settings, methods, device, jobs, wait)
+        run(paper_spec(name, (RUNNING_TIMES, THEORY)), out, as_json, options)
 
 
-def _reject(options: dict[str, Any], jobs: bool, wait: bool, why: str) -> None:
+def _reject(why: str, **given: bool) -> None:
     """Raise where an option is given that means nothing here."""
-    given = [f"--{option}" for option, value in options.items() if value is not None]
-    given += ["--jobs"] * jobs + ["--wait"] * wait
-    if given:
-        raise ValueError(f"{given[0]} is for {why}")
+    for option in (option for option, is_given in given.items() if is_given):
+        raise ValueError(f"--{option} is for {why}")
 
 
 def _list_tables(as_json: bool) -> None:
@@ -125,40 +137,40 @@ def _list_tables(as_json: bool) -> None:
         Console(highlight=False).print(f"[bold]{name:20s}[/bold] {escape(description)}")
 
 
-def _train(
-    path: Path,
-    out: Path,
-    repetitions: int | None,
-    settings: list[str] | None,
-    methods: list[str] | None,
-    device: str | None,
-    jobs: int,
-    wait: bool,
-) -> tuple[Spec, Report]:
+def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
     """The spec with the options applied, trained into the folder."""
     from irmtv.lab.experiments import load_spec, run_experiment
 
     spec = load_spec(path)
+    settings = options.settings
     if settings is not None:
         labels = list(spec.data.settings)
         numbers = {str(i + 1): label for i, label in enumerate(labels) if str(i + 1) not in labels}
         settings = [numbers.get(s, s) for s in settings]
-    spec = spec.with_(repetitions=repetitions, settings=settings, methods=methods, device=device)
+    spec = spec.with_(
+        repetitions=options.repetitions, settings=settings, methods=options.methods, device=options.device
+    )
     with progress(escape(spec.name), "stopped before anything was trained; the same command continues.") as bar:
         report = run_experiment(
-            spec, out, progress=bar, stage=lambda label: bar.rename(escape(label)), wait=wait, on_wait=note, jobs=jobs
+            spec,
+            out,
+            progress=bar,
+            stage=lambda label: bar.rename(escape(label)),
+            wait=options.wait,
+            on_wait=note,
+            jobs=options.jobs,
         )
     note(_done(report))
     return spec, report
 
 
-def _run(path: Path, out: Path, as_json: bool, *asked: Any) -> None:
+def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     from irmtv.html.page import write_page
     from irmtv.lab.tables import report_experiment, to_terminal
     from irmtv.lab.tables.experiment import stored_versions
     from irmtv.lab.tables.experiment_page import experiment_content
 
-    spec, trained = _train(path, out, *asked)
+    spec, trained = _train(path, out, options)
     made = report_experiment(spec, out)
     if made.results.empty:
         _nothing(out)
@@ -178,12 +190,12 @@ def _nothing(out: Path) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _identifiability(path: Path, out: Path, as_json: bool, *asked: Any) -> None:
+def _identifiability(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     from irmtv.lab.tables.experiment import stored_versions
     from irmtv.lab.tables.experiment_page import identifiability_content
     from irmtv.lab.tables.identifiability import report_identifiability
 
-    spec, trained = _train(path, out, *asked)
+    spec, trained = _train(path, out, options)
     made = report_identifiability(spec, out)
     if made is None:
         _nothing(out)

@@ -142,6 +142,23 @@ def mean_and_sd(values: npt.ArrayLike, digits: int = 1) -> str:
     return f"{known.mean():.{digits}f}{spread}"
 
 
+def value_and_sd(mean: float, sd: float, metric: str) -> tuple[str, str]:
+    """A mean with four digits and its deviation with as many decimals, "" for none; accuracy in percent.
+
+    >>> value_and_sd(0.7123, 0.0125, "accuracy"), value_and_sd(12.3456, math.nan, "mse")
+    (('71.2', '1.2'), ('12.35', ''))
+    """
+    form, scale = (".1f", 100.0) if is_accuracy(metric) else (_four_digits(mean), 1.0)
+    return format(scale * mean, form), "" if math.isnan(sd) else format(scale * sd, form)
+
+
+def _four_digits(value: float) -> str:
+    if value == 0 or not math.isfinite(value):
+        return ".3f"
+    power = math.floor(math.log10(abs(value)))
+    return f".{max(0, 3 - power)}f" if -4 <= power < 6 else ".2e"
+
+
 def listed(names: Iterable[Any]) -> str:
     """Names in a sentence.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from irmtv.core.numbers import NO_VALUE, is_accuracy, p_text, percent
+from irmtv.core.numbers import NO_VALUE, is_accuracy, p_text, percent, value_and_sd
 from irmtv.lab.tables.compare import NOT_RUN
 
 Record = Mapping[Any, Any]  # a row of the summary or of the tests, by column
@@ -173,7 +173,7 @@ def value_cell(record: Record | None, metric: str, most: int) -> Cell:
     if record is None or record["n"] == 0:
         return Cell(text=NO_VALUE)
     difference = float(record["difference_in_sd"])
-    number, sd = _number_and_sd(float(record["mean"]), float(record["sd"]), metric)
+    number, sd = value_and_sd(float(record["mean"]), float(record["sd"]), metric)
     return Cell(
         number,
         sd,
@@ -186,28 +186,12 @@ def published_cell(record: Record | None, metric: str) -> Cell:
     """As published, for the method and summary of the record."""
     if record is None:
         return Cell(text=NO_VALUE)
-    return Cell(*_number_and_sd(float(record["published_mean"]), float(record["published_sd"]), metric))
+    return Cell(*value_and_sd(float(record["published_mean"]), float(record["published_sd"]), metric))
 
 
 def plain_cell(value: float, metric: str) -> Cell:
     """A number alone: of an average or a limit."""
-    return Cell(text=NO_VALUE) if math.isnan(value) else Cell(_number_and_sd(value, math.nan, metric)[0])
-
-
-def _number_and_sd(mean: float, sd: float, metric: str) -> tuple[str, str]:
-    if is_accuracy(metric):
-        form, scale = ".1f", 100.0
-    else:
-        form, scale = _digits(mean), 1.0
-    return format(scale * mean, form), "" if math.isnan(sd) else format(scale * sd, form)
-
-
-def _digits(value: float) -> str:
-    """A format with four significant digits of `value`; its deviation gets as many decimals."""
-    if value == 0 or not math.isfinite(value):
-        return ".3f"
-    power = math.floor(math.log10(abs(value)))
-    return f".{max(0, 3 - power)}f" if -4 <= power < 6 else ".2e"
+    return Cell(text=NO_VALUE) if math.isnan(value) else Cell(value_and_sd(value, math.nan, metric)[0])
 
 
 def _outcomes(counts: str) -> str:
