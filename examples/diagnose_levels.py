@@ -24,8 +24,7 @@ from irmtv.app.diagnose.informative import given_informative
 from irmtv.app.diagnose.losses import loss_by_environment
 from irmtv.app.diagnose.plain_model import KINDS, fit_plain_model
 from irmtv.app.diagnose.rows import DiagnosisRows, read_rows
-from irmtv.app.diagnose.words import holm
-from irmtv.selection.equality import equal_means
+from irmtv.selection.equality import equal_means, holm
 
 TESTS = ("loss", "level", "a feature", "all features", "informative")
 

@@ -27,7 +27,7 @@ DATA = os.environ.get("IRMTV_DATA")
 LINEAR = ("--model", "linear")
 QUESTIONS = (
     "How different are the environments?",
-    "How does the loss of plain risk minimisation differ across them?",
+    "How does the loss of ERM differ across them?",
     "Which features' relation to the target changes?",
     "What environments are found in aux, and where?",
     "Are the environments informative at all?",

@@ -1,4 +1,4 @@
-"""The command line. Thin: it reads arguments, calls the library, prints."""
+"""The command line: reads arguments, calls the application or the laboratory, prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`irmtv data`: which data sets there are, where their files are looked for, and whether these are whole."""
+"""`irmtv data`: the data sets, where their files are looked for, and whether the files are complete."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from irmtv.cli.output import AsJson, note, print_json, say
+from irmtv.cli.options import AsJson
+from irmtv.cli.output import note, print_json, progress, say, written
 
 if TYPE_CHECKING:
     from irmtv.datasets.sources import Checked, Found, Source
 
-app = typer.Typer(help="The data sets: which there are, where they are looked for, whether they are whole.")
+app = typer.Typer(help="Data sets: list them, locate their files, check these.")
 
 DataHome = Annotated[
     Path | None,
-    typer.Option(
-        "--data-home", help="Folder that holds the files; else that of IRMTV_DATA, else the cache of downloads."
-    ),
+    typer.Option("--data-home", help="Folder of the files (default: IRMTV_DATA, else the download cache)."),
 ]
 
 
@@ -30,7 +28,7 @@ def _root() -> None:
 
 @app.command("list")
 def list_data(data_home: DataHome = None, as_json: AsJson = False) -> None:
-    """The data sets: rows, licence, where they were found, what they are."""
+    """List the data sets: rows, licence, where they are, what they hold."""
     from irmtv.datasets.sources import SOURCES, look  # here, so that --help need not load torch
 
     found = [look(source, data_home) for source in SOURCES.values()]
@@ -43,16 +41,16 @@ def list_data(data_home: DataHome = None, as_json: AsJson = False) -> None:
         say(f"{s.name:18s} {rows:14s} {f.where}")
         say(f"{'':18s} {s.title}")
         say(f"{'':18s} licence: {s.licence}")
-    say("\nirmtv data path NAME: where its files belong; irmtv data check: whether the files are whole")
+    say("\nirmtv data path NAME: where its files belong; irmtv data check: whether the files are complete")
 
 
 @app.command("path")
 def path_of_data(
-    name: Annotated[str | None, typer.Argument(help="One data set; without a name: all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Data set (default: all).")] = None,
     data_home: DataHome = None,
     as_json: AsJson = False,
 ) -> None:
-    """The folder in which the files are looked for, and those that were found."""
+    """Print the folder in which files are looked for, and the files that are there."""
     from irmtv.datasets.sources import data_folder, look
 
     folder = data_folder(data_home)
@@ -72,11 +70,11 @@ def path_of_data(
 
 @app.command("check")
 def check_data(
-    names: Annotated[list[str] | None, typer.Argument(help="Data sets; without a name: all that are here.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets (default: all that are here).")] = None,
     data_home: DataHome = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the files through their loaders: whole, the source's, the right number of rows? Exit code 1 if not.
+    """Read the files with their loaders: complete, original, right number of rows? Exit code 1 if not.
 
     Nothing is downloaded.
     """
@@ -105,32 +103,27 @@ def check_data(
 @app.command("celeba-features")
 def celeba_features(
     images: Annotated[Path, typer.Option(help="Folder of the aligned images, 000001.jpg and so on.")],
-    attributes: Annotated[Path, typer.Option(help="CelebA's attribute table: list_attr_celeba.txt or a CSV of it.")],
-    out: Annotated[Path, typer.Option("--out", help="The CSV that is written.")],
+    attributes: Annotated[Path, typer.Option(help="CelebA's attribute table: list_attr_celeba.txt, or as CSV.")],
+    out: Annotated[Path, typer.Option("--out", help="CSV file to write.")],
     network: Annotated[
-        Path | None, typer.Option(help="ResNet18 without its last layer, as ONNX; else torchvision's is used.")
+        Path | None, typer.Option(help="ResNet18 without its last layer, as ONNX (default: torchvision's).")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images that go through the network together.")] = 64,
+    batch_size: Annotated[int, typer.Option(help="Number of images per batch.")] = 64,
 ) -> None:
     """Make the file of CelebA features from images: one line of 512 numbers each, and the attributes."""
     from irmtv.datasets.celeba_builder import build_celeba_features
-    from irmtv.engine.progress_bar import ProgressBar
 
-    try:
-        with ProgressBar("celeba-features", console=Console(stderr=True, highlight=False)) as bar:
-            rows = build_celeba_features(
-                images,
-                attributes,
-                network,
-                out,
-                batch_size=batch_size,
-                progress=lambda done, total: bar.at(done / max(total, 1), f"{done:,} of {total:,} images"),
-            )
-    except KeyboardInterrupt:
-        note("irmtv: stopped; the same command goes on from there.")
-        raise typer.Exit(130) from None
+    with progress("celeba-features", stopped="stopped; the same command goes on from there.") as bar:
+        rows = build_celeba_features(
+            images,
+            attributes,
+            network,
+            out,
+            batch_size=batch_size,
+            progress=lambda done, total: bar.at(done / max(total, 1), f"{done:,} of {total:,} images"),
+        )
     note(f"{rows:,} rows")
-    note(f"written: {out}")
+    written(out)
 
 
 def _chosen(names: list[str]) -> list[Source]:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Shown
 
-from irmtv.cli.names import column_names
-from irmtv.cli.options import DataPath, Encoding, Environment, ModelPath
-from irmtv.cli.output import AsJson, note, print_json, say
+from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, ModelPath, column_names
+from irmtv.cli.output import add_rows, notes, print_json, progress, say, text_table, written
+from irmtv.core.numbers import MetricFormat
 
 if TYPE_CHECKING:
     from irmtv.metrics import EnvironmentTable
@@ -30,23 +29,21 @@ def evaluate(
     model: ModelPath,
     data: DataPath,
     environment: Environment = None,
-    target: Annotated[str | None, typer.Option(help="The column to be predicted; else that of the model.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict (default: the model's target).")] = None,
     metric: Annotated[
-        str | None, typer.Option(help="accuracy, log_loss or roc_auc; rmse, mse, mae or r2. Else that of training.")
+        str | None,
+        typer.Option(help="accuracy, log_loss or roc_auc; rmse, mse, mae or r2 (default: that of training)."),
     ] = None,
-    bootstrap: Annotated[int, typer.Option(help="Draws for the intervals; 0 for none.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    bootstrap: Annotated[int, typer.Option(help="Number of bootstrap draws for the intervals (0: none).")] = 1000,
+    seed: Annotated[int, typer.Option(help="Random seed of the draws.")] = 0,
     encoding: Encoding = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Also write the table: .csv, .tsv or .parquet.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Table to write: .csv, .tsv or .parquet.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The metric in every environment of a labelled table, with 95 % intervals; the worst, the spread."""
+    """Evaluate a model on a labelled table: the metric in every environment with 95 % intervals, worst, spread."""
     from irmtv import load
     from irmtv.app.io import TableModel, evaluate_file, table_names
     from irmtv.app.io.write import TableWriter, check_table_writable
-    from irmtv.engine.progress_bar import ProgressBar
     from irmtv.estimators.files import read_about
 
     if out is not None:
@@ -56,39 +53,34 @@ def evaluate(
     wanted = target if target is not None else about.get("data", {}).get("target")
     if wanted is None:
         raise ValueError(f"--target is missing: {str(model)!r} does not say which column it predicts. Add --target.")
-    try:
-        with ProgressBar(data.name, console=Console(stderr=True, highlight=False)) as bar:
-            table, told = evaluate_file(
-                ready,
-                data,
-                target=wanted,
-                environment=places,
-                metric=metric if metric is not None else about.get("metric"),
-                n_bootstrap=bootstrap,
-                seed=seed,
-                encoding=encoding,
-                progress=lambda share: bar.at(share, data.name),
-            )
-    except KeyboardInterrupt:
-        note("irmtv: stopped; nothing was written. The same command starts again.")
-        raise typer.Exit(130) from None
+    with progress(data.name) as bar:
+        table, remarks = evaluate_file(
+            ready,
+            data,
+            target=wanted,
+            environment=places,
+            metric=metric if metric is not None else about.get("metric"),
+            n_bootstrap=bootstrap,
+            seed=seed,
+            encoding=encoding,
+            progress=lambda share: bar.at(share, data.name),
+        )
     rows = _rows(table, _held_out(about, table.metric, places))
-    told += _about_values(table)
+    remarks += _about_values(table)
     if out is not None:
         import pandas as pd
 
         with TableWriter(out) as writer:
             numbers = dict.fromkeys(("value", "low", "high", "in_training"), "float64")
             writer.write(pd.DataFrame(rows["environments"]).astype(numbers))
-    for text in told:
-        note(f"note: {text}")
+    notes(remarks)
     if as_json:
-        told += [] if rows["worst"]["environment"] is not None else [_nowhere(table.metric)]
-        print_json({"rows": int(table.counts.sum()), "target": wanted, "environment": places, "notes": told, **rows})
+        remarks += [] if rows["worst"]["environment"] is not None else [_nowhere(table.metric)]
+        print_json({"rows": int(table.counts.sum()), "target": wanted, "environment": places, "notes": remarks, **rows})
     else:
         _show(table, rows)
     if out is not None:
-        note(f"written: {out}")
+        written(out)
 
 
 def _held_out(about: dict[str, Any], metric: str, places: list[str]) -> tuple[dict[str, Any], Any]:
@@ -107,17 +99,17 @@ def _about_values(table: EnvironmentTable) -> list[str]:
     from irmtv.core.messages import shown
 
     counts, values = table.counts.reshape(-1), table.by_environment[0]
-    told = []
+    remarks = []
     without = [name for name, value in zip(table.names, values, strict=True) if value != value]
     if 0 < len(without) < len(values):
-        told.append(
+        remarks.append(
             f"no {table.metric} in {shown(without)}: {_why_none(table.metric)}; worst and spread are of the others"
         )
     few = [name for name, n, v in zip(table.names, counts, values, strict=True) if n < FEWEST and v == v]
     if few:
         included = "; worst and spread include them" if len(values) > 1 else ""
-        told.append(f"no interval for environments with fewer than {FEWEST} rows ({shown(few)}){included}")
-    return told
+        remarks.append(f"no interval for environments with fewer than {FEWEST} rows ({shown(few)}){included}")
+    return remarks
 
 
 def _why_none(metric: str) -> str:
@@ -136,7 +128,7 @@ def _rows(table: EnvironmentTable, held_out: tuple[dict[str, Any], Any]) -> dict
     names = [str(name) for name in table.names]
 
     def one(quantity: str, index: Any = None, n: int = FEWEST, **more: Any) -> dict[str, Any]:
-        """With its interval, where it is of at least so many rows."""
+        """A quantity with its interval, where it is of enough rows."""
         part = (0,) if index is None else (0, index)
         interval = None if table.intervals is None or n < FEWEST else table.intervals[quantity]
         return {
@@ -166,40 +158,32 @@ def _rows(table: EnvironmentTable, held_out: tuple[dict[str, Any], Any]) -> dict
 
 
 def _show(table: EnvironmentTable, rows: dict[str, Any]) -> None:
-    from irmtv.app.fit.words import number_format
-
-    form = number_format(table.metric)
+    form = MetricFormat.in_words(table.metric)
     trained = any(row["in_training"] is not None for row in [*rows["environments"], rows["overall"]])
+    columns = ["environment", "rows", table.metric, "95 % interval", *(["held out in training"] if trained else [])]
     better = "higher" if table.greater_is_better else "lower"
-    shown = Shown(title=f"{table.metric} ({better} is better)", title_justify="left", title_style="")
-    shown.add_column("environment")
-    for name in ("rows", table.metric, "95 % interval", *(["held out in training"] if trained else [])):
-        shown.add_column(name, justify="right")
+    shown = text_table(columns, f"{table.metric} ({better} is better)")
+
+    def line(name: str, row: dict[str, Any], n: str, form: Callable[[float], str] = form.with_unit) -> list[str]:
+        low, high = row["low"], row["high"]
+        cells = [name, n, form(row["value"]), "" if low is None else f"{form(low)} to {form(high)}"]
+        own = row.get("in_training")
+        return [*cells, *(["" if own is None else form(own)] if trained else [])]
 
     def points(value: float) -> str:
         """A difference: between percentages it is in points."""
-        return f"{form(value, True).lstrip('+')} points" if form.percent and value == value else form(value)
+        return f"{form.value(value)} points" if form.percent and value == value else form.value(value)
 
-    def line(name: str, row: dict[str, Any], n: str, form: Callable[[float], str] = form) -> None:
-        low, high = row["low"], row["high"]
-        cells = [name, n, form(row["value"]), "" if low is None else f"{form(low)} to {form(high)}"]
-        if trained:
-            own = row.get("in_training")
-            cells.append("" if own is None else form(own))
-        shown.add_row(*map(escape, cells))
-
-    for row in rows["environments"][:MOST]:
-        line(row["environment"], row, f"{row['rows']:,}")
-    if len(rows["environments"]) > MOST:
-        shown.add_row(f"... and {len(rows['environments']) - MOST} more: see --out", *[""] * (len(shown.columns) - 1))
+    each = [line(row["environment"], row, f"{row['rows']:,}") for row in rows["environments"]]
+    add_rows(shown, each, MOST, where=": see --out")
     shown.add_section()
-    line("all rows", rows["overall"], f"{int(table.counts.sum()):,}")
+    shown.add_row(*line("all rows", rows["overall"], f"{int(table.counts.sum()):,}"))
     worst = rows["worst"]["environment"]
-    if len(rows["environments"]) > 1 and worst is not None:
-        line(f"worst ({worst})", rows["worst"], "")
-        line("spread (best to worst)", rows["spread"], "", points)
+    if len(each) > 1 and worst is not None:
+        shown.add_row(*map(escape, line(f"worst ({worst})", rows["worst"], "")))
+        shown.add_row(*line("spread (best to worst)", rows["spread"], "", points))
     Console(highlight=False).print(shown)
     if worst is None:
         say(_nowhere(table.metric))
-    elif len(rows["environments"]) > 1:
-        say(f"Worst environment: {worst}, {table.metric} {form(rows['worst']['value'])}.")
+    elif len(each) > 1:
+        say(f"Worst environment: {worst}, {table.metric} {form.with_unit(rows['worst']['value'])}.")

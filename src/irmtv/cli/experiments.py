@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -10,12 +10,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from irmtv.cli.output import AsJson, note, print_json
+from irmtv.cli.options import AsJson
+from irmtv.cli.output import note, print_json, progress, written
 from irmtv.cli.report import NAME as PAGE
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from irmtv.html.page import Content
     from irmtv.lab.experiments import Report, Spec
     from irmtv.lab.tables.identifiability import Identifiability
@@ -32,19 +31,34 @@ def register(app: typer.Typer) -> None:
     app.command("reproduce")(reproduce)
 
 
-Out = Annotated[Path, typer.Option("--out", help="Folder of the experiment: made if new, continued if not.")]
-Repetitions = Annotated[int | None, typer.Option(help="So many repetitions, in place of the spec's.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder of the experiment; one that exists is continued.")]
+Repetitions = Annotated[int | None, typer.Option(help="Number of repetitions (default: the spec's).")]
 Settings = Annotated[
-    list[str] | None, typer.Option(help="Only these settings: label, or number in the spec's order. Repeat for more.")
+    list[str] | None,
+    typer.Option(help="Setting to run: its label, or its number in the spec. Repeat for more (default: all)."),
 ]
-Methods = Annotated[list[str] | None, typer.Option(help="Only these methods: label or objective. Repeat for more.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto, in place of the spec's.")]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Processes that train side by side, on the CPU.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait if another process writes to the folder.")]
+Methods = Annotated[
+    list[str] | None, typer.Option(help="Method to run: label or objective. Repeat for more (default: all).")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto (default: the spec's).")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Number of parallel training processes (CPU).")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait while another process writes to the folder.")]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What of a spec is run, and how."""
+
+    repetitions: int | None
+    settings: list[str] | None
+    methods: list[str] | None
+    device: str | None
+    jobs: int
+    wait: bool
 
 
 def run_spec(
-    spec: Annotated[Path, typer.Argument(help="A spec in TOML.")],
+    spec: Annotated[Path, typer.Argument(help="Experiment spec (TOML).")],
     out: Out,
     repetitions: Repetitions = None,
     settings: Settings = None,
@@ -54,120 +68,119 @@ def run_spec(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train what a spec asks for and the folder does not have yet; print and write the tables.
+    """Run an experiment: train what the folder does not have yet, print and write the tables.
 
-    Stop it at any time: finished runs are kept, and the same command goes on.
+    It can be stopped at any time: finished runs are kept, and the same command continues.
     """
-    _run(spec, out, as_json, repetitions, settings, methods, device, jobs, wait)
+    _run(spec, out, as_json, RunOptions(repetitions, settings, methods, device, jobs, wait))
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A table; without a name: which there are.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the experiment.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Table to make again (default: list all).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the experiment; one that exists is continued.")
+    ] = None,
     repetitions: Repetitions = None,
     settings: Settings = None,
     methods: Methods = None,
     device: Device = None,
     jobs: Jobs = 1,
     wait: Wait = False,
-    steps: Annotated[int | None, typer.Option(help="For running-times: steps of each phase that are timed.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of timed steps of each phase (running-times only).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A table that comes with the package: the paper's, beside the published numbers, or one of our own."""
-    from irmtv.lab.experiments.papers import paper_spec, paper_specs
-
+    """Make a table of the paper again, beside the published numbers, or one of ours that comes with the package."""
     if name is None:
-        import tomllib
-
-        known = {
-            spec: tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
-            for spec, path in paper_specs().items()
-        }
-        known |= {THEORY: THEORY_DESCRIPTION, RUNNING_TIMES: RUNNING_TIMES_DESCRIPTION}
-        if as_json:
-            print_json([{"name": n, "description": " ".join(d.split())} for n, d in sorted(known.items())])
-            return
-        for title, description in sorted(known.items()):
-            Console(highlight=False).print(f"[bold]{title:20s}[/bold] {escape(' '.join(description.split()))}")
+        _list_tables(as_json)
         return
     if out is None:
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
     if steps is not None and name != RUNNING_TIMES:
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
+    options = RunOptions(repetitions, settings, methods, device, jobs, wait)
     if name == RUNNING_TIMES:
-        of_tables = ["--methods"] * (methods is not None) + ["--jobs"] * (jobs != 1) + ["--wait"] * wait
-        if of_tables:
-            raise ValueError(f"{of_tables[0]} is for tables of scores; times are measured one by one. Leave it out.")
+        why = "tables of scores; times are measured one by one. Leave it out."
+        _reject(why, methods=methods is not None, jobs=jobs != 1, wait=wait)
         _running_times(out, as_json, settings, steps, repetitions, device)
-        return
-    if name == THEORY:
-        for_tables = {"repetitions": repetitions, "settings": settings, "methods": methods, "device": device}
-        given = [f"--{option}" for option, value in for_tables.items() if value is not None] + ["--wait"] * wait
-        if given:
-            raise ValueError(f"{given[0]} is for tables; the theory has statements. Leave it out, or see --jobs.")
+    elif name == THEORY:
+        given = {key: getattr(options, key) is not None for key in ("repetitions", "settings", "methods", "device")}
+        _reject("tables; the theory has statements. Leave it out, or see --jobs.", **given, wait=wait)
         _theory(out, as_json, jobs)
+    else:
+        from irmtv.lab.experiments.papers import paper_spec
+
+        run = _identifiability if name.startswith(IDENTIFIABILITY) else _run
+        run(paper_spec(name, (RUNNING_TIMES, THEORY)), out, as_json, options)
+
+
+def _reject(why: str, **given: bool) -> None:
+    """Raise where an option is given that means nothing here."""
+    for option in (option for option, is_given in given.items() if is_given):
+        raise ValueError(f"--{option} is for {why}")
+
+
+def _list_tables(as_json: bool) -> None:
+    import tomllib
+
+    from irmtv.lab.experiments.papers import paper_specs
+
+    tables = {
+        spec: tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
+        for spec, path in paper_specs().items()
+    }
+    tables |= {THEORY: THEORY_DESCRIPTION, RUNNING_TIMES: RUNNING_TIMES_DESCRIPTION}
+    described = {name: " ".join(description.split()) for name, description in sorted(tables.items())}
+    if as_json:
+        print_json([{"name": name, "description": description} for name, description in described.items()])
         return
-    spec = paper_spec(name, (RUNNING_TIMES, THEORY))
-    run = _identifiability if name.startswith(IDENTIFIABILITY) else _run
-    run(spec, out, as_json, repetitions, settings, methods, device, jobs, wait)
+    for name, description in described.items():
+        Console(highlight=False).print(f"[bold]{name:20s}[/bold] {escape(description)}")
 
 
-def _train(
-    path: Path,
-    out: Path,
-    repetitions: int | None,
-    settings: list[str] | None,
-    methods: list[str] | None,
-    device: str | None,
-    jobs: int,
-    wait: bool,
-) -> tuple[Spec, Report]:
-    """The spec as asked for, trained into the folder; Ctrl-C ends the command."""
-    from irmtv.engine.progress_bar import ProgressBar
-    from irmtv.lab.experiments import ExperimentInterrupted, load_spec, run_experiment
+def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
+    """The spec with the options applied, trained into the folder."""
+    from irmtv.lab.experiments import load_spec, run_experiment
 
     spec = load_spec(path)
+    settings = options.settings
     if settings is not None:
         labels = list(spec.data.settings)
         numbers = {str(i + 1): label for i, label in enumerate(labels) if str(i + 1) not in labels}
         settings = [numbers.get(s, s) for s in settings]
-    spec = spec.with_(repetitions=repetitions, settings=settings, methods=methods, device=device)
-    try:
-        with ProgressBar(escape(spec.name), console=Console(stderr=True, highlight=False)) as bar:
-            report = run_experiment(
-                spec,
-                out,
-                progress=bar,
-                stage=lambda label: bar.rename(escape(label)),
-                wait=wait,
-                on_wait=note,
-                jobs=jobs,
-            )
-    except KeyboardInterrupt as stopped:
-        before = "stopped before anything was trained; the same command continues."
-        note(f"irmtv: {stopped if isinstance(stopped, ExperimentInterrupted) else before}")
-        raise typer.Exit(130) from None
-    note(_told(report))
+    spec = spec.with_(
+        repetitions=options.repetitions, settings=settings, methods=options.methods, device=options.device
+    )
+    with progress(escape(spec.name), "stopped before anything was trained; the same command continues.") as bar:
+        report = run_experiment(
+            spec,
+            out,
+            progress=bar,
+            stage=lambda label: bar.rename(escape(label)),
+            wait=options.wait,
+            on_wait=note,
+            jobs=options.jobs,
+        )
+    note(_done(report))
     return spec, report
 
 
-def _run(path: Path, out: Path, as_json: bool, *asked: Any) -> None:
+def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     from irmtv.html.page import write_page
     from irmtv.lab.tables import report_experiment, to_terminal
-    from irmtv.lab.tables.experiment_page import experiment_content, stored_versions
+    from irmtv.lab.tables.experiment import stored_versions
+    from irmtv.lab.tables.experiment_page import experiment_content
 
-    spec, trained = _train(path, out, *asked)
+    spec, trained = _train(path, out, options)
     made = report_experiment(spec, out)
     if made.results.empty:
         _nothing(out)
-    written = made.write(out)  # first: a pipe may be closed while the tables are printed
-    written.append(write_page(experiment_content(made, spec, stored_versions(out)), out / PAGE))
+    files = made.write(out)  # first: a pipe may be closed while the tables are printed
+    files.append(write_page(experiment_content(made, spec, stored_versions(out)), out / PAGE))
     if as_json:
-        records = {"summary": _records(made.summary), "tests": _records(made.tests)}
-        print_json({"name": made.name, **records, "written": list(map(str, written))})
+        print_json({"name": made.name, "summary": made.summary, "tests": made.tests, "written": list(map(str, files))})
     else:
         to_terminal(made.summary, Console(highlight=False), made.tests)
-    note("written: " + ", ".join(map(str, written)))
+    written(*files)
     if trained.failed:
         raise typer.Exit(1)
 
@@ -177,11 +190,12 @@ def _nothing(out: Path) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _identifiability(path: Path, out: Path, as_json: bool, *asked: Any) -> None:
-    from irmtv.lab.tables.experiment_page import identifiability_content, stored_versions
+def _identifiability(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
+    from irmtv.lab.tables.experiment import stored_versions
+    from irmtv.lab.tables.experiment_page import identifiability_content
     from irmtv.lab.tables.identifiability import report_identifiability
 
-    spec, trained = _train(path, out, *asked)
+    spec, trained = _train(path, out, options)
     made = report_identifiability(spec, out)
     if made is None:
         _nothing(out)
@@ -193,21 +207,16 @@ def _identifiability(path: Path, out: Path, as_json: bool, *asked: Any) -> None:
 def _running_times(
     out: Path, as_json: bool, columns: list[str] | None, steps: int | None, repetitions: int | None, device: str | None
 ) -> None:
-    from irmtv.engine.progress_bar import ProgressBar
     from irmtv.lab.experiments.running_times import measure_running_times
     from irmtv.lab.tables.experiment_page import running_times_content
     from irmtv.lab.tables.running_times import report_running_times
 
     _check_folder(out)
     given: dict[str, Any] = {"steps": steps, "repetitions": repetitions, "device": device}
-    try:
-        with ProgressBar(RUNNING_TIMES, console=Console(stderr=True, highlight=False)) as bar:
-            measured = measure_running_times(
-                columns, progress=bar.at, **{name: value for name, value in given.items() if value is not None}
-            )
-    except KeyboardInterrupt:
-        note("irmtv: stopped; nothing was written. The same command starts again.")
-        raise typer.Exit(130) from None
+    with progress(RUNNING_TIMES) as bar:
+        measured = measure_running_times(
+            columns, progress=bar.at, **{name: value for name, value in given.items() if value is not None}
+        )
     made = report_running_times(measured)
     _show_and_write(made, out, running_times_content(made), as_json)
 
@@ -215,21 +224,15 @@ def _running_times(
 def _show_and_write(made: Identifiability | RunningTimesReport, out: Path, content: Content, as_json: bool) -> None:
     from irmtv.html.page import write_page
 
-    written = [*made.write(out), write_page(content, out / PAGE)]  # first: a pipe may be closed meanwhile
+    files = [*made.write(out), write_page(content, out / PAGE)]  # first: a pipe may be closed meanwhile
     if as_json:
         tables = [{"title": t.title, "columns": t.columns, "rows": t.rows, "notes": t.notes} for t in made.tables()]
-        print_json({"tables": tables, "written": list(map(str, written))})
+        print_json({"tables": tables, "written": list(map(str, files))})
     else:
         for table in made.tables():
             if not table.wide:
                 table.show(Console(highlight=False))
-    note("written: " + ", ".join(map(str, written)))
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table of results as JSON: nothing that is missing is a number."""
-    records: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
-    return records
+    written(*files)
 
 
 def _check_folder(out: Path) -> None:
@@ -238,24 +241,18 @@ def _check_folder(out: Path) -> None:
 
 
 def _theory(out: Path, as_json: bool, jobs: int) -> None:
-    from irmtv.engine.progress_bar import ProgressBar
     from irmtv.lab.theory import run_statements
 
-    notes = Console(stderr=True, highlight=False)
     _check_folder(out)
-    try:
-        with ProgressBar(THEORY, console=notes) as bar:
-            report = run_statements(jobs=jobs, progress=lambda share, name: bar.at(share, escape(name)))
-    except KeyboardInterrupt:
-        notes.print("irmtv: stopped; nothing was written. The same command starts again.")
-        raise typer.Exit(130) from None
-    written = report.write(out)
+    with progress(THEORY) as bar:
+        report = run_statements(jobs=jobs, progress=lambda share, name: bar.at(share, escape(name)))
+    files = report.write(out)
     if as_json:
         verdicts = {name: found.verdict for name, found in report.found.items()}
-        print_json({"verdicts": verdicts, "failed": dict(report.failed), "written": list(map(str, written))})
+        print_json({"verdicts": verdicts, "failed": dict(report.failed), "written": list(map(str, files))})
     else:
         _show_theory(report)
-    notes.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
+    written(*files)
     if not report.sound:
         raise typer.Exit(1)
 
@@ -270,8 +267,8 @@ def _show_theory(report: TheoryReport) -> None:
     console.print(f"\n{len(report.found)} statements: {report.counted()}.")
 
 
-def _told(report: Report) -> str:
-    """What was done, in a line or two."""
+def _done(report: Report) -> str:
+    """What was trained, in a line or two."""
     lines = [f"{report.runs} runs: {report.found} were there, {report.trained} trained in {report.seconds:.0f} s."]
     if report.diverged:
         lines.append(f"{report.diverged} of them diverged and were frozen at their last finite state.")

@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Shown
 
-from irmtv.cli.names import column_names
-from irmtv.cli.options import DataPath, Encoding, Environment, Target, TaskKind
-from irmtv.cli.output import AsJson, note, print_json, say
+from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, Target, TaskKind, read_columns
+from irmtv.cli.output import notes, print_json, progress, say, text_table, written
+from irmtv.core.numbers import Estimate, MetricFormat
 
 if TYPE_CHECKING:
     from irmtv.app.fit.summary import EnvironmentRow, FitSummary
-    from irmtv.app.fit.words import Formatter
-    from irmtv.core.numbers import Estimate
 
 MOST_ENVIRONMENTS = 15  # lines of the table in a terminal, the worst first; the report has all
 
 Aux = Annotated[
     list[str] | None,
-    typer.Option(help="Columns (a,b) of numbers or dates that environments are inferred from, where none are given."),
+    typer.Option(help="Columns (a,b) of numbers or dates from which to infer environments, if none are given."),
 ]
 
 
@@ -39,34 +36,38 @@ def fit(
     target: Target,
     environment: Environment = None,
     aux: Aux = None,
-    objective: Annotated[str, typer.Option(help="auto, or a name of irmtv list.")] = "auto",
+    objective: Annotated[str, typer.Option(help="auto, or a name from irmtv list.")] = "auto",
     model: Annotated[
-        str, typer.Option(help="linear, mlp (a network), trees (boosted), or auto: the rule chooses among them.")
+        str, typer.Option(help="linear, mlp (a network), trees (boosted), or auto: compare them.")
     ] = "auto",
     task: TaskKind = None,
-    rule: Annotated[str, typer.Option(help="invariance, iid, worst-env or leave-one-env-out.")] = "invariance",
+    rule: Annotated[
+        str, typer.Option(help="Selection rule: invariance, iid, worst-env or leave-one-env-out.")
+    ] = "invariance",
     penalty_weights: Annotated[
-        str | None, typer.Option(help="The path, such as 10,100,1000; 0 is always in it.")
+        str | None, typer.Option(help="Penalty weights to try, e.g. 10,100,1000 (0, which is ERM, is always tried).")
     ] = None,
-    folds: Annotated[int, typer.Option(help="Every row is held out once, in so many folds.")] = 3,
-    steps: Annotated[int, typer.Option(help="Steps of training, for linear and mlp.")] = 1000,
-    rounds: Annotated[int, typer.Option(help="Rounds of boosting, for trees.")] = 100,
+    folds: Annotated[int, typer.Option(help="Number of cross-validation folds.")] = 3,
+    steps: Annotated[int, typer.Option(help="Number of training steps (linear and mlp).")] = 1000,
+    rounds: Annotated[int, typer.Option(help="Number of boosting rounds (trees).")] = 100,
     metric: Annotated[str | None, typer.Option(help="accuracy or log_loss; rmse, mae or mse.")] = None,
-    min_rows: Annotated[int, typer.Option(help="Environments with fewer rows are pooled into one.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the folds and the models.")] = 0,
+    min_rows: Annotated[
+        int, typer.Option(help="Minimum number of rows of an environment; smaller ones are pooled.")
+    ] = 10,
+    seed: Annotated[int, typer.Option(help="Random seed of the folds and the models.")] = 0,
     encoding: Encoding = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The model file that is written.")] = Path("model.irmtv"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")] = Path("model.irmtv"),
     report: Annotated[
-        Path | None, typer.Option(help="The page that is written; without: report.html beside the model.")
+        Path | None, typer.Option(help="HTML page to write (default: report.html beside the model).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a model that keeps working elsewhere, where one can be found, and say whether it could.
+    """Fit a model that keeps working in other environments, and say whether one was found.
 
-    Prints every environment's held-out scores of plain risk minimisation and of the chosen model, and which it was:
-    plain risk minimisation is invariant already; an invariant model was found, at this price; none was found.
+    Prints the held-out scores of ERM and of the chosen model in every environment, and the outcome: ERM is already
+    invariant; an invariant model was found, and its price; or none was found.
     """
-    weights = _numbers(penalty_weights)
+    weights = _weights(penalty_weights)
     from irmtv.app.io.write import check_writable
 
     check_writable(out, inputs=[data])
@@ -75,67 +76,50 @@ def fit(
     if page_path.absolute() == out.absolute():
         raise ValueError(f"--report must be another file than --out. Got {str(out)!r} for both.")
     from irmtv.app.fit import fit_table
-    from irmtv.app.io import read_table
-    from irmtv.engine.progress_bar import ProgressBar
+    from irmtv.app.pages.model import model_content
     from irmtv.estimators.files import save
+    from irmtv.html.page import write_page
 
-    try:
-        with ProgressBar("reading", console=Console(stderr=True, highlight=False)) as bar:
-            table = read_table(data, encoding=encoding)
-            columns = table.frame.columns
-            answer = fit_table(
-                table,
-                target,
-                column_names(environment, columns),
-                column_names(aux, columns),
-                objective=objective,
-                model=model,
-                task=task,
-                rule=rule,
-                penalty_weights=weights,
-                folds=folds,
-                steps=steps,
-                rounds=rounds,
-                metric=metric,
-                min_rows=min_rows,
-                random_state=seed,
-                command=shlex.join(["irmtv", *sys.argv[1:]]),
-                bar=bar,
-            )
-    except KeyboardInterrupt:
-        note("irmtv: stopped; nothing was written. The same command starts again.")
-        raise typer.Exit(130) from None
+    with progress("reading") as bar:
+        table, places, aux_columns = read_columns(data, encoding, environment, aux)
+        answer = fit_table(
+            table,
+            target,
+            places,
+            aux_columns,
+            objective=objective,
+            model=model,
+            task=task,
+            rule=rule,
+            penalty_weights=weights,
+            folds=folds,
+            steps=steps,
+            rounds=rounds,
+            metric=metric,
+            min_rows=min_rows,
+            random_state=seed,
+            command=shlex.join(["irmtv", *sys.argv[1:]]),
+            bar=bar,
+        )
     if not as_json:
         show(answer.summary)  # first: it was minutes of work, whatever happens to the files
     save(answer.pipeline, out, about=answer.summary)
-    _write_report(answer.summary, page_path)
+    write_page(model_content(answer.summary), page_path)
     if as_json:
         print_json({**answer.summary, "model_file": str(out), "report_file": str(page_path)})
-    note(f"written: {out}, {page_path}")
-
-
-def _write_report(summary: FitSummary, path: Path) -> None:
-    from irmtv.app.pages.model import model_content
-    from irmtv.html.page import write_page
-
-    write_page(model_content(summary), path)
+    written(out, page_path)
 
 
 def show(summary: FitSummary) -> None:
     """The table of environments, and the answer in a sentence."""
-    from irmtv.app.fit.words import number_format
-
-    form = number_format(summary["metric"])
+    form = MetricFormat.in_words(summary["metric"])
     kept = summary["outcome"] in ("erm-invariant", "none-found")  # the same model twice
     columns = {"erm": "plain (ERM)"}
     if not kept:
         columns |= {"chosen": "chosen", "difference": "difference, points" if form.percent else "difference"}
     better = "higher" if summary["greater_is_better"] else "lower"
     say(f"{summary['metric']} on held-out rows ({better} is better), with 95 % intervals")
-    shown = Shown()
-    shown.add_column("environment")
-    for name in ("rows", *columns.values()):
-        shown.add_column(name, justify="right")
+    shown = text_table(("environment", "rows", *columns.values()))
     rows = summary["environments"]
     few = rows if len(rows) <= MOST_ENVIRONMENTS else _worst_first(summary)[:MOST_ENVIRONMENTS]
     for row in few:
@@ -146,15 +130,14 @@ def show(summary: FitSummary) -> None:
     for row in (summary["overall"], summary["worst"]):
         shown.add_row(*_cells(row, columns, form))
     Console(highlight=False).print(shown)
-    for text in summary["data"]["notes"]:
-        note(f"note: {text}")
+    notes(summary["data"]["notes"])
     say(f"model: {chosen_model(summary)}")
     say(summary["headline"])
     say(f"({summary['message']})")
 
 
 def chosen_model(summary: FitSummary) -> str:
-    """What was chosen, and of which kind plain risk minimisation is, where that is another."""
+    """What was chosen, and of which kind ERM is, where that is another."""
     model, plain = summary["model"], summary.get("plain_model", summary["model"])
     point = next((point for point in summary["path"] if point["chosen"]), None)
     weight = "" if point is None else f", penalty weight {point['penalty_weight']:g}"
@@ -166,17 +149,20 @@ def _worst_first(summary: FitSummary) -> list[EnvironmentRow]:
     return sorted(summary["environments"], key=lambda row: sign * (row["erm"]["value"] or 0.0))
 
 
-def _cells(row: EnvironmentRow, columns: Iterable[str], form: Formatter) -> list[str]:
+def _cells(row: EnvironmentRow, columns: Iterable[str], form: MetricFormat) -> list[str]:
     cells = [_cell(cast(Any, row)[key], form, key == "difference") for key in columns]
     return [escape(row["name"]), f"{row['rows']:,}", *cells]
 
 
-def _cell(estimate: Estimate, form: Formatter, sign: bool) -> str:
-    low, high = form(estimate["low"], sign), form(estimate["high"], sign)
-    return f"{form(estimate['value'], sign)} [{low}, {high}]".replace("[", "\\[")
+def _cell(estimate: Estimate, form: MetricFormat, sign: bool) -> str:
+    value, low, high = (
+        form.value(v, sign) if sign else form.with_unit(v)
+        for v in (estimate["value"], estimate["low"], estimate["high"])
+    )
+    return f"{value} \\[{low}, {high}]"
 
 
-def _numbers(text: str | None) -> list[float] | None:
+def _weights(text: str | None) -> list[float] | None:
     if text is None:
         return None
     try:

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from irmtv.cli.output import AsJson, print_json
+from irmtv.cli.options import AsJson
+from irmtv.cli.output import print_json
 
 if TYPE_CHECKING:
     from irmtv.objectives import Objective
@@ -20,10 +21,12 @@ def register(app: typer.Typer) -> None:
 
 
 def list_objectives(
-    name: Annotated[str | None, typer.Argument(help="One objective: its formula and every hyper-parameter.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Objective to describe: formula and hyper-parameters (default: list all).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The objectives: what each needs, where it comes from, what it does."""
+    """List the objectives: what each needs, its source, what it does."""
     from irmtv.objectives import OBJECTIVES  # here, so that --version and --help need not load torch
 
     if as_json:

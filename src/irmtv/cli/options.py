@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-ModelPath = Annotated[Path, typer.Argument(help="A model file, as irmtv fit writes it.")]
-DataPath = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet; text also as .gz.")]
-Target = Annotated[str, typer.Option(help="The column to be predicted.")]
+if TYPE_CHECKING:
+    from irmtv.app.io import Table
+
+ModelPath = Annotated[Path, typer.Argument(help="Model file written by irmtv fit.")]
+DataPath = Annotated[Path, typer.Argument(help="Table: CSV or TSV (also .gz), or Parquet.")]
+Target = Annotated[str, typer.Option(help="Column to predict.")]
 Environment = Annotated[
     list[str] | None,
-    typer.Option("--environment", "-e", help="Column (or columns, a,b) that says where a row is from."),
+    typer.Option("--environment", "-e", help="Column (or columns, a,b) that says where each row comes from."),
 ]
-TaskKind = Annotated[str | None, typer.Option("--task", help="binary, multiclass or regression; else by the target.")]
-Encoding = Annotated[str | None, typer.Option(help="Of a text file, such as latin-1; UTF-8 without.")]
+TaskKind = Annotated[
+    str | None, typer.Option("--task", help="binary, multiclass or regression (default: read off the target).")
+]
+Encoding = Annotated[str | None, typer.Option(help="Text encoding, e.g. latin-1 (default: UTF-8).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def column_names(given: Sequence[str] | None, columns: Iterable[object]) -> list[str]:
+    """Options such as `--aux year,lat` or `--aux year --aux lat`; a column whose own name has a comma is one name."""
+    known = {str(c) for c in columns}
+    names = [
+        part.strip() if part not in known else part
+        for text in given or ()
+        for part in ([text] if text in known else text.split(","))
+    ]
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def read_columns(
+    path: Path, encoding: str | None, environment: Sequence[str] | None, aux: Sequence[str] | None
+) -> tuple[Table, list[str], list[str]]:
+    """The table of a file, and the columns of it that `--environment` and `--aux` name."""
+    from irmtv.app.io import read_table
+
+    table = read_table(path, encoding=encoding)
+    return table, column_names(environment, table.frame.columns), column_names(aux, table.frame.columns)

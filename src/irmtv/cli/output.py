@@ -1,15 +1,21 @@
-"""How commands speak: results on standard output, everything else on standard error; JSON for programs."""
+"""How commands speak: results on standard output, everything else on standard error; JSON for programs; progress."""
 
 from __future__ import annotations
 
-import json
-import math
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+if TYPE_CHECKING:
+    from irmtv.engine.progress_bar import ProgressBar
+
+STOPPED = "stopped; nothing was written. The same command starts again."
 
 
 def say(text: str) -> None:
@@ -22,17 +28,51 @@ def note(text: str) -> None:
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
+def notes(texts: Iterable[str]) -> None:
+    """Remarks about a result."""
+    for text in texts:
+        note(f"note: {text}")
+
+
+def written(*paths: Path) -> None:
+    """Which files were written."""
+    note("written: " + ", ".join(map(str, paths)))
+
+
 def print_json(value: Any) -> None:
     """JSON that every reader takes: numbers that are not finite are null."""
-    print(json.dumps(plain_json(value), indent=2, ensure_ascii=False, allow_nan=False))
+    from irmtv.core.plain_json import json_text
+
+    print(json_text(value, indent=2))
 
 
-def plain_json(value: Any) -> Any:
-    """The same with None for numbers that are not finite, lists for tuples and text for keys."""
-    if isinstance(value, dict):
-        return {str(key): plain_json(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_json(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def text_table(columns: Sequence[str], title: str | None = None) -> Table:
+    """An empty table whose first column has names and whose others have numbers."""
+    made = Table(title=title, title_justify="left", title_style="")
+    for i, name in enumerate(columns):
+        made.add_column(name, justify="right" if i else "left", overflow="fold")
+    return made
+
+
+def add_rows(table: Table, rows: Sequence[Sequence[str]], most: int, where: str = "") -> None:
+    """The first rows of a long table, and how many more there are; `where`: they are to be found."""
+    for row in rows[:most]:
+        table.add_row(*map(escape, row))
+    if len(rows) > most:
+        table.add_row(f"... and {len(rows) - most} more{where}")
+
+
+# --- progress -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress(title: str, stopped: str = STOPPED, quiet: bool = False) -> Iterator[ProgressBar]:
+    """A progress bar on standard error; Ctrl-C ends the command with exit code 130 and says `stopped`."""
+    from irmtv.engine.progress_bar import ProgressBar
+
+    try:
+        with ProgressBar(title, console=Console(stderr=True, highlight=False, quiet=quiet)) as bar:
+            yield bar
+    except KeyboardInterrupt as error:
+        note(f"irmtv: {error if str(error) else stopped}")
+        raise typer.Exit(130) from None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irmtv.cli.output import AsJson, print_json, say
+from irmtv.cli.options import AsJson
+from irmtv.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from irmtv.html.page import Content
@@ -22,17 +23,19 @@ def register(app: typer.Typer) -> None:
 def report(
     source: Annotated[
         Path,
-        typer.Argument(metavar="RUNS_OR_MODEL", help="A model file, or the folder of irmtv run or irmtv reproduce."),
+        typer.Argument(metavar="RUNS_OR_MODEL", help="Model file, or folder of irmtv run or irmtv reproduce."),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The page; without: report.html beside the model, or in the folder."),
+        typer.Option(
+            "--out", "-o", help="HTML page to write (default: report.html beside the model or in the folder)."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One page that opens offline: the answer first, figures and tables, settings to run it again.
+    """Write the HTML page of a model or an experiment: the answer first, figures, tables, settings to run it again.
 
-    It is made of what the model file or the experiment's folder holds. Nothing is trained.
+    It is made of what the model file or the experiment's folder holds, and opens offline. Nothing is trained.
     """
     path = out if out is not None else (source / NAME if source.is_dir() else source.with_name(NAME))
     if not source.exists():
@@ -80,7 +83,7 @@ def _of_folder(folder: Path) -> Content:
 
 
 def _of_model(path: Path) -> Content:
-    from irmtv.app.pages.estimator_page import estimator_content
+    from irmtv.app.pages.estimator import estimator_content
     from irmtv.app.pages.model import is_summary, model_content
     from irmtv.estimators.files import load, read_about
 

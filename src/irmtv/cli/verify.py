@@ -1,4 +1,4 @@
-"""`irmtv verify`: whether a model file is whole, what it is, and what it expects of a table."""
+"""`irmtv verify`: whether a model file is intact, what it is, and what it expects of a table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from irmtv.cli.options import ModelPath
-from irmtv.cli.output import AsJson, print_json, say
+from irmtv.cli.options import AsJson, ModelPath
+from irmtv.cli.output import print_json, say
 
 MOST = 30  # columns that are printed; --json has all
 
@@ -19,27 +19,27 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(model: ModelPath, as_json: AsJson = False) -> None:
-    """Checksum, version, what it is, what it expects of a table, and whether it loads and predicts.
+    """Check a model file: checksum, version, what it is, which columns it needs, whether it loads and predicts.
 
-    Nothing in the file is executed. Exit code 1, with the reason, where it is damaged, foreign or of a newer irmtv.
+    Nothing in the file is executed. Exit code 1, with the reason, if it is damaged, foreign or of a newer irmtv.
     """
-    found: dict[str, Any] = {"path": str(model), "good": False, "problem": None}
+    report: dict[str, Any] = {"path": str(model), "good": False, "problem": None}
     try:
-        found |= _checked(model)
+        report |= _checked(model)
     except ValueError as error:
         if not as_json:
             raise
-        print_json({**found, "problem": str(error)})
+        print_json({**report, "problem": str(error)})
         raise typer.Exit(1) from None
-    found["good"] = True
+    report["good"] = True
     if as_json:
-        print_json(found)
+        print_json(report)
     else:
-        _show(found)
+        _show(report)
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    """All that is known of a model file; raises where it is not whole or does not predict."""
+    """What a model file says about itself; raises if it is damaged or does not predict."""
     from irmtv import load
     from irmtv.app.io import TableModel
     from irmtv.persistence import FORMAT, read_model
@@ -99,32 +99,32 @@ def _predicts(ready: Any) -> str:
     return f"a row without any value gives {made.iloc[:, 0].iloc[0]}" if takes_gaps else "a row of zeros predicts"
 
 
-def _objective(found: dict[str, Any]) -> str | None:
-    name: str | None = found["objective"]
-    if name in (None, "erm") or found["outcome"] not in ("erm-invariant", "none-found"):
+def _objective(report: dict[str, Any]) -> str | None:
+    name: str | None = report["objective"]
+    if name in (None, "erm") or report["outcome"] not in ("erm-invariant", "none-found"):
         return name
-    return f"{name}, of whose path plain risk minimisation was kept"
+    return f"{name}, of whose path ERM was kept"
 
 
-def _show(found: dict[str, Any]) -> None:
-    say(f"{found['path']}: good ({found['bytes']:,} bytes, checksum fits)")
+def _show(report: dict[str, Any]) -> None:
+    say(f"{report['path']}: good ({report['bytes']:,} bytes, checksum fits)")
     lines = {
-        "written by": f"irmtv {found['written_by']}, format {found['format']}"
-        + (f", {found['created']}" if found["created"] else ""),
-        "task": found["task"]
-        + (f", classes {', '.join(map(str, found['classes'][:MOST]))}" if found["classes"] else ""),
-        "target": found["target"],
-        "objective": _objective(found),
-        "model": found["model"],
-        "outcome": found["headline"],
-        "environment": ", ".join(found["environment"]) + " (not needed to predict)" if found["environment"] else None,
-        "aux": ", ".join(found["aux"]) + " (not needed to predict)" if found["aux"] else None,
-        "predicts": found["predicts"],
+        "written by": f"irmtv {report['written_by']}, format {report['format']}"
+        + (f", {report['created']}" if report["created"] else ""),
+        "task": report["task"]
+        + (f", classes {', '.join(map(str, report['classes'][:MOST]))}" if report["classes"] else ""),
+        "target": report["target"],
+        "objective": _objective(report),
+        "model": report["model"],
+        "outcome": report["headline"],
+        "environment": ", ".join(report["environment"]) + " (not needed to predict)" if report["environment"] else None,
+        "aux": ", ".join(report["aux"]) + " (not needed to predict)" if report["aux"] else None,
+        "predicts": report["predicts"],
     }
     for name, value in lines.items():
         if value:
             say(f"  {name:12s} {value}")
-    columns = found["columns"]
+    columns = report["columns"]
     say(f"  expects      {len(columns)} columns:")
     for column in columns[:MOST]:
         say(f"               {column['name']} ({column['kind']})")

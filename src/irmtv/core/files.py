@@ -1,4 +1,4 @@
-"""Files that are written as a whole: they are the old ones or the new ones, whatever happens meanwhile."""
+"""Files that are written as a whole: a reader sees the old one or the new one, whatever happens meanwhile."""
 
 from __future__ import annotations
 

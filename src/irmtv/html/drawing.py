@@ -1,4 +1,4 @@
-"""How the figures of reports look: one width, that a phone shows in full; colours, markers and dashes for everyone.
+"""The one style of figures: a width that a phone shows in full; colours, markers and dashes that all can tell apart.
 
 No pyplot: nothing global is touched, and a figure is freed by itself.
 """
@@ -6,13 +6,13 @@ No pyplot: nothing global is touched, and a figure is freed by itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from irmtv.html.readable import readable
+from irmtv.html.texts import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ class Style(NamedTuple):
     hatch: str
 
 
-PLAIN = Style(ORANGE, "s", (0, (4, 2)), "////")  # plain risk minimisation
+PLAIN = Style(ORANGE, "s", (0, (4, 2)), "////")  # ERM
 CHOSEN = Style(BLUE, "o", "solid", "")
 STYLES = (
     CHOSEN,
@@ -77,7 +77,7 @@ def plain_axes(axes: Axes, title: str = "", x: str = "", y: str = "", grid: str 
 
 
 def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 3) -> None:
-    """Above everything, where it hides nothing."""
+    """A legend above everything, where it hides nothing."""
     figure.legend(
         handles,
         labels,
@@ -93,7 +93,7 @@ def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], column
 
 
 def label(name: object, most: int = 26) -> str:
-    """A name of the user's as the text of a figure: one line, not too long, and no formula.
+    """A name of the user's in a figure: one line, not too long, and no formula.
 
     Examples
     --------
@@ -105,17 +105,17 @@ def label(name: object, most: int = 26) -> str:
 
 
 def printable(name: object) -> str:
-    """In one line, without what cannot stand in a drawing."""
+    """A text in one line, without what cannot stand in a drawing."""
     return readable(" ".join(str(name).split()))
 
 
 def floats(values: Sequence[float | None]) -> Floats:
-    """With NaN for None."""
+    """An array with NaN for None."""
     return np.array([math.nan if v is None else float(v) for v in values], dtype=np.float64)
 
 
 def known(values: Sequence[float | None]) -> bool:
-    """Whether there is any number among them."""
+    """Whether there is any number among the values."""
     return bool(np.isfinite(floats(values)).any()) if len(values) else False
 
 
@@ -125,9 +125,20 @@ def error_bars(values: Floats, low: Floats, high: Floats) -> Floats:
     return np.asarray(np.where(np.isfinite(reach), np.maximum(reach, 0.0), 0.0))
 
 
-def bars(axes: Axes, place: Floats, values: Floats, low: Floats, high: Floats, height: float, style: Style) -> Any:
-    """Horizontal bars with intervals; none where there is no value. Returns what a legend shows."""
+def estimates(rows: Sequence[Mapping[str, float | None]], factor: float = 1.0) -> tuple[Floats, Floats, Floats]:
+    """Values, lower and upper ends of estimates (`irmtv.core.numbers.Estimate`), NaN for None."""
+    value, low, high = (factor * floats([row[key] for row in rows]) for key in ("value", "low", "high"))
+    return value, low, high
+
+
+def bars(
+    axes: Axes, place: Floats, values: Floats, height: float, style: Style, ends: tuple[Floats, Floats] | None = None
+) -> Any:
+    """Horizontal bars, none where there is no value; `ends` of their intervals. Returns what a legend shows."""
     there = np.isfinite(values)
+    whiskers: dict[str, Any] = {}
+    if ends is not None:
+        whiskers = {"xerr": error_bars(values, *ends)[:, there], "error_kw": {"ecolor": INK, "lw": 0.9, "capsize": 1.8}}
     return axes.barh(
         place[there],
         values[there],
@@ -136,13 +147,56 @@ def bars(axes: Axes, place: Floats, values: Floats, low: Floats, high: Floats, h
         hatch=style.hatch,
         edgecolor="#ffffff",
         linewidth=0.0,
-        xerr=error_bars(values, low, high)[:, there],
-        error_kw={"ecolor": INK, "lw": 0.9, "capsize": 1.8},
+        **whiskers,
     )
 
 
+def points(axes: Axes, place: Floats, rows: tuple[Floats, Floats, Floats], colour: str, size: float) -> None:
+    """Points with intervals, one above the other; `rows` as `estimates` gives them."""
+    value, low, high = rows
+    axes.errorbar(
+        value,
+        place,
+        xerr=error_bars(value, low, high),
+        fmt="o",
+        color=colour,
+        ms=size,
+        elinewidth=1.1,
+        capsize=2,
+        ls="none",
+    )
+
+
+def name_rows(axes: Axes, place: Floats, names: Sequence[str], air: float = 0.6) -> None:
+    """Names beside the rows of a figure, the first on top."""
+    axes.set_yticks(place, names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(place[-1] - air, place[0] + air)
+
+
+def zero_line(axes: Axes) -> None:
+    axes.axvline(0, color=SOFT, lw=0.8)
+
+
+def second_panel(axes: Axes, x: str, most_ticks: int) -> None:
+    """A panel of differences beside one that already names the rows."""
+    plain_axes(axes, x=x, grid="x")
+    zero_line(axes)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0, labelleft=False)
+    few_ticks(axes, most_ticks)
+
+
+def turn_ticks(axes: Axes, degrees: float) -> None:
+    """Names under the x axis that are too long to stand side by side."""
+    axes.tick_params(axis="x", rotation=degrees)
+    for tick in axes.get_xticklabels():
+        tick.set_horizontalalignment("right")
+        tick.set_rotation_mode("anchor")
+
+
 def few_ticks(axes: Axes, most: int) -> None:
-    """So few numbers along x that they do not touch, written out."""
+    """At most `most` numbers along x, written out, so that they do not touch."""
     axes.locator_params(axis="x", nbins=most)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
 

@@ -25,8 +25,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from irmtv.core.files import write_text
-from irmtv.html.figure_data import MOST_ROWS, FigureData, csv_uri, file_name, numeric_columns, shown_cells
-from irmtv.html.readable import readable
+from irmtv.core.numbers import NO_VALUE
+from irmtv.html.texts import MOST_ROWS, FigureData, csv_uri, file_name, numeric_columns, readable, shown_cells
 from irmtv.html.theme import definitions, on_dark, themed
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ READABLE, LARGEST = 0.8, 1.8
 
 
 class Badge(TypedDict):
+    """A verdict in a word or two."""
+
     text: str
     kind: Kind  # its colour; the text says the same, for those who do not see colours
 
@@ -58,6 +60,8 @@ class Block(TypedDict):
 
 
 class Section(TypedDict):
+    """A part of a page with a title, to which a link leads."""
+
     id: str  # of the link to it
     title: str
     note: str  # beside the title: where it comes from
@@ -66,6 +70,8 @@ class Section(TypedDict):
 
 
 class Chapter(TypedDict):
+    """Sections under one heading."""
+
     title: str
     sections: Sequence[Section]
 
@@ -88,6 +94,8 @@ class Headline(TypedDict):
 
 
 class Content(TypedDict):
+    """Everything that a page shows."""
+
     title: str
     headline: NotRequired[Headline]
     lead: Sequence[str]  # paragraphs
@@ -96,12 +104,59 @@ class Content(TypedDict):
     foot: str
 
 
+def content(
+    title: str,
+    headline: Headline | None,
+    facts: Sequence[tuple[str, str]],
+    chapters: Mapping[str, Sequence[Section]],
+    version: str,
+    *,
+    lead: Sequence[str] = (),
+    source: str = "",
+) -> Content:
+    """A page of parts; facts without a value and chapters without a section are left out.
+
+    Parameters
+    ----------
+    title : str
+    headline : Headline or None
+        The answer.
+    facts : pairs of name and value
+    chapters : sections by the title of their chapter
+    version : str
+        Of irmtv, for the foot.
+    lead : paragraphs before everything else
+    source : str, default ""
+        What the page was made of, for the foot: " from the stored summary".
+
+    Returns
+    -------
+    Content
+    """
+    made: Content = {
+        "title": title,
+        "lead": lead,
+        "facts": [(name, value) for name, value in facts if value],
+        "chapters": [{"title": name, "sections": sections} for name, sections in chapters.items() if sections],
+        "foot": f"Made by irmtv {version}{source}. Nothing in this page was loaded from elsewhere.",
+    }
+    if headline is not None:
+        made["headline"] = headline
+    return made
+
+
+def section(name: str, title: str, note: str, blocks: Sequence[Block], badge: Badge | None = None) -> Section:
+    """A section; `name` is the end of the link to it, and `note` stands beside its title."""
+    return {"id": name, "title": title, "note": note, "badge": badge, "blocks": blocks}
+
+
 def text(paragraph: str) -> Block:
+    """A paragraph."""
     return {"kind": "text", "text": paragraph}
 
 
 def code(lines: str) -> Block:
-    """To be copied: a command, a settings file."""
+    """Lines to be copied: a command, a settings file."""
     return {"kind": "code", "text": lines}
 
 
@@ -111,7 +166,7 @@ def table(
     numeric: Sequence[bool] | None = None,
     marks: Sequence[Kind] | None = None,
 ) -> Block:
-    """Cells are text: how a number is rounded is known to whoever made it."""
+    """A table of texts; `numeric` columns are set flush right, and `marks` colour rows."""
     numeric = numeric or [False] * len(columns)
     marks = marks or ["plain"] * len(rows)
     for row in rows:
@@ -123,6 +178,33 @@ def table(
             f"Got {len(numeric)} and {len(marks)}."
         )
     return {"kind": "table", "columns": columns, "rows": rows, "numeric": numeric, "marks": marks}
+
+
+def settings_table(settings: Mapping[str, Any]) -> Block:
+    """Settings by their names."""
+    return table(["setting", "value"], [[str(name), value_text(value)] for name, value in settings.items()])
+
+
+def versions_table(*versions: Mapping[str, str]) -> Block:
+    """Versions of packages; several sets stand side by side."""
+    names = dict.fromkeys(name for one in versions for name in one)
+    heads = ["version"] if len(versions) == 1 else [f"version {i + 1}" for i in range(len(versions))]
+    return table(["package", *heads], [[name, *(one.get(name, NO_VALUE) for one in versions)] for name in names])
+
+
+def value_text(value: Any) -> str:
+    """A setting as text.
+
+    >>> value_text([1, 0.5]), value_text({"a": None}), value_text(True)
+    ('1, 0.5', 'a = none', 'yes')
+    """
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(value_text, value)) or "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {value_text(v)}" for key, v in value.items()) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def figure(drawn: Figure, alt: str, *, name: str = "", data: FigureData | None = None, text: str = "") -> Block:
@@ -228,7 +310,7 @@ def _template(name: str) -> Template:
 
 def page(content: Content) -> str:
     """The whole page as HTML text."""
-    ids = [section["id"] for chapter in content["chapters"] for section in chapter["sections"]]
+    ids = [part["id"] for chapter in content["chapters"] for part in chapter["sections"]]
     twice = sorted({i for i in ids if ids.count(i) > 1})
     if twice:
         raise ValueError(f"every section's id must be its own, since links lead to it. Got more than one {twice[0]!r}.")

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
-
-from irmtv.core.numbers import NO_VALUE
 
 
 @dataclass(frozen=True)
@@ -60,19 +56,3 @@ class TextTable:
         for note in self.notes:
             console.print(Padding(Text(note), (0, 0, 0, 2), expand=False))
         console.print()
-
-
-def mean_and_sd(values: npt.ArrayLike, digits: int = 1) -> str:
-    """Mean and standard deviation of the finite values, as text.
-
-    Examples
-    --------
-    >>> mean_and_sd([1.0, 2.0, 3.0]), mean_and_sd([2.0]), mean_and_sd([])
-    ('2.0 ± 1.0', '2.0', '–')
-    """
-    known = np.asarray(values, dtype=np.float64)
-    known = known[np.isfinite(known)]
-    if known.size == 0:
-        return NO_VALUE
-    spread = f" ± {known.std(ddof=1):.{digits}f}" if known.size > 1 else ""
-    return f"{known.mean():.{digits}f}{spread}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import stats
 from torch import Tensor
@@ -160,3 +161,19 @@ def spread(mean: Tensor, cov: Tensor, slack: float, around_zero: bool = False) -
     noise = own - shared / n.clamp_min(1)
     off = 2 * (centred.square().sum(-1) - slack**2 * noise) / (n - 1).clamp_min(1)
     return torch.where(n > 1, off.clamp_min(0).sqrt(), torch.nan)
+
+
+def holm(p: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Holm's step-down correction: the i-th smallest of m p-values times m - i + 1, made monotone, at most 1.
+
+    NaN stays NaN and does not count.
+
+    >>> holm([0.01, 0.04, 0.03]).round(12).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    raw = np.asarray(p, dtype=np.float64)
+    corrected = np.full_like(raw, np.nan)
+    order = np.argsort(raw, kind="stable")[: np.count_nonzero(~np.isnan(raw))]  # NaN sorts last
+    steps = np.arange(len(order), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(raw[order] * steps), 1.0)
+    return corrected

@@ -24,6 +24,7 @@ from scipy import stats
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
+from irmtv.core.plain_json import finite, plain_json
 from irmtv.selection.equality import enough_rows, equal_means, spread, zero_means
 from irmtv.selection.records import Pooled, Records
 
@@ -171,8 +172,8 @@ def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
         "risk_extrapolated": float(whole.score[choice]),
         "price": float(risk[choice] - risk[erm]),
         "gain_kept": (records.constant - float(risk[choice])) / gain if gain > 0 else None,
-        "risks": _listed(pooled.risk[choice]),
-        "risks_erm": _listed(pooled.risk[erm]),
+        "risks": plain_json(pooled.risk[choice]),
+        "risks_erm": plain_json(pooled.risk[erm]),
         "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
         "p_own": whole.p_own,
         "p_confirmed": _confirmed(records, o) if outcome == "invariant-found" else None,
@@ -195,8 +196,8 @@ def _nothing_to_compare(erm: int, whole: _View, records: Records, o: Mapping[str
         "risk_extrapolated": risk,
         "price": 0.0,
         "gain_kept": 1.0,
-        "risks": _listed(whole.pooled.risk[erm]),
-        "risks_erm": _listed(whole.pooled.risk[erm]),
+        "risks": plain_json(whole.pooled.risk[erm]),
+        "risks_erm": plain_json(whole.pooled.risk[erm]),
         **unknown,
     }
     text = (
@@ -315,13 +316,7 @@ def _price(risks: Tensor, erm: Tensor) -> Tensor:
 
 def _pays_at(risks: Tensor, erm: Tensor) -> float | None:
     """The price of one candidate; None where there is no unit."""
-    price = float(_price(risks.unsqueeze(0), erm)[0])
-    return price if np.isfinite(price) else None
-
-
-def _listed(risks: Tensor) -> list[float | None]:
-    """None where an environment has no rows: NaN is not JSON."""
-    return [r if np.isfinite(r) else None for r in risks.tolist()]
+    return finite(_price(risks.unsqueeze(0), erm)[0])
 
 
 def _lowest(risk: Tensor, among: Tensor) -> int | None:

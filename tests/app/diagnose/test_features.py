@@ -9,8 +9,8 @@ from scipy.stats import binom
 from app.diagnose.worlds import regression, rows_of, task_rows
 from irmtv.app.diagnose import features
 from irmtv.app.diagnose.features import feature_changes, joint_test, own_slopes
-from irmtv.app.diagnose.words import holm
 from irmtv.datasets import make_control, make_selection_bias, make_simulation
+from irmtv.selection.equality import holm
 
 
 def test_slopes_and_errors_are_those_of_least_squares_in_each_environment(monkeypatch):

@@ -84,7 +84,7 @@ def test_where_nothing_differs_plain_risk_minimisation_is_kept():
     summary = fit_table(spurious_table(agreement=(0.8, 0.8)), "sold", ["site"], model="linear", steps=300).summary
     assert summary["outcome"] == "erm-invariant"
     assert summary["worst"]["difference"]["value"] == 0
-    assert summary["headline"].startswith("Plain risk minimisation is kept")
+    assert summary["headline"].startswith("ERM passed the invariance test (p = ")
 
 
 def test_environments_are_inferred_from_dates():

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 import pytest
 
 from app.pages.summaries import ODD, summary, with_erm_kept, with_gaps, with_some_gaps
-from irmtv.app.pages.inferred_figures import binned
-from irmtv.app.pages.model import is_summary, model_content, plain_value
+from irmtv.app.pages.inferred import binned
+from irmtv.app.pages.model import is_summary, model_content
 from irmtv.core.numbers import MetricFormat
-from irmtv.html.page import page
+from irmtv.html.page import page, value_text
 
 CASES = {
     "plain": lambda: summary(),
@@ -342,7 +342,7 @@ def test_settings_are_text():
     made["settings"] = {"grid": {"l2": [0.0, 0.1]}, "seed": None, "refit": False, "path": [], "name": "x"}
     rows = dict(next(b for b in blocks_of(model_content(made))["settings"])["rows"])
     assert rows["grid"] == "l2 = 0, 0.1" and rows["seed"] == "none" and rows["refit"] == "no" and rows["path"] == "none"
-    assert plain_value(1e-5) == "1e-05"
+    assert value_text(1e-5) == "1e-05"
     assert made["command"] in page(model_content(made))
 
 

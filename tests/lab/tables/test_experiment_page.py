@@ -12,7 +12,7 @@ from irmtv.html.page import page
 from irmtv.lab.experiments import SpecError, load_spec, parse_spec, run_experiment
 from irmtv.lab.experiments.papers import paper_spec
 from irmtv.lab.tables import paired_tests, report_experiment, summarise
-from irmtv.lab.tables.experiment import ExperimentReport
+from irmtv.lab.tables.experiment import ExperimentReport, stored_spec
 from irmtv.lab.tables.experiment_figures import counted_outcomes
 from irmtv.lab.tables.experiment_page import (
     experiment_content,
@@ -20,7 +20,6 @@ from irmtv.lab.tables.experiment_page import (
     identifiability_content,
     main_rule,
     running_times_content,
-    stored_spec,
 )
 from lab.experiments.small import ERM, TV, small_text
 from lab.tables.results import ODD, PUBLISHED, frame, random_results, rows, small

@@ -105,7 +105,7 @@ def test_bars_and_markers_are_where_the_numbers_are(made):
     places = [bar.get_x() + bar.get_width() / 2 for bar in groups[0]]
     assert np.diff(places).argmax() == 4  # a gap between invariant and spurious features
     assert [t.get_text() for t in given.texts] == ["invariant", "spurious"]
-    assert inferred.get_title().startswith("environments inferred")
+    assert inferred.get_title("left").startswith("environments inferred")
 
 
 def test_files(made, tmp_path):

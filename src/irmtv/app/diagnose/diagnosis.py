@@ -14,7 +14,8 @@ from irmtv.app.diagnose.losses import LossByEnvironment, loss_by_environment
 from irmtv.app.diagnose.plain_model import PlainModel, fit_plain_model
 from irmtv.app.diagnose.rows import DiagnosisRows
 from irmtv.app.diagnose.two_sample import TwoSample, two_sample_test
-from irmtv.app.diagnose.words import LEVEL, listed, number, p_text
+from irmtv.app.diagnose.words import LEVEL
+from irmtv.core.numbers import listed, number, p_text
 from irmtv.engine import Progress as TrainingProgress
 
 Progress = Callable[[float, str], None]  # share of the work that is done, and what is being done

@@ -39,11 +39,13 @@ from sklearn.linear_model import Ridge
 
 from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
-from irmtv.app.diagnose.words import LEVEL, finite, floats, holm, listed, number, p_text
+from irmtv.app.diagnose.words import LEVEL
+from irmtv.core.numbers import listed, number, p_text
+from irmtv.core.plain_json import finite, floats
 from irmtv.core.types import Rows, Runs, Task
 from irmtv.engine import train
 from irmtv.models.erm import FAMILIES, fit_quietly, logistic
-from irmtv.selection.equality import equal_means, spread
+from irmtv.selection.equality import equal_means, holm, spread
 
 # of TV-l1; trees that follow a larger one follow noise
 PENALTY_WEIGHT, TREES_PENALTY_WEIGHT = 1e3, 1e2

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import FEWEST, DiagnosisRows, Floats, Ints
-from irmtv.app.diagnose.words import floats, listed, place
+from irmtv.app.diagnose.words import place
+from irmtv.core.numbers import listed
+from irmtv.core.plain_json import floats
 from irmtv.core.types import Rows, Runs, Task
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.estimators.clusters import lexicographic

@@ -29,7 +29,9 @@ import torch
 from irmtv.app.diagnose.inferred_environments import train_environment_networks
 from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
-from irmtv.app.diagnose.words import LEVEL, finite, number, p_text
+from irmtv.app.diagnose.words import LEVEL
+from irmtv.core.numbers import number, p_text
+from irmtv.core.plain_json import finite
 from irmtv.engine import Progress
 from irmtv.estimators.strength import split_strength
 

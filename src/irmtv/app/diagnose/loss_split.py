@@ -26,8 +26,8 @@ from sklearn.linear_model import LogisticRegression
 from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats
 from irmtv.app.diagnose.two_sample import quadratic_basis
-from irmtv.app.diagnose.words import estimate, number, within
-from irmtv.core.numbers import Estimate
+from irmtv.core.numbers import Estimate, number, within
+from irmtv.core.plain_json import estimate
 from irmtv.models.erm import fit_quietly
 
 MOST_ROWS = 10_000

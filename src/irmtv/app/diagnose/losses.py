@@ -10,8 +10,9 @@ import torch
 
 from irmtv.app.diagnose.plain_model import KINDS, PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows
-from irmtv.app.diagnose.words import LEVEL, estimate, finite, number, p_text, within
-from irmtv.core.numbers import Estimate
+from irmtv.app.diagnose.words import LEVEL
+from irmtv.core.numbers import Estimate, number, p_text, within
+from irmtv.core.plain_json import estimate, finite
 from irmtv.metrics import EnvironmentTable, evaluate_environments
 from irmtv.selection.equality import equal_means
 

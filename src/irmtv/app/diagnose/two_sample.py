@@ -21,8 +21,9 @@ from scipy.special import expit, logit
 from scipy.stats import norm, rankdata
 
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
-from irmtv.app.diagnose.words import LEVEL, estimate, p_text, within
-from irmtv.core.numbers import Estimate
+from irmtv.app.diagnose.words import LEVEL
+from irmtv.core.numbers import Estimate, p_text, within
+from irmtv.core.plain_json import estimate
 
 MOST_ROWS = 10_000
 PERMUTATIONS = 99

@@ -11,7 +11,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from irmtv.core.numbers import Estimate
 
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
-# coefficient x standard deviation; rise of the risk when a feature is shuffled; gain of the splits of trees
+# coefficient x standard deviation; rise of the risk when a feature is shuffled; mean absolute Shapley value of trees
 FeaturesKind = Literal["coefficients", "shuffling", "contributions"]
 
 

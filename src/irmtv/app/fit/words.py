@@ -1,4 +1,4 @@
-"""The answer in one sentence, and with which versions it was found."""
+"""The answer of a fit in one sentence, and the versions of the packages that it depends on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import metadata
 
 from irmtv._version import __version__
 from irmtv.app.fit.summary import EnvironmentRow, FitSummary
-from irmtv.core.numbers import Estimate
+from irmtv.core.numbers import Estimate, MetricFormat, p_text
 from irmtv.selection.invariant import DEFAULTS
 
 _NAMES = {
@@ -21,85 +21,65 @@ _PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "skrub")
 
 
 def headline(summary: FitSummary) -> str:
-    """Which of the three outcomes it was, with what it means on held-out rows, in one sentence."""
-    worst, overall = summary["worst"], summary["overall"]
-    metric = _NAMES.get(summary["metric"], summary["metric"])
-    form = number_format(summary["metric"])
+    """The outcome and what it means on held-out rows, in one sentence."""
+    form = MetricFormat.in_words(summary["metric"])
     several = len(summary["environments"]) > 1
-    there = "in the worst environment" if several else "on held-out rows"
-    value = worst if several else overall
+    row = summary["worst"] if several else summary["overall"]
+    where = "in the worst environment" if several else "on held-out rows"
+    metric = f"{_NAMES.get(summary['metric'], summary['metric'])} {where}"
+    erm = form.with_unit(row["erm"]["value"])
     if summary["outcome"] == "invariant-found":
-        gain = _between(value["difference"], form, sign=True)
-        price = _between(overall["difference"], form, sign=True)
+        chosen = form.with_unit(row["chosen"]["value"])
+        gain, price = (_difference(of["difference"], form) for of in (row, summary["overall"]))
         return (
-            f"An invariant model was found: {metric} {there} {form(value['chosen']['value'])} against "
-            f"{form(value['erm']['value'])} of plain risk minimisation ({gain}); over all rows the difference is "
-            f"{price}."
-        )
-    level = f"{metric} {there} {_between(value['erm'], form)}"
-    if summary["outcome"] == "erm-invariant" and _fails_the_test(summary):
-        return (
-            "Plain risk minimisation is kept: it is not the same in all environments, but none of them has a model of "
-            f"its own that predicts better, so there is nothing to gain: {level}."
+            f"An invariant model was found: {metric} {chosen} against {erm} of ERM ({gain}); over all rows the "
+            f"difference is {price}."
         )
     if summary["outcome"] == "erm-invariant":
-        return f"Plain risk minimisation is kept, since nothing shows that it is not invariant: {level}."
+        return f"{_why_erm_is_kept(summary)}: {metric} {_level(row['erm'], form)}."
     if summary["outcome"] == "none-found":
         return (
-            "No invariant model was found, and plain risk minimisation, which is not invariant, is kept: "
-            f"{level}, from {_extremes(summary, form)}."
+            f"No invariant model was found, and ERM, which is not invariant, is kept: {metric} "
+            f"{_level(row['erm'], form)}, from {_extremes(summary, form)}."
         )
-    return (
-        f"Chosen by rule {summary['rule']!r}: {metric} {there} {_between(value['chosen'], form)}; plain risk "
-        f"minimisation has {form(value['erm']['value'])}."
-    )
+    return f"Chosen by rule {summary['rule']!r}: {metric} {_level(row['chosen'], form)}; ERM has {erm}."
 
 
-def _fails_the_test(summary: FitSummary) -> bool:
-    """Whether plain risk minimisation was kept though the test rejects it: they differ in noise or base rate."""
+def _why_erm_is_kept(summary: FitSummary) -> str:
+    """ERM passes the test; or it fails, and the environments differ in noise or base rate alone."""
     p = summary["settings"].get("figures", {}).get("p_erm")
-    return p is not None and p < LEVEL
+    if p is not None and p < LEVEL:
+        return (
+            "ERM is kept: it differs between environments, but no model trained on one environment alone beats it "
+            "there, so invariance cannot help"
+        )
+    return f"ERM passed the invariance test{'' if p is None else f' ({p_text(p)})'} and is kept"
 
 
-def _extremes(summary: FitSummary, form: Formatter) -> str:
-    def plain(row: EnvironmentRow) -> float:
-        value = row["erm"]["value"]
-        return float("nan") if value is None else value
+def _extremes(summary: FitSummary, form: MetricFormat) -> str:
+    """The environments with the lowest and the highest value of ERM."""
 
-    rows = sorted(summary["environments"], key=plain)
-    low, high = rows[0], rows[-1]
-    return f"{form(low['erm']['value'])} ({low['name']}) to {form(high['erm']['value'])} ({high['name']})"
+    def value(row: EnvironmentRow) -> float:
+        return float("nan") if row["erm"]["value"] is None else row["erm"]["value"]
 
-
-class Formatter:
-    """Numbers of one metric as text: accuracies in percent, their differences in points, others with three digits."""
-
-    def __init__(self, percent: bool) -> None:
-        self.percent = percent
-
-    def __call__(self, value: float | None, sign: bool = False) -> str:
-        if value is None or value != value:
-            return "unknown"
-        plus = "+" if sign else ""
-        if self.percent:
-            return f"{100 * value:+.1f}" if sign else f"{100 * value:.1f} %"  # differences are points
-        return f"{value:{plus},.0f}" if abs(value) >= 1000 else f"{value:{plus}.3g}"
+    rows = sorted(summary["environments"], key=value)
+    return " to ".join(f"{form.with_unit(row['erm']['value'])} ({row['name']})" for row in (rows[0], rows[-1]))
 
 
-def number_format(metric: str) -> Formatter:
-    """How numbers of this metric are written."""
-    return Formatter(metric == "accuracy")
+def _level(estimate: Estimate, form: MetricFormat) -> str:
+    interval = f"{form.with_unit(estimate['low'])} to {form.with_unit(estimate['high'])}"
+    return f"{form.with_unit(estimate['value'])}, 95 % interval {interval}"
 
 
-def _between(estimate: Estimate, form: Formatter, sign: bool = False) -> str:
-    low, high = form(estimate["low"], sign), form(estimate["high"], sign)
-    points = " points" if sign and form.percent else ""
-    return f"{form(estimate['value'], sign)}{points}, 95 % interval {low} to {high}"
+def _difference(estimate: Estimate, form: MetricFormat) -> str:
+    interval = f"{form.value(estimate['low'], sign=True)} to {form.value(estimate['high'], sign=True)}"
+    unit = " points" if form.percent else ""
+    return f"{form.value(estimate['value'], sign=True)}{unit}, 95 % interval {interval}"
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
-    found = {"irmtv": __version__, **{name: metadata.version(name) for name in _PACKAGES}}
+    """The versions of irmtv and of the packages that its numbers depend on."""
+    installed = {"irmtv": __version__, **{name: metadata.version(name) for name in _PACKAGES}}
     with suppress(metadata.PackageNotFoundError):
-        found["lightgbm"] = metadata.version("lightgbm")  # an extra
-    return found
+        installed["lightgbm"] = metadata.version("lightgbm")  # an extra
+    return installed

@@ -1,25 +1,30 @@
-"""The page of a diagnosis, from its summary alone: the answer first, then every part."""
+"""The page of a diagnosis, from its summary alone: the answer first, then every part with its figure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from irmtv.app.pages.diagnosis_figures import differ_figure, features_figure, losses_figure, splits_figure
-from irmtv.app.pages.inferred_figures import inferred_figure
-from irmtv.core.numbers import several, short
-from irmtv.html.page import Badge, Block, Chapter, Content, Headline, Number, Section, code, table, text
+import numpy as np
+
+from irmtv.app.pages.inferred import inferred_figure
+from irmtv.core.numbers import MetricFormat, several, short
+from irmtv.html import drawing, page
+from irmtv.html.texts import estimate_cells
 
 LEVEL = 0.05
+MOST_ENVIRONMENTS = 24
+MOST_FEATURES = 20
 _TESTED = {"linear": "linear models", "mlp": "what the network leaves", "trees": "what the trees leave"}
-_ABOUT_WEIGHTS = (
-    "",
+_ABOUT_IMPORTANCES = (
     " Weights are how far the outputs move when a feature is shuffled. The tests ask whether what the model leaves of "
-    "the target depends on a feature in one environment otherwise than in another.",
-)  # of linear models, of others
+    "the target depends on a feature in one environment otherwise than in another."
+)
+
+Part = Mapping[str, Any]
 
 
-def diagnosis_content(summary: Mapping[str, Any]) -> Content:
+def diagnosis_content(summary: Part) -> page.Content:
     """The page of `irmtv diagnose`.
 
     Parameters
@@ -32,67 +37,59 @@ def diagnosis_content(summary: Mapping[str, Any]) -> Content:
     Content
         For `irmtv.html.page.page`.
     """
-    chapters: list[Chapter] = [
-        {"title": "The environments", "sections": _environments(summary)},
-        {"title": "What changes", "sections": _changes(summary)},
-        {"title": "The data", "sections": _data(summary)},
-    ]
     target = summary.get("target", "")
-    return {
-        "title": f"What shifts in what predicts {target}?" if target else "What shifts?",
-        "headline": _headline(summary),
-        "lead": [],
-        "facts": _facts(summary),
-        "chapters": [chapter for chapter in chapters if chapter["sections"]],
-        "foot": f"Made by irmtv {summary.get('versions', {}).get('irmtv', '')}. Nothing in this page was loaded from "
-        "elsewhere.",
-    }
+    environments = [make(summary) for make in (_differ, _losses, _found)]
+    changes = [make(summary) for make in (_features, _splits)]
+    return page.content(
+        f"What shifts in what predicts {target}?" if target else "What shifts?",
+        _headline(summary),
+        _facts(summary),
+        {
+            "The environments": [*filter(None, environments), *map(_informative, summary["informative"])],
+            "What changes": [*filter(None, changes)],
+            "The data": [_data(summary)],
+        },
+        summary.get("versions", {}).get("irmtv", ""),
+    )
 
 
-def _headline(summary: Mapping[str, Any]) -> Headline:
-    losses, informative = summary["losses"], summary["informative"]
-    hurts = losses is not None and losses["p"] is not None and losses["p"] < LEVEL
-    badge: Badge
+# --- the answer ---------------------------------------------------------------------------------------------
+
+
+def _headline(summary: Part) -> page.Headline:
+    first, *more = summary["headline"]
+    return {"badge": _outcome(summary), "text": first, "more": " ".join(more), "numbers": _numbers(summary)}
+
+
+def _outcome(summary: Part) -> page.Badge:
+    losses = summary["losses"]
     if losses is None:
-        badge = {"text": "Nothing to compare", "kind": "unknown"}
-    elif hurts:
-        badge = {"text": "A shift that hurts", "kind": "bad"}
-    elif any(i["informative"] for i in informative):
-        badge = {"text": "Not invariant", "kind": "partly"}
-    else:
-        badge = {"text": "No shift that hurts is shown", "kind": "good"}
-    numbers: list[Number] = []
+        return {"text": "Nothing to compare", "kind": "unknown"}
+    if _significant(losses["p"]):
+        return {"text": "A shift that hurts", "kind": "bad"}
+    if any(part["informative"] for part in summary["informative"]):
+        return {"text": "Not invariant", "kind": "partly"}
+    return {"text": "No shift that hurts is shown", "kind": "good"}
+
+
+def _numbers(summary: Part) -> list[page.Number]:
+    numbers: list[page.Number] = []
     if summary["differ"] is not None:
         area = summary["differ"]["auc"]
-        numbers.append(
-            {
-                "name": "environments told apart",
-                "value": short(area["value"]),
-                "note": f"area under the curve, {short(area['low'])} to {short(area['high'])}; 0.5 is guessing",
-            }
-        )
-    if losses is not None:
+        note = f"area under the curve, {short(area['low'])} to {short(area['high'])}; 0.5 is guessing"
+        numbers.append({"name": "environments told apart", "value": short(area["value"]), "note": note})
+    if (losses := summary["losses"]) is not None:
         worst = next(row for row in losses["environments"] if row["name"] == losses["worst"])
-        numbers.append(
-            {
-                "name": f"loss in {losses['worst']}",
-                "value": short(worst["loss"]["value"]),
-                "note": f"{losses['loss']}; {short(losses['overall']['loss']['value'])} over all rows",
-            }
-        )
-    numbers += [
-        {
-            "name": f"penalty, {i['source']} environments",
-            "value": f"{short(i['ratio'])} ×",
-            "note": f"chance; p = {short(i['p'])}",
-        }
-        for i in informative
-    ]
-    first, *more = summary["headline"]
-    return {"badge": badge, "text": first, "more": " ".join(more), "numbers": numbers}
+        note = f"{losses['loss']}; {short(losses['overall']['loss']['value'])} over all rows"
+        value = short(worst["loss"]["value"])
+        numbers.append({"name": f"loss in {losses['worst']}", "value": value, "note": note})
+    for part in summary["informative"]:
+        name = f"penalty, {part['source']} environments"
+        numbers.append({"name": name, "value": f"{short(part['ratio'])} ×", "note": f"chance; p = {short(part['p'])}"})
+    return numbers
 
 
-def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(summary: Part) -> list[tuple[str, str]]:
     facts = [("file", summary.get("file", "")), ("target", f"{summary.get('target', '')} ({summary['task']})")]
     facts += [(name, ", ".join(summary.get(name, ()))) for name in ("environment", "aux")]
     facts.append(("model", _model(summary)))
@@ -101,170 +98,311 @@ def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("environments", f"{len(summary['names'])}, {summary['environments']}"))
     if "features_in" in summary:
         facts.append(("features", f"{summary['features_in']} numbers"))
-    return [(name, value) for name, value in facts if value]
+    return facts
 
 
-def _model(summary: Mapping[str, Any]) -> str:
-    """Its name; a summary of an earlier version is of a linear model, and does not say so."""
+def _model(summary: Part) -> str:
+    """The name of the model; a summary of an earlier version is of a linear model, and does not say so."""
     name: str = summary.get("models", {}).get("name", "a linear model")
     return name
 
 
-def _about_model(summary: Mapping[str, Any]) -> str:
+def _about_model(summary: Part) -> str:
     """Which model it was and, where it was chosen, among which."""
     models = summary.get("models", {})
     size = f" ({models['leaves']} leaves, {several(models['rounds'], 'round')})" if "leaves" in models else ""
     name = _model(summary)
-    said = f"{name[0].upper()}{name[1:]}{size} on standardised features."
+    about = f"{name[0].upper()}{name[1:]}{size} on standardised features."
     risks = models.get("risks", {})
     if models.get("asked") == "auto" and len(risks) > 1:
-        told = ", ".join(f"{kind} {short(risk)}" for kind, risk in risks.items())
-        said += f" It was chosen by the held-out loss over all rows ({told}): the simplest within 1 % of the lowest."
-    return said
+        compared = ", ".join(f"{kind} {short(risk)}" for kind, risk in risks.items())
+        about += f" It was chosen by the held-out loss over all rows ({compared}): the simplest within 1 % of the "
+        about += "lowest."
+    return about
 
 
-def _section(name: str, title: str, note: str, part: Mapping[str, Any], blocks: list[Block], badge: Badge) -> Section:
-    return {"id": name, "title": title, "note": note, "badge": badge, "blocks": [text(part["said"]), *blocks]}
-
-
-def _badge(found: bool, yes: str, no: str, kind: str = "partly") -> Badge:
-    return {
-        "text": yes if found else no,
-        "kind": "partly" if found and kind == "partly" else "bad" if found else "good",
-    }
-
-
-def _below(p: float | None) -> bool:
+def _significant(p: float | None) -> bool:
     return p is not None and p < LEVEL
 
 
-def _environments(summary: Mapping[str, Any]) -> list[Section]:
-    made: list[Section] = []
-    if (differ := summary["differ"]) is not None:
-        made.append(
-            _section(
-                "differ",
-                "How different are the environments?",
-                "classifier two-sample test",
-                differ,
-                [
-                    differ_figure(differ),
-                    text(
-                        "A classifier (ridge regression on the features, their squares and products) guesses the "
-                        "environment of rows that it has not seen. The p-value compares it with "
-                        f"{differ['permutations']} classifiers that were trained on permuted labels; "
-                        f"{several(differ['rows'], 'row')}. That the features differ does not yet mean "
-                        "that predictions suffer."
-                    ),
-                ],
-                _badge(_below(differ["p"]), "different", "not told apart"),
-            )
-        )
-    if (losses := summary["losses"]) is not None:
-        made.append(
-            _section(
-                "losses",
-                "How does the loss of plain risk minimisation differ across them?",
-                "held-out rows, five folds",
-                losses,
-                [
-                    losses_figure(losses),
-                    text(
-                        f"{_about_model(summary)} A loss may also differ because one environment is harder to predict "
-                        f"for anyone; a constant has a loss of {short(losses['constant'])}."
-                    ),
-                ],
-                _badge(_below(losses["p"]), "differs", "not shown to differ", "bad"),
-            )
-        )
-    if (found := summary["found"]) is not None:
-        made.append(
-            _section(
-                "found",
-                "What environments are found in aux, and where?",
-                "minimax network",
-                found,
-                [inferred_figure(found)],
-                {"text": "two found" if found["divides"] else "none found", "kind": "plain"},
-            )
-        )
-    return made + [_informative(part) for part in summary["informative"]]
+def _badge(shown: bool, yes: str, no: str, kind: page.Kind = "partly") -> page.Badge:
+    return {"text": yes if shown else no, "kind": kind if shown else "good"}
 
 
-def _informative(part: Mapping[str, Any]) -> Section:
+# --- the environments ---------------------------------------------------------------------------------------
+
+
+def _differ(summary: Part) -> page.Section | None:
+    if (differ := summary["differ"]) is None:
+        return None
+    about = (
+        "A classifier (ridge regression on the features, their squares and products) guesses the environment of rows "
+        f"that it has not seen. The p-value compares it with {differ['permutations']} classifiers that were trained on "
+        f"permuted labels; {several(differ['rows'], 'row')}. That the features differ does not yet mean that "
+        "predictions suffer."
+    )
+    return page.section(
+        "differ",
+        "How different are the environments?",
+        "classifier two-sample test",
+        [page.text(differ["said"]), differ_figure(differ), page.text(about)],
+        _badge(_significant(differ["p"]), "different", "not told apart"),
+    )
+
+
+def differ_figure(differ: Part) -> page.Block:
+    """Areas under the curve, each environment against the rest."""
+    rows = differ["environments"]
+    drawn = [{"name": "all environments", "auc": differ["auc"]}, *rows[:MOST_ENVIRONMENTS]]
+    made = drawing.new_figure(1.0 + 0.3 * len(drawn))
+    ax = made.subplots()
+    place = -np.arange(len(drawn), dtype=np.float64)
+    drawing.points(ax, place, drawing.estimates([row["auc"] for row in drawn]), drawing.CHOSEN.colour, 5)
+    drawing.name_rows(ax, place, [drawing.label(row["name"], 18) for row in drawn])
+    drawing.plain_axes(ax, x="area under the ROC curve, environment against the rest", grid="x")
+    ax.axvline(0.5, color=drawing.VERMILION, lw=1.2, ls=(0, (4, 2)))
+    ax.set_xlim(min(0.45, *(row["auc"]["low"] or 0.5 for row in drawn)) - 0.02, 1.02)
+    alt = (
+        f"Points with 95 % intervals: how well a classifier tells each of {several(len(rows), 'environment')} from the "
+        f"rest. {differ['said']}"
+    )
+    return page.figure(
+        made,
+        alt,
+        name="how-different",
+        data={
+            "columns": ["environment", "area", "low", "high"],
+            "rows": [[row["name"], *estimate_cells(row["auc"])] for row in [drawn[0], *rows]],
+        },
+        text="0.5 (dashed) is guessing, 1 tells every row; lines are 95 % intervals." + _left_out(rows),
+    )
+
+
+def _losses(summary: Part) -> page.Section | None:
+    if (losses := summary["losses"]) is None:
+        return None
+    about = (
+        f"{_about_model(summary)} A loss may also differ because one environment is harder to predict for any model; "
+        f"a constant has a loss of {short(losses['constant'])}."
+    )
+    return page.section(
+        "losses",
+        "How does the loss of ERM differ across them?",
+        "held-out rows, five folds",
+        [page.text(losses["said"]), losses_figure(losses), page.text(about)],
+        _badge(_significant(losses["p"]), "differs", "not shown to differ", "bad"),
+    )
+
+
+def losses_figure(losses: Part) -> page.Block:
+    """Held-out loss and metric of ERM in every environment."""
+    rows = sorted(losses["environments"], key=lambda row: -(row["loss"]["value"] or 0.0))
+    metric, of = losses["metric"], MetricFormat(losses["metric"])
+    drawn = [{"name": "all rows", **losses["overall"]}, *rows[:MOST_ENVIRONMENTS]]
+    made = drawing.new_figure(1.0 + 0.32 * len(drawn))
+    panels = made.subplots(1, 2, sharey=True)
+    place = -np.arange(len(drawn), dtype=np.float64)
+    for ax, key, factor, title in zip(
+        panels, ("loss", "metric"), (1.0, of.factor), (losses["loss"], of.title), strict=True
+    ):
+        value, low, high = drawing.estimates([row[key] for row in drawn], factor)
+        drawing.bars(ax, place, value, 0.6, drawing.PLAIN, (low, high))
+        drawing.plain_axes(ax, x=drawing.label(title, 40), grid="x")
+        drawing.room(ax, np.concatenate([value, low, high]), zero=True)
+        ax.locator_params(axis="x", nbins=4)
+        ax.tick_params(axis="y", length=0)
+    panels[0].set_yticks(place, [drawing.label(row["name"], 18) for row in drawn])
+    better = "more is better" if losses["greater_is_better"] else "less is better"
+    alt = (
+        f"Bars with 95 % intervals: held-out loss and {metric} of ERM in {several(len(rows), 'environment')}. "
+        f"{losses['said']}"
+    )
+    return page.figure(
+        made,
+        alt,
+        name="loss-by-environment",
+        data={
+            "columns": ["environment", "loss", "low", "high", metric, f"{metric} low", f"{metric} high"],
+            "rows": [[row["name"], *estimate_cells(row["loss"], row["metric"])] for row in [drawn[0], *rows]],
+        },
+        text=f"Left the loss (less is better), right the {metric} ({better}); the worst environment first."
+        + _left_out(rows),
+    )
+
+
+def _found(summary: Part) -> page.Section | None:
+    if (found := summary["found"]) is None:
+        return None
+    return page.section(
+        "found",
+        "What environments are found in aux, and where?",
+        "minimax network",
+        [page.text(found["said"]), inferred_figure(found)],
+        {"text": "two found" if found["divides"] else "none found", "kind": "plain"},
+    )
+
+
+def _informative(part: Part) -> page.Section:
     searched = "the labels" if part["source"] == "given" else "aux, each searched anew"
-    return _section(
+    rows = [["reached", short(part["penalty"])], ["by chance, on average", short(part["by_chance"])]]
+    about = (
+        f"p = {short(part['p'])} from {part['permutations']} permutations of {searched}; "
+        f"{several(part['rows'], 'row')}."
+    )
+    return page.section(
         f"informative-{part['source']}",
         f"Are the {part['source']} environments informative at all?",
         "invariance test with permutations",
-        part,
-        [
-            table(
-                ["", "penalty"],
-                [["reached", short(part["penalty"])], ["by chance, on average", short(part["by_chance"])]],
-                [False, True],
-            ),
-            text(
-                f"p = {short(part['p'])} from {part['permutations']} permutations of {searched}; "
-                f"{several(part['rows'], 'row')}."
-            ),
-        ],
+        [page.text(part["said"]), page.table(["", "penalty"], rows, [False, True]), page.text(about)],
         _badge(part["informative"], "informative", "not shown to be"),
     )
 
 
-def _changes(summary: Mapping[str, Any]) -> list[Section]:
-    made: list[Section] = []
-    if (features := summary["features"]) is not None:
-        kind = features.get("model", "linear")
-        made.append(
-            _section(
-                "features",
-                "Which features' relation to the target changes?",
-                _TESTED[kind],
-                features,
-                [
-                    features_figure(features),
-                    text(
-                        f"p = {short(features['joint_p'])} for all features together; p = {short(features['level_p'])} "
-                        "for the level of the target given the features. The invariant model is TV-l1 with penalty "
-                        f"weight {short(features['penalty_weight'])}.{_ABOUT_WEIGHTS[kind != 'linear']}"
-                    ),
-                ],
-                _badge(
-                    _below(features["joint_p"]) or any(f["changes"] for f in features["features"]),
-                    "changes",
-                    "not shown",
-                ),
-            )
-        )
-    if (splits := summary["splits"]) is not None:
-        rows = [row["said"] for row in splits["environments"]]
-        made.append(
-            _section(
-                "splits",
-                "How does the loss split into change in X and change in y given X?",
-                "each environment against the rest",
-                splits,
-                [
-                    splits_figure(splits),
-                    text(
-                        "Compared on what both sides share of X. Intervals come from resampled rows, the weights "
-                        f"held; {several(splits['rows'], 'row')}."
-                    ),
-                    *([text(" ".join(rows))] if 1 < len(rows) <= 6 else []),
-                ],
-                {"text": "parts", "kind": "plain"},
-            )
-        )
-    return made
+# --- what changes -------------------------------------------------------------------------------------------
 
 
-def _data(summary: Mapping[str, Any]) -> list[Section]:
-    blocks: list[Block] = [text(note if note.endswith(".") else f"{note}.") for note in summary["notes"]]
+def _features(summary: Part) -> page.Section | None:
+    if (features := summary["features"]) is None:
+        return None
+    kind = features.get("model", "linear")
+    about = (
+        f"p = {short(features['joint_p'])} for all features together; p = {short(features['level_p'])} for the level "
+        "of the target given the features. The invariant model is TV-l1 with penalty weight "
+        f"{short(features['penalty_weight'])}."
+    )
+    changes = _significant(features["joint_p"]) or any(f["changes"] for f in features["features"])
+    return page.section(
+        "features",
+        "Which features' relation to the target changes?",
+        _TESTED[kind],
+        [
+            page.text(features["said"]),
+            features_figure(features),
+            page.text(about if kind == "linear" else about + _ABOUT_IMPORTANCES),
+        ],
+        _badge(changes, "changes", "not shown"),
+    )
+
+
+def features_figure(features: Part) -> page.Block:
+    """Weights under ERM beside those under invariance, what changes first."""
+    rows = features["features"]
+    shown = rows[:MOST_FEATURES]
+    place = -np.arange(len(shown), dtype=np.float64)
+    made = drawing.new_figure(1.2 + 0.34 * len(shown))
+    ax = made.subplots()
+    handles = [
+        drawing.bars(ax, place + offset, 100 * drawing.floats([row[key] for row in shown]), 0.36, style)
+        for key, style, offset in (("erm", drawing.PLAIN, 0.19), ("invariant", drawing.CHOSEN, -0.19))
+    ]
+    ax.set_yticks(place, [drawing.label(row["name"]) + (" *" if row["changes"] else "") for row in shown])
+    ax.tick_params(axis="y", length=0)
+    drawing.zero_line(ax)
+    linear = features.get("model", "linear") == "linear"
+    drawing.plain_axes(
+        ax, x="weight, % of the sum of all" if linear else "how far it moves the outputs, % of all", grid="x"
+    )
+    drawing.legend(made, handles, ["ERM", "invariant (TV-l1)"])
+    alt = f"Bars: the weights of {several(len(shown), 'feature')} under ERM and under invariance. {features['said']}"
+    slopes = [f"slope {'' if linear else 'of what is left '}in {name}" for name in features["environments"]]
+    more = f" The first {len(shown)} of {len(rows)}; the CSV has all." if len(rows) > len(shown) else ""
+    return page.figure(
+        made,
+        alt,
+        name="features",
+        data={
+            "columns": ["feature", "weight ERM", "weight invariant", "p", "p Holm", *slopes],
+            "rows": [[*(row[k] for k in ("name", "erm", "invariant", "p", "p_holm")), *row["slopes"]] for row in rows],
+        },
+        text=f"A star marks features whose relation to the target changes (5 %, corrected for their number).{more}",
+    )
+
+
+def _splits(summary: Part) -> page.Section | None:
+    if (splits := summary["splits"]) is None:
+        return None
+    each = [row["said"] for row in splits["environments"]]
+    about = (
+        "Compared on what both sides share of X. Intervals come from resampled rows, the weights held; "
+        f"{several(splits['rows'], 'row')}."
+    )
+    return page.section(
+        "splits",
+        "How does the loss split into change in X and change in y given X?",
+        "each environment against the rest",
+        [
+            page.text(splits["said"]),
+            splits_figure(splits),
+            page.text(about),
+            *([page.text(" ".join(each))] if 1 < len(each) <= 6 else []),
+        ],
+        {"text": "parts", "kind": "plain"},
+    )
+
+
+def splits_figure(splits: Part) -> page.Block:
+    """Parts of the difference of the loss, each environment against the rest."""
+    rows = sorted(splits["environments"], key=lambda row: -(row["gap"]["value"] or 0.0))
+    shown = rows[:MOST_ENVIRONMENTS]
+    place = -np.arange(len(shown), dtype=np.float64)
+    made = drawing.new_figure(1.2 + 0.45 * len(shown))
+    ax = made.subplots()
+    handles = []
+    everything: list[drawing.Floats] = [np.zeros(1)]
+    for key, style, offset in (("from_x", drawing.STYLES[2], 0.2), ("from_y_given_x", drawing.STYLES[1], -0.2)):
+        value, low, high = drawing.estimates([row[key] for row in shown])
+        handles.append(drawing.bars(ax, place + offset, value, 0.38, style, (low, high)))
+        everything += [value, low, high]
+    (gap,) = ax.plot(
+        drawing.floats([row["gap"]["value"] for row in shown]), place, "D", color=drawing.INK, ms=4, ls="none"
+    )
+    drawing.zero_line(ax)
+    ax.set_yticks(place, [drawing.label(row["name"], 18) + ("" if row["trusted"] else " (?)") for row in shown])
+    ax.tick_params(axis="y", length=0)
+    drawing.plain_axes(ax, x="loss less that of the rest", grid="x")
+    drawing.room(ax, np.concatenate(everything))
+    drawing.legend(made, [*handles, gap], ["change in X", "change in y given X", "together"])
+    alt = (
+        f"Bars with 95 % intervals for {several(len(shown), 'environment')}: how much of the difference of the loss "
+        f"from the rest comes from a change in X and how much from one in y given X. {splits['said']}"
+    )
+    columns = [
+        "environment",
+        "rows",
+        "gap",
+        "from X",
+        "X low",
+        "X high",
+        "from y given X",
+        "y low",
+        "y high",
+        "overlap",
+    ]
+    cells = [
+        [row["name"], row["rows"], row["gap"]["value"], *estimate_cells(row["from_x"], row["from_y_given_x"]),
+         row["overlap"]]
+        for row in rows
+    ]  # fmt: skip
+    return page.figure(
+        made,
+        alt,
+        name="loss-split",
+        data={"columns": columns, "rows": cells},
+        text="(?): too little of X is shared to trust the parts." + _left_out(rows),
+    )
+
+
+def _left_out(rows: Sequence[Any]) -> str:
+    more = len(rows) > MOST_ENVIRONMENTS
+    return f" {MOST_ENVIRONMENTS} of {len(rows)} are drawn; the CSV has all." if more else ""
+
+
+# --- the data -----------------------------------------------------------------------------------------------
+
+
+def _data(summary: Part) -> page.Section:
+    blocks: list[page.Block] = [page.text(note if note.endswith(".") else f"{note}.") for note in summary["notes"]]
     if summary.get("command"):
-        blocks.append(code(summary["command"]))
-    versions = summary.get("versions", {})
-    blocks.append(table(["package", "version"], [[name, version] for name, version in versions.items()]))
-    section: Section = {"id": "data", "title": "Notes, command, versions", "note": "", "badge": None, "blocks": blocks}
-    return [section]
+        blocks.append(page.code(summary["command"]))
+    blocks.append(page.versions_table(summary.get("versions", {})))
+    return page.section("data", "Notes, command, versions", "", blocks)

@@ -1,8 +1,8 @@
 """From the results of an experiment to tables: summaries, published numbers, paired tests, four formats.
 
-Nothing here trains or reads data sets. To read it: `compare` (numbers), `published` (the reader of published
-results), `layout` and `overview` (a summary as tables of text, per setting and over them) and `tables` (these as
-terminal output, Markdown, LaTeX, CSV).
+Nothing here trains or reads data sets. To read it: `compare` (numbers, ours and published), `layout` and `overview` (a
+summary as tables of text, per setting and over them), `formats` (these as terminal output, Markdown, LaTeX, CSV) and
+`experiment_page` (all of it as a page).
 
 >>> import pandas as pd
 >>> results = pd.DataFrame(
@@ -16,11 +16,12 @@ terminal output, Markdown, LaTeX, CSV).
 
 from __future__ import annotations
 
-from irmtv.lab.tables.compare import holm, paired_tests, summarise
+from irmtv.lab.tables.compare import paired_tests, summarise
 from irmtv.lab.tables.experiment import ExperimentReport, report_experiment
+from irmtv.lab.tables.formats import tables, to_csv, to_latex, to_markdown, to_terminal, write_all
 from irmtv.lab.tables.layout import Cell, Column, Row, Table
 from irmtv.lab.tables.overview import overview
-from irmtv.lab.tables.tables import tables, to_csv, to_latex, to_markdown, to_terminal, write_all
+from irmtv.selection.equality import holm
 
 __all__ = [
     "Cell",

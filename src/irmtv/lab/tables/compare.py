@@ -8,8 +8,10 @@ Settings, methods and rules keep the order of their first appearance. Units are 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,8 @@ import pandas as pd
 from scipy import stats
 
 from irmtv.core.messages import check_positive, did_you_mean, shown
-from irmtv.lab.tables.published import PublishedValue, Where, read_published
+from irmtv.core.numbers import is_accuracy, several
+from irmtv.selection.equality import holm
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,6 +34,27 @@ _COLUMNS += ["difference_in_sd", "limit", "outcomes", "note", "published_key"]
 _TAILS = (0.025, 0.975)
 _FEW = 6  # with fewer pairs no two-sided signed-rank test reaches 5 %
 _EXACT = 50  # pairs up to which p is exact
+# what published tables call their columns, and which of ours may be meant: the first that there is
+_SUMMARY = {"test": ("pooled", "mean"), "ood_test": ("pooled", "mean"), "iid_test": ("iid",)}
+_PERCENT = "_percent"
+
+
+class PublishedValue(NamedTuple):
+    """Mean and standard deviation, in the unit of our results: accuracy as a share."""
+
+    mean: float
+    sd: float  # NaN where none is published
+
+
+class Where(NamedTuple):
+    """What a published value belongs to."""
+
+    key: str  # of the method
+    setting: str
+    metric: str
+    summary: str
+
+
 _UNKNOWN = PublishedValue(np.nan, np.nan)
 
 
@@ -121,22 +145,6 @@ def paired_tests(
         families += [t | {"p_holm": p} for t, p in zip(tests, corrected, strict=True)]
     columns = ["setting", "rule", "metric", "summary", "method", "other", "n", "dropped"]
     return pd.DataFrame(families, columns=[*columns, "median_difference", "p", "p_holm", "note"])
-
-
-def holm(p: npt.ArrayLike) -> Floats:
-    """Holm's step-down correction: the i-th smallest of m p-values times m - i + 1, made monotone, at most 1.
-
-    NaN stays NaN and does not count.
-
-    >>> holm([0.01, 0.04, 0.03]).round(12).tolist()
-    [0.03, 0.06, 0.06]
-    """
-    raw = np.asarray(p, dtype=np.float64)
-    corrected = np.full_like(raw, np.nan)
-    order = np.argsort(raw, kind="stable")[: np.count_nonzero(~np.isnan(raw))]  # NaN sorts last
-    steps = np.arange(len(order), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(raw[order] * steps), 1.0)
-    return corrected
 
 
 # --- over repetitions -------------------------------------------------------------------------------------
@@ -246,7 +254,7 @@ def _signed_rank_p(difference: Floats) -> float:
 
 
 def _pairs(unequal: int, n: int) -> str:
-    pairs = "1 pair" if unequal == 1 else f"{unequal} pairs"
+    pairs = several(unequal, "pair")
     return pairs if unequal == n else f"{pairs} that differ"
 
 
@@ -258,6 +266,70 @@ def _difference(a: Floats, b: Floats) -> Floats:
     if scale == 0 or not np.isfinite(scale):
         return difference
     return np.asarray(np.round(difference / scale, 7) * scale)
+
+
+# --- what is published -------------------------------------------------------------------------------------
+
+
+def read_published(
+    published: Mapping[str, Any] | None,
+    settings: Sequence[str],
+    metrics: Sequence[str],
+    summaries: Sequence[str] = ("mean", "worst"),
+) -> dict[Where, PublishedValue]:
+    """The published values of these settings, in the order in which they are published.
+
+    Shapes of the results of one method: setting -> summary -> value, or summary -> value where the table has one
+    setting only. A value is ``{"value": 1.0, "std": 0.1}`` or a plain number. Anything else (lists of feature weights,
+    seconds) is no result of this kind and is passed over.
+
+    `published` is a whole table (with its "metric" and "results") or its results alone; these are then taken
+    for the first of `metrics` that is not a population value, in percent where it is an accuracy. A table
+    without settings is compared only where there is one setting: it does not say which of several it means.
+    """
+    if not published:
+        return {}
+    results = published.get("results", published)
+    metric, scale = _metric(published.get("metric"), metrics)
+    found: dict[Where, PublishedValue] = {}
+    for key, by_label in results.items():
+        for setting, summary, value in _values(by_label, settings):
+            ours = next((s for s in _SUMMARY.get(summary, ()) if s in summaries), summary)
+            where = Where(str(key), setting, metric, ours)
+            found.setdefault(where, PublishedValue(value.mean * scale, value.sd * scale))
+    return found
+
+
+def _metric(name: object, metrics: Sequence[str]) -> tuple[str, float]:
+    """The metric as our results call it, and the factor from the published unit to ours."""
+    if isinstance(name, str):
+        return name.removesuffix(_PERCENT), 0.01 if name.endswith(_PERCENT) else 1.0
+    own = next((m for m in metrics if not m.startswith("population")), "")
+    return own, 0.01 if is_accuracy(own) else 1.0
+
+
+def _values(by_label: object, settings: Sequence[str]) -> Iterator[tuple[str, str, PublishedValue]]:
+    """(setting, summary, value) of one method."""
+    if not isinstance(by_label, Mapping):
+        return
+    for label, entry in by_label.items():
+        value = _value(entry)
+        if value is not None and len(settings) == 1:
+            yield settings[0], label, value
+        elif value is None and isinstance(entry, Mapping) and label in settings:
+            for summary, inner in entry.items():
+                if (value := _value(inner)) is not None:
+                    yield label, summary, value
+
+
+def _value(entry: object) -> PublishedValue | None:
+    if isinstance(entry, Mapping):
+        mean, sd = entry.get("value"), entry.get("std")
+    else:
+        mean, sd = entry, None
+    if not isinstance(mean, Real) or isinstance(mean, bool):
+        return None
+    return PublishedValue(float(mean), float(sd) if isinstance(sd, Real) else math.nan)
 
 
 # --- the frame --------------------------------------------------------------------------------------------

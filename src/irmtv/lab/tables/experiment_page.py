@@ -13,20 +13,21 @@ from pathlib import Path
 import pandas as pd
 
 from irmtv._version import __version__
-from irmtv.core.numbers import MetricFormat, is_accuracy, several, short
-from irmtv.html.page import Badge, Block, Chapter, Content, Headline, Number, Section, code, figure, table, text
+from irmtv.core.numbers import MetricFormat, is_accuracy, percent, several, short
+from irmtv.core.plain_json import plain_json
+from irmtv.html import page
 from irmtv.html.text_table import TextTable
-from irmtv.lab.experiments import Spec, SpecError, Store, papers, parse_spec
+from irmtv.html.texts import FigureData
+from irmtv.lab.experiments import Spec, Store, papers
 from irmtv.lab.tables.compare import NOT_RUN, WORST
-from irmtv.lab.tables.experiment import ExperimentReport, report_experiment
+from irmtv.lab.tables.experiment import ExperimentReport, is_identifiability, report_experiment, stored_spec
 from irmtv.lab.tables.experiment_figures import OUTCOMES, counted_outcomes, methods_figure, outcomes_figure
 from irmtv.lab.tables.identifiability import TITLE as IDENTIFIABILITY_TITLE
 from irmtv.lab.tables.identifiability import Identifiability, report_identifiability
-from irmtv.lab.tables.layout import INVARIANCE, ORACLE, PUBLISHED, Table, findings, is_number, rule_name
+from irmtv.lab.tables.layout import INVARIANCE, ORACLE, PUBLISHED, Table, findings, is_number, rule_name, tables
 from irmtv.lab.tables.overview import overview
 from irmtv.lab.tables.running_times import TITLE as RUNNING_TIMES_TITLE
 from irmtv.lab.tables.running_times import RunningTimesReport
-from irmtv.lab.tables.tables import tables
 
 NEAR = 2.0  # published standard deviations within which a value counts as reproduced
 Versions = Sequence[Mapping[str, str]]
@@ -34,7 +35,7 @@ Versions = Sequence[Mapping[str, str]]
 
 def experiment_content(
     made: ExperimentReport, spec: Spec, versions: Versions = (), notes: Sequence[str] = ()
-) -> Content:
+) -> page.Content:
     """The page of an experiment with tables of scores.
 
     Parameters
@@ -53,97 +54,83 @@ def experiment_content(
     Content
         For `irmtv.html.page.page`.
     """
-    summary = made.summary
-    chapters: list[Chapter] = []
-    over = overview(summary)
-    rule = main_rule(summary)
+    summary, rule = made.summary, main_rule(made.summary)
+    over = [t for t in overview(summary) if not t.detail]
+    chapters: dict[str, list[page.Section]] = {}
     for m, (metric, each) in enumerate(itertools.groupby(tables(summary), key=lambda t: t.metric)):
         sections = [_setting(made, t, rule, f"setting-{m}-{i}") for i, t in enumerate(each)]
         sections += [
-            _section(f"over-{m}-{i}", t.title, metric, _table_blocks(t))
-            for i, t in enumerate(t for t in over if t.metric == metric and not t.detail)
+            page.section(f"over-{m}-{i}", t.title, metric, _table_blocks(t))
+            for i, t in enumerate(t for t in over if t.metric == metric)
         ]
-        chapters.append({"title": f"{metric[:1].upper()}{metric[1:]}", "sections": sections})
+        chapters[f"{metric[:1].upper()}{metric[1:]}"] = sections
     counts = counted_outcomes(made.results, INVARIANCE)
-    if len(counts):
-        chapters.append({"title": "What the rule of invariance found", "sections": [_outcomes(counts)]})
-    chapters.append({"title": "How it was run", "sections": _how(made, spec, versions)})
-    return {
-        "title": spec.name if not spec.description else f"{spec.name}: {_first_sentence(spec.description)}",
-        "headline": _headline(summary, rule),
-        "lead": list(notes),
-        "facts": _facts(spec, made.results),
-        "chapters": chapters,
-        "foot": _foot(),
-    }
+    chapters["What the rule of invariance found"] = [_outcomes(counts)] if len(counts) else []
+    chapters["How it was run"] = [_reading(summary), _spec(spec), _versions(versions)]
+    title = f"{spec.name}: {_first_sentence(spec.description)}" if spec.description else spec.name
+    return page.content(
+        title, _headline(summary, rule), _facts(spec, made.results), chapters, __version__, lead=list(notes)
+    )
 
 
-def identifiability_content(made: Identifiability, versions: Versions = ()) -> Content:
+def identifiability_content(made: Identifiability, versions: Versions = ()) -> page.Content:
     """The page of the paper's feature weights: the figure, and all tables."""
     chosen = made.table()
-    data = {
+    data: FigureData = {
         "columns": list(map(str, chosen.columns)),
-        "rows": [[_plain(v) for v in row] for row in chosen.to_numpy(object)],
+        "rows": [plain_json(row) for row in chosen.to_numpy(object)],
     }
-    picture = figure(made.figure(), made.alt(), name=made.name, data=data)  # type: ignore[arg-type]  # untyped figure
-    shown = made.tables()
-    sections = [_section("figure", "Normalised weights of every feature", made.setting, [picture])]
-    sections += [_section(f"table-{i}", t.title, "", _text_table(t)) for i, t in enumerate(shown)]
-    ours = [
-        (m, shares)
-        for m, shares in (
-            (m, made.numbers()["methods"][m]["fixed"]["share"]["mean"])
-            for m in made.methods
-            if "fixed" in made.spec.selection.rules
-        )
-        if shares is not None
-    ]
-    best = max(ours, key=lambda pair: pair[1], default=None)
-    answer = f"Of {several(len(made.methods), 'method')} "
-    answer += (
-        f"{best[0]} puts most of its weight on the invariant features: {100 * best[1]:.1f} %."
-        if best
-        else "none has a weight."
+    picture = page.figure(made.figure(), made.alt(), name=made.name, data=data)
+    return page.content(
+        IDENTIFIABILITY_TITLE,
+        _weights_headline(made),
+        [("setting", made.setting), ("repetitions", str(made.repetitions))],
+        {
+            "Feature weights": [
+                page.section("figure", "Normalised weights of every feature", made.setting, [picture]),
+                *_text_tables(made.tables()),
+            ],
+            "How it was run": [_spec(made.spec), _versions(versions)],
+        },
+        __version__,
     )
-    numbers: list[Number] = []
-    for method, share in ours:
-        theirs = made.published_share(method)
-        numbers.append(
-            {
-                "name": method,
-                "value": f"{100 * share:.1f} %",
-                "note": "" if theirs is None else f"paper {100 * theirs:.1f} %",
-            }
+
+
+def _weights_headline(made: Identifiability) -> page.Headline:
+    """Which method puts most of its weight on invariant features, and the share of each."""
+    shares = {}
+    for method in made.methods if "fixed" in made.spec.selection.rules else ():
+        share = made.numbers()["methods"][method]["fixed"]["share"]["mean"]
+        if share is not None:
+            shares[method] = share
+    answer = f"Of {several(len(made.methods), 'method')} none has a weight."
+    if shares:
+        best = max(shares, key=lambda method: shares[method])
+        answer = (
+            f"Of {several(len(made.methods), 'method')} {best} puts most of its weight on the invariant features: "
+            f"{percent(shares[best])} %."
         )
-    return {
-        "title": IDENTIFIABILITY_TITLE,
-        "headline": {"badge": _badge(made.spec.name), "text": answer, "more": "", "numbers": numbers},
-        "lead": [],
-        "facts": [("setting", made.setting), ("repetitions", str(made.repetitions))],
-        "chapters": [
-            {"title": "Feature weights", "sections": sections},
-            {"title": "How it was run", "sections": [_spec(made.spec), _versions(versions)]},
-        ],
-        "foot": _foot(),
-    }
+    numbers: list[page.Number] = []
+    for method, share in shares.items():
+        theirs = made.published_share(method)
+        note = "" if theirs is None else f"paper {percent(theirs)} %"
+        numbers.append({"name": method, "value": f"{percent(share)} %", "note": note})
+    return {"badge": {"text": made.spec.name, "kind": "plain"}, "text": answer, "more": "", "numbers": numbers}
 
 
-def running_times_content(made: RunningTimesReport) -> Content:
+def running_times_content(made: RunningTimesReport) -> page.Content:
     """The page of running times."""
-    sections = [_section(f"table-{i}", t.title, "", _text_table(t)) for i, t in enumerate(made.tables())]
-    return {
-        "title": RUNNING_TIMES_TITLE,
-        "lead": ["Seconds are the machine's; ratios of l1 to l2 are not."],
-        "facts": [("machine", made.measured.machine)],
-        "chapters": [
-            {"title": "Tables", "sections": sections},
-            {"title": "How it was run", "sections": [_versions([made.measured.versions])]},
-        ],
-        "foot": _foot(),
-    }
+    return page.content(
+        RUNNING_TIMES_TITLE,
+        None,
+        [("machine", made.measured.machine)],
+        {"Tables": _text_tables(made.tables()), "How it was run": [_versions([made.measured.versions])]},
+        __version__,
+        lead=["Seconds are the machine's; ratios of l1 to l2 are not."],
+    )
 
 
-def folder_content(folder: str | os.PathLike[str]) -> Content:
+def folder_content(folder: str | os.PathLike[str]) -> page.Content:
     """The page of a folder that `irmtv run` or `irmtv reproduce` wrote, by the last spec that it was run by.
 
     Parameters
@@ -174,52 +161,6 @@ def folder_content(folder: str | os.PathLike[str]) -> Content:
     return experiment_content(made, spec, versions, notes)
 
 
-def stored_spec(source: str, folder: Path) -> tuple[Spec, list[str]]:
-    """A spec from the text in a store, and what is to be said of it.
-
-    The file of published numbers stands beside the spec file, which is not in the store: it is looked for among the
-    specs that come with the package and in the folder; where it is not found, the page goes without.
-    """
-    problem: SpecError | None = None
-    for place in (papers.papers_folder(), folder, folder.parent, Path()):
-        try:
-            return parse_spec(source, place, str(folder)), []
-        except SpecError as error:
-            problem = problem or error
-    import tomllib
-
-    raw = tomllib.loads(source)
-    if "published" not in raw:
-        assert problem is not None
-        raise problem
-    spec = parse_spec(_without_published(source), folder, str(folder))
-    file = raw["published"].get("file")
-    return spec, [f"The published numbers ({file}) were not found beside {folder}; copy the file there to see them."]
-
-
-def _without_published(source: str) -> str:
-    """The text without its table [published] and without the keys that refer to it."""
-    kept, inside = [], False
-    for line in source.splitlines():
-        bare = line.strip()
-        if bare.startswith("["):
-            inside = bare.startswith("[published")
-        if not inside and not bare.replace(" ", "").startswith(("published=", "published.")):
-            kept.append(line)
-    return "\n".join(kept) + "\n"
-
-
-def is_identifiability(spec: Spec) -> bool:
-    """Whether it is a spec of the paper's feature weights: these have a report of their own."""
-    return spec.name.startswith("identifiability") and spec.name in papers.paper_specs()
-
-
-def stored_versions(folder: str | os.PathLike[str]) -> list[dict[str, str]]:
-    """With what the runs of a folder were computed."""
-    with Store.read(Path(folder)) as store:
-        return store.versions()
-
-
 # --- the answer -----------------------------------------------------------------------------------------------
 
 
@@ -237,106 +178,102 @@ def main_rows(summary: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     return of[of["summary"] == (WORST if WORST in names else names[0])]
 
 
-def _headline(summary: pd.DataFrame, rule: str) -> Headline:
+def _headline(summary: pd.DataFrame, rule: str) -> page.Headline:
     rows = main_rows(summary)
-    metric, where = str(rows["metric"].iloc[0]), str(rows["summary"].iloc[0])
+    metric, of_summary = str(rows["metric"].iloc[0]), str(rows["summary"].iloc[0])
     of = MetricFormat(metric)
     here = rows[(rows["rule"] == rule) & rows["mean"].notna()]
-    place = "in the worst test environment" if where == WORST else f"({where})"
     best = {
         str(setting): group.sort_values("mean", ascending=not is_accuracy(metric), kind="stable").iloc[0]
         for setting, group in here.groupby("setting", sort=False)
     }
+    what = f"the best {metric} {'in the worst test environment' if of_summary == WORST else f'({of_summary})'}"
     if not best:
         answer = "No method has a value yet."
     elif len(best) == 1:
         (row,) = best.values()
-        reached = of.with_unit(row["mean"])
-        answer = f"Under the rule {rule_name(rule)}, {row['method']} has the best {metric} {place}: {reached}."
+        answer = f"Under the rule {rule_name(rule)}, {row['method']} has {what}: {of.with_unit(row['mean'])}."
     else:
         wins = pd.Series([row["method"] for row in best.values()]).value_counts()
         often = ", ".join(f"{method} in {count}" for method, count in wins.items())
-        answer = f"Under the rule {rule_name(rule)}, of {len(best)} settings the best {metric} {place} has {often}."
-    numbers: list[Number] = [
+        answer = f"Under the rule {rule_name(rule)}, of {len(best)} settings {what} has {often}."
+    numbers: list[page.Number] = [
         {"name": setting, "value": of.with_unit(row["mean"]), "note": str(row["method"])}
         for setting, row in list(best.items())[:6]
     ]
-    compared = summary[(summary["rule"] != ORACLE) & (summary["rule"] != NOT_RUN)]
-    compared = compared[compared["rule"] == ("fixed" if "fixed" in set(compared["rule"]) else rule)]
-    distance = compared["difference_in_sd"].dropna().abs()
-    more = ""
-    if len(distance):
-        which = "fixed" if "fixed" in set(summary["rule"]) else rule
-        more = (
-            f"{int((distance <= NEAR).sum())} of {len(distance)} published values are met within {NEAR:g} published "
-            f"standard deviations (rule {rule_name(which)}); the largest difference is {short(float(distance.max()))}."
-        )
-    return {"badge": _badge(f"rule {rule_name(rule)}"), "text": answer, "more": more, "numbers": numbers}
+    badge: page.Badge = {"text": f"rule {rule_name(rule)}", "kind": "plain"}
+    return {"badge": badge, "text": answer, "more": _distance_from_published(summary, rule), "numbers": numbers}
 
 
-def _badge(words: str) -> Badge:
-    return {"text": words, "kind": "plain"}
+def _distance_from_published(summary: pd.DataFrame, rule: str) -> str:
+    """How many published values are met, under the stated settings where these were run."""
+    compared = "fixed" if "fixed" in set(summary["rule"]) else rule
+    distance = summary.loc[summary["rule"] == compared, "difference_in_sd"].dropna().abs()
+    if compared == ORACLE or distance.empty:
+        return ""
+    return (
+        f"{int((distance <= NEAR).sum())} of {len(distance)} published values are met within {NEAR:g} published "
+        f"standard deviations (rule {rule_name(compared)}); the largest difference is {short(float(distance.max()))}."
+    )
 
 
 # --- sections -------------------------------------------------------------------------------------------------
 
 
-def _setting(made: ExperimentReport, shown: Table, rule: str, name: str) -> Section:
+def _setting(made: ExperimentReport, shown: Table, rule: str, name: str) -> page.Section:
     rows = main_rows(made.summary, shown.metric)
     here = rows[rows["setting"] == shown.setting]
-    blocks: list[Block] = []
+    blocks: list[page.Block] = []
     if (here["rule"] == rule).any():
         blocks.append(methods_figure(here, rule, f"{made.name}-{shown.setting}-{shown.metric}"))
     blocks += _table_blocks(shown)
-    found = findings(made.tests, shown) if len(made.tests) else []
-    if found:
+    differences = findings(made.tests, shown) if len(made.tests) else []
+    if differences:
         blocks.append(
-            text("Paired differences between methods (Wilcoxon signed-rank over repetitions, p corrected by Holm):")
+            page.text(
+                "Paired differences between methods (Wilcoxon signed-rank over repetitions, p corrected by Holm):"
+            )
         )
-        blocks.append(table(["rule and summary", "what differs"], [list(pair) for pair in found]))
-    return _section(name, shown.title, shown.metric, blocks)
+        blocks.append(page.table(["rule and summary", "what differs"], [list(pair) for pair in differences]))
+    return page.section(name, shown.title, shown.metric, blocks)
 
 
-def _table_blocks(shown: Table) -> list[Block]:
+def _table_blocks(shown: Table) -> list[page.Block]:
     """The published numbers stand first, beside ours."""
     columns = [shown.stub, *(f"{c.group}: {c.name}" if c.group else c.name for c in shown.columns)]
     rows = [[row.label, *map(str, row.cells)] for row in shown.rows]
     return [
-        table(columns, rows, [False, *map(is_number, shown.columns)]),
-        *(text(note) for note in shown.notes),
+        page.table(columns, rows, [False, *map(is_number, shown.columns)]),
+        *(page.text(note) for note in shown.notes),
     ]
 
 
-def _outcomes(counts: pd.DataFrame) -> Section:
+def _outcomes(counts: pd.DataFrame) -> page.Section:
     columns = ["setting", "method", *(words for words, _, _ in OUTCOMES.values())]
     rows = [[str(r["setting"]), str(r["method"]), *(str(r[o]) for o in OUTCOMES)] for r in counts.to_dict("records")]
-    blocks = [outcomes_figure(counts), table(columns, rows, [False, False, *[True] * len(OUTCOMES)])]
-    return _section("outcomes", "Outcomes by method", "number of repetitions", blocks)
+    blocks = [outcomes_figure(counts), page.table(columns, rows, [False, False, *[True] * len(OUTCOMES)])]
+    return page.section("outcomes", "Outcomes by method", "number of repetitions", blocks)
 
 
-def _how(made: ExperimentReport, spec: Spec, versions: Versions) -> list[Section]:
-    captions: dict[str, None] = {}
-    for shown in tables(made.summary):
-        captions |= dict.fromkeys(shown.caption)
-    explained: list[Block] = [text(line) for line in captions]
-    return [_section("reading", "How to read the tables", "", explained), _spec(spec), _versions(versions)]
+def _reading(summary: pd.DataFrame) -> page.Section:
+    captions = dict.fromkeys(line for shown in tables(summary) for line in shown.caption)
+    return page.section("reading", "How to read the tables", "", [page.text(line) for line in captions])
 
 
-def _spec(spec: Spec) -> Section:
+def _spec(spec: Spec) -> page.Section:
     known = spec.name in papers.paper_specs()
     command = f"irmtv reproduce {spec.name} --out FOLDER" if known else "irmtv run spec.toml --out FOLDER"
     intro = "The settings, as the experiment was run. " + (
         "They come with irmtv:" if known else "Save them as spec.toml, then:"
     )
-    return _section("spec", "To run it again", "", [text(intro), code(command), code(spec.text.strip())])
+    return page.section(
+        "spec", "To run it again", "", [page.text(intro), page.code(command), page.code(spec.text.strip())]
+    )
 
 
-def _versions(versions: Versions) -> Section:
-    names = list(dict.fromkeys(name for one in versions for name in one))
-    columns = ["package", *(["version"] if len(versions) == 1 else [f"version {i + 1}" for i in range(len(versions))])]
-    rows = [[name, *(one.get(name, "–") for one in versions)] for name in names]
-    blocks = [table(columns, rows)] if rows else [text("They were not recorded.")]
-    return _section("versions", "Versions", "that the runs were computed with", blocks)
+def _versions(versions: Versions) -> page.Section:
+    blocks = [page.versions_table(*versions)] if any(versions) else [page.text("They were not recorded.")]
+    return page.section("versions", "Versions", "that the runs were computed with", blocks)
 
 
 def _facts(spec: Spec, results: pd.DataFrame) -> list[tuple[str, str]]:
@@ -352,28 +289,15 @@ def _facts(spec: Spec, results: pd.DataFrame) -> list[tuple[str, str]]:
     ]
 
 
-def _text_table(shown: TextTable) -> list[Block]:
-    numeric = [i >= shown.labels for i in range(len(shown.columns))]
-    return [
-        table(list(shown.columns), [list(row) for row in shown.rows], numeric),
-        *(text(note) for note in shown.notes),
-    ]
-
-
-def _section(name: str, title: str, note: str, blocks: list[Block]) -> Section:
-    return {"id": name, "title": title, "note": note, "badge": None, "blocks": blocks}
+def _text_tables(shown: Sequence[TextTable]) -> list[page.Section]:
+    sections = []
+    for i, t in enumerate(shown):
+        numeric = [column >= t.labels for column in range(len(t.columns))]
+        blocks = [page.table(t.columns, t.rows, numeric), *(page.text(note) for note in t.notes)]
+        sections.append(page.section(f"table-{i}", t.title, "", blocks))
+    return sections
 
 
 def _first_sentence(description: str) -> str:
     words = " ".join(description.split())
     return words.split(". ")[0].rstrip(".")
-
-
-def _foot() -> str:
-    return f"Made by irmtv {__version__}. Nothing in this page was loaded from elsewhere."
-
-
-def _plain(value: object) -> str | float | int | None:
-    if value is None or (isinstance(value, float) and value != value):
-        return None
-    return value.item() if hasattr(value, "item") else value  # type: ignore[return-value]  # a numpy scalar

@@ -7,7 +7,6 @@ share in the paper's order stands beside it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,13 @@ import pandas as pd
 from scipy.stats import wilcoxon
 
 from irmtv.core.files import write_text
-from irmtv.core.numbers import NO_VALUE
+from irmtv.core.numbers import NO_VALUE, mean_and_sd
+from irmtv.core.plain_json import finite, floats, write_json
 from irmtv.datasets import DATASETS
 from irmtv.datasets.simulation import population_accuracy
+from irmtv.html.drawing import BLUE, INK, ORANGE, SKY, SMALL, SOFT, new_figure, plain_axes
 from irmtv.html.page import figure_svg
-from irmtv.html.text_table import TextTable, mean_and_sd
+from irmtv.html.text_table import TextTable
 from irmtv.lab.experiments import Spec
 from irmtv.lab.experiments.feature_weights import (
     Floats,
@@ -42,8 +43,8 @@ TITLE = "Which features a linear Phi looks at"
 # an l1 method and what the paper compares it with
 COUNTERPARTS: Mapping[str, tuple[str, ...]] = {"irm-tv-l1": ("irm-tv-l2",), "minimax-tv-l1": ("zin", "minimax-tv-l2")}
 PANELS = {"irm-tv-l1": "environments given", "minimax-tv-l1": "environments inferred from time"}
-# colours that can be told apart by everyone (Okabe and Ito): l2 as published, l2 as the formula has it, l1
-COLOURS = ("#E69F00", "#56B4E9", "#0072B2")
+COLOURS = (ORANGE, SKY, BLUE)  # l2 as published, l2 as the formula has it, l1
+PAPER: Mapping[str, Any] = {"marker": "D", "ls": "none", "ms": 4, "mfc": "#ffffff", "mec": INK, "mew": 0.9}  # its marks
 OUTCOMES = {"erm-invariant": "ERM kept", "invariant-found": "found", "none-found": "none"}
 
 NOTES = (
@@ -85,7 +86,7 @@ class Identifiability:
 
     @property
     def name(self) -> str:
-        """Of the files."""
+        """The name of the files."""
         return self.spec.name
 
     @property
@@ -178,7 +179,7 @@ class Identifiability:
         return TextTable("The same where the rule `invariance` chooses", columns, rows, (note,))
 
     def _population(self) -> Iterator[tuple[str, ...]]:
-        """What can be known without rows: plain risk minimisation, and the best that ignores the spurious columns."""
+        """What can be known without rows: ERM, and the best that ignores the spurious columns."""
         given = self.arguments
         if given["generator"] != "code" or callable(given["p_s"]):
             return
@@ -245,9 +246,9 @@ class Identifiability:
             w = self.weights(method, rule)
             share, net, each = invariant_share(w, self.n_invariant), net_share(w, self.n_invariant), normalised(w)
             return {
-                "share": _told(share),
-                "net_share": _told(net),
-                "weights": {"mean": _plain(_mean(each)), "sd": _plain(_sd(each))},
+                "share": _over_repetitions(share),
+                "net_share": _over_repetitions(net),
+                "weights": {"mean": floats(_mean(each)), "sd": floats(_sd(each))},
             }
 
         theirs = {m: self.published(m) for m in self.methods}
@@ -257,17 +258,17 @@ class Identifiability:
             "n_invariant": self.n_invariant,
             "methods": {m: {rule: of(m, rule) for rule in self.spec.selection.rules} for m in self.methods},
             "paper": {
-                m: {"share": self.published_share(m), "weights": _plain(w)}
+                m: {"share": self.published_share(m), "weights": floats(w)}
                 for m, w in theirs.items()
                 if w is not None
             },
             "population": {
-                label: {"share": float(invariant_share(w, self.n_invariant)), "weights": _plain(normalised(w))}
+                label: {"share": float(invariant_share(w, self.n_invariant)), "weights": floats(normalised(w))}
                 for label, w in self.population_limits().items()
             },
             "differences": [
                 {
-                    "l1": d.l1, "l2": d.l2, "rule": d.rule, "points": _plain(d.values), "published": d.published,
+                    "l1": d.l1, "l2": d.l2, "rule": d.rule, "points": floats(d.values), "published": d.published,
                     "p": d.p if len(d.values) else None,
                 }
                 for rule in self.spec.selection.rules
@@ -289,62 +290,55 @@ class Identifiability:
 
     def figure(self) -> Figure:
         """A panel for given and one for inferred environments: a group of bars per feature."""
-        from matplotlib.figure import Figure
-
         of = {m.label: m.objective for m in self.spec.methods if m.label in self.methods}
         panels = {}
         for l1, l2 in COUNTERPARTS.items():
             drawn = [m for m in of if of[m] in l2] + [m for m in of if of[m] == l1]
             if drawn:
                 panels[PANELS[l1]] = drawn
-        figure = Figure(figsize=(9.5, 0.4 + 2.9 * max(1, len(panels))), layout="constrained")
-        axes = figure.subplots(max(1, len(panels)), squeeze=False)[:, 0]
+        made = new_figure(0.4 + 2.9 * max(1, len(panels)), width=9.5)
+        axes = made.subplots(max(1, len(panels)), squeeze=False)[:, 0]
         for ax, (title, drawn) in zip(axes, panels.items(), strict=False):
             self._panel(ax, title, drawn, next((m for m in of if of[m] == "erm"), None))
-        return figure
+        return made
 
     def _panel(self, ax: Axes, title: str, drawn: Sequence[str], erm: str | None) -> None:
         n, d = self.n_invariant, self.weights(drawn[0]).shape[1]
         place = np.arange(d) + 0.6 * (np.arange(d) >= n)  # a gap between the two kinds
-        width = 0.8 / len(drawn)
-        top = 0.0
-        for k, method in enumerate(drawn):
-            w = normalised(self.weights(method))
-            at = place + (k + 0.5) * width - 0.4
-            mean, sd = _mean(w), np.nan_to_num(_sd(w))
-            colour = COLOURS[-1] if k == len(drawn) - 1 else COLOURS[k % 2]
-            share = mean_and_sd(100 * invariant_share(self.weights(method), n))
-            theirs = self.published(method)
-            said = self.published_share(method)
-            beside = "" if said is None else f"; paper {100 * said:.1f}"
-            label = f"{method}: {share} %{beside}"
-            ax.bar(
-                at, mean, 0.92 * width, yerr=sd, color=colour, label=label, error_kw={"lw": 0.6, "ecolor": "#444444"}
-            )
-            if theirs is not None:
-                ax.plot(at, theirs, "D", ms=4, mfc="white", mec="black", mew=0.9, zorder=3)
-            top = max(top, float(np.nan_to_num(mean + sd).max()), 0.0 if theirs is None else float(theirs.max()))
+        plain_axes(ax, f"{title} (share of w1 to w{n}: mean ± sd)", y="normalised |weight|")
+        tops = [self._bars(ax, place, k, drawn) for k in range(len(drawn))]
         if erm is not None:
             mean = _mean(normalised(self.weights(erm)))
             share = mean_and_sd(100 * invariant_share(self.weights(erm), n))
-            ax.hlines(mean, place - 0.42, place + 0.42, color="#777777", lw=1.2, label=f"{erm}: {share} %", zorder=2)
-        ax.plot([], [], "D", ms=4, mfc="white", mec="black", mew=0.9, ls="none", label="the paper's value")
-        ax.axvline((place[n - 1] + place[n]) / 2 if d > n else place[-1] + 0.5, color="#999999", lw=0.8, ls=":")
-        ax.set_ylim(0, 1.5 * top if top > 0 else 1.0)
+            ax.hlines(mean, place - 0.42, place + 0.42, color=SOFT, lw=1.2, label=f"{erm}: {share} %", zorder=2)
+        ax.plot([], [], label="the paper's value", **PAPER)
+        ax.axvline((place[n - 1] + place[n]) / 2 if d > n else place[-1] + 0.5, color=SOFT, lw=0.8, ls=":")
+        ax.set_ylim(0, 1.5 * max(tops) if max(tops) > 0 else 1.0)
         for first, last, text in ((0, n - 1, "invariant"), (n, d - 1, "spurious")):
             if first <= last:
                 ax.text((place[first] + place[last]) / 2, 0.97, text, transform=ax.get_xaxis_transform(), ha="center",
-                        va="top", fontsize=8, style="italic")  # fmt: skip
+                        va="top", fontsize=SMALL, style="italic")  # fmt: skip
         ax.set_xticks(place, [f"w{j + 1}" for j in range(d)])
         ax.set_xlim(place[0] - 0.6, place[-1] + 0.6)
-        ax.tick_params(labelsize=8)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.set_title(f"{title} (share of w1 to w{n}: mean ± sd)", fontsize=9)
-        ax.set_ylabel("normalised |weight|", fontsize=8)
         handles, labels = ax.get_legend_handles_labels()
         order = sorted(range(len(labels)), key=lambda i: labels[i].split(":")[0] not in drawn)  # the bars first
-        ax.legend([handles[i] for i in order], [labels[i] for i in order], fontsize=7, frameon=False, ncols=2,
+        ax.legend([handles[i] for i in order], [labels[i] for i in order], fontsize=SMALL, frameon=False, ncols=2,
                   loc="upper right", bbox_to_anchor=(1.0, 0.92))  # fmt: skip
+
+    def _bars(self, ax: Axes, place: Floats, k: int, drawn: Sequence[str]) -> float:
+        """The bars of one method, with the paper's values; returns how high they reach."""
+        method, width = drawn[k], 0.8 / len(drawn)
+        w = normalised(self.weights(method))
+        at = place + (k + 0.5) * width - 0.4
+        mean, sd = _mean(w), np.nan_to_num(_sd(w))
+        share = mean_and_sd(100 * invariant_share(self.weights(method), self.n_invariant))
+        theirs, their_share = self.published(method), self.published_share(method)
+        label = f"{method}: {share} %" + ("" if their_share is None else f"; paper {100 * their_share:.1f}")
+        colour = COLOURS[-1] if k == len(drawn) - 1 else COLOURS[k % 2]
+        ax.bar(at, mean, 0.92 * width, yerr=sd, color=colour, label=label, error_kw={"lw": 0.6, "ecolor": INK})
+        if theirs is not None:
+            ax.plot(at, theirs, zorder=3, **PAPER)
+        return max(float(np.nan_to_num(mean + sd).max()), 0.0 if theirs is None else float(theirs.max()))
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """NAME.md, .csv, .json, .svg and .png, by the spec's name."""
@@ -354,7 +348,7 @@ class Identifiability:
         written = [
             write_text(target / f"{self.name}.md", self.markdown()),
             write_text(target / f"{self.name}.csv", self.table().to_csv(index=False, lineterminator="\n")),
-            write_text(target / f"{self.name}.json", json.dumps(self.numbers(), indent=1, allow_nan=False) + "\n"),
+            write_json(target / f"{self.name}.json", self.numbers()),
             write_text(target / f"{self.name}.svg", figure_svg(drawn) + "\n"),
         ]
         picture = target / f"{self.name}.png"
@@ -405,16 +399,10 @@ def _sd(values: Floats) -> Floats:
     return np.asarray(known.std(0, ddof=1)) if len(known) > 1 else np.full(values.shape[1:], np.nan)
 
 
-def _told(values: Floats) -> dict[str, Any]:
+def _over_repetitions(values: Floats) -> dict[str, Any]:
     known = values[np.isfinite(values)]
-    mean, sd = (known.mean() if len(known) else None), (known.std(ddof=1) if len(known) > 1 else None)
     return {
-        "mean": None if mean is None else float(mean),
-        "sd": None if sd is None else float(sd),
-        "repetitions": _plain(values),
+        "mean": finite(known.mean()) if len(known) else None,
+        "sd": finite(known.std(ddof=1)) if len(known) > 1 else None,
+        "repetitions": floats(values),
     }
-
-
-def _plain(values: Floats) -> list[float | None]:
-    """Without NaN, which JSON does not have."""
-    return [float(v) if np.isfinite(v) else None for v in values]

@@ -13,13 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from irmtv.core.numbers import is_accuracy
+from irmtv.core.numbers import NO_VALUE, is_accuracy, p_text, percent, value_and_sd
 from irmtv.lab.tables.compare import NOT_RUN
 
 Record = Mapping[Any, Any]  # a row of the summary or of the tests, by column
 
 INVARIANCE, ORACLE, PUBLISHED = "invariance", "oracle", "published"
-NO_VALUE = "–"
 _RULES = {
     "fixed": "settings stated beforehand, last step",
     INVARIANCE: "lowest extrapolated risk among what passes a test of invariance on held-out rows "
@@ -107,7 +106,7 @@ def tables(summary: pd.DataFrame) -> list[Table]:
 
 
 def rule_name(rule: str) -> str:
-    """A rule as headings name it: nobody shall take the oracle for a result."""
+    """A rule as headings name it: the oracle must not be taken for a result."""
     return "oracle (chosen on test)" if rule == ORACLE else rule
 
 
@@ -174,7 +173,7 @@ def value_cell(record: Record | None, metric: str, most: int) -> Cell:
     if record is None or record["n"] == 0:
         return Cell(text=NO_VALUE)
     difference = float(record["difference_in_sd"])
-    number, sd = _number_and_sd(float(record["mean"]), float(record["sd"]), metric)
+    number, sd = value_and_sd(float(record["mean"]), float(record["sd"]), metric)
     return Cell(
         number,
         sd,
@@ -187,28 +186,12 @@ def published_cell(record: Record | None, metric: str) -> Cell:
     """As published, for the method and summary of the record."""
     if record is None:
         return Cell(text=NO_VALUE)
-    return Cell(*_number_and_sd(float(record["published_mean"]), float(record["published_sd"]), metric))
+    return Cell(*value_and_sd(float(record["published_mean"]), float(record["published_sd"]), metric))
 
 
 def plain_cell(value: float, metric: str) -> Cell:
     """A number alone: of an average or a limit."""
-    return Cell(text=NO_VALUE) if math.isnan(value) else Cell(_number_and_sd(value, math.nan, metric)[0])
-
-
-def _number_and_sd(mean: float, sd: float, metric: str) -> tuple[str, str]:
-    if is_accuracy(metric):
-        form, scale = ".1f", 100.0
-    else:
-        form, scale = _digits(mean), 1.0
-    return format(scale * mean, form), "" if math.isnan(sd) else format(scale * sd, form)
-
-
-def _digits(value: float) -> str:
-    """A format with four significant digits of `value`; its deviation gets as many decimals."""
-    if value == 0 or not math.isfinite(value):
-        return ".3f"
-    power = math.floor(math.log10(abs(value)))
-    return f".{max(0, 3 - power)}f" if -4 <= power < 6 else ".2e"
+    return Cell(text=NO_VALUE) if math.isnan(value) else Cell(value_and_sd(value, math.nan, metric)[0])
 
 
 def _outcomes(counts: str) -> str:
@@ -267,15 +250,14 @@ def _range(counts: pd.Series[int]) -> str:
 def _finding(test: Record, metric: str) -> str:
     """The better of the two first: 'A > B by 2.3 points (p = 0.004)', with < where less is better."""
     difference = float(test["median_difference"])
-    p = float(test["p_holm"])
-    shown_p = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    shown_p = p_text(float(test["p_holm"]), ".3f")
     if difference == 0 or math.isnan(difference):
         return f"{test['method']} and {test['other']} differ, by 0 in the median ({shown_p})"
     sign = ">" if is_accuracy(metric) else "<"
     first, second = test["method"], test["other"]
     if (difference > 0) != is_accuracy(metric):
         first, second = second, first
-    size = f"{100 * abs(difference):.1f} points" if is_accuracy(metric) else f"{abs(difference):.3g}"
+    size = f"{percent(abs(difference))} points" if is_accuracy(metric) else f"{abs(difference):.3g}"
     return f"{first} {sign} {second} by {size} ({shown_p})"
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from irmtv.core.files import write_text
-from irmtv.core.numbers import NO_VALUE
+from irmtv.core.numbers import NO_VALUE, number
+from irmtv.core.plain_json import write_json
 from irmtv.html.text_table import TextTable
 from irmtv.lab.experiments import papers
 from irmtv.lab.experiments.running_times import COLUMNS, EPOCHS, METHODS, PAIRS, PUBLISHED_KEYS, RunningTimes, ratios
@@ -49,7 +50,7 @@ class RunningTimesReport:
                         _title(t.column, t.stand_in),
                         method,
                         NO_VALUE if theirs is None else f"{theirs:.1f}",
-                        *(NO_VALUE if times is None else _number(np.median(times)) for times in ours),
+                        *(NO_VALUE if times is None else number(float(np.median(times))) for times in ours),
                     ]
                 )
         shapes = "; ".join(f"{t.column}: {COLUMNS[t.column].shape}" for t in self.measured.timings)
@@ -69,19 +70,17 @@ class RunningTimesReport:
         return TextTable(f"Seconds of {EPOCHS:,} steps", columns, rows, notes, labels=2)
 
     def ratio(self, l1: str, l2: str, column: str) -> dict[str, Any]:
-        """Of the times of two methods on one data set: the paper's, and ours with the lowest and the highest."""
+        """The ratio of the times of two methods on one data set: the paper's, and ours with the lowest and highest."""
         timing = next(t for t in self.measured.timings if t.column == column)
         theirs = [self.paper(m, column) for m in (l1, l2)]
-        found: dict[str, Any] = {
-            "paper": None if theirs[0] is None or theirs[1] is None else theirs[0] / theirs[1],
-        }
+        ratio: dict[str, Any] = {"paper": None if theirs[0] is None or theirs[1] is None else theirs[0] / theirs[1]}
         for kind in WHERE:
             times = getattr(timing, kind)
-            found[kind] = None
+            ratio[kind] = None
             if l1 in times and l2 in times:
                 each = ratios(times[l1], times[l2])
-                found[kind] = {"median": float(np.median(each)), "low": float(each.min()), "high": float(each.max())}
-        return found
+                ratio[kind] = {"median": float(np.median(each)), "low": float(each.min()), "high": float(each.max())}
+        return ratio
 
     def _ratios(self) -> TextTable:
         rows = []
@@ -115,7 +114,7 @@ class RunningTimesReport:
         return pd.DataFrame(rows)
 
     def numbers(self) -> dict[str, Any]:
-        """For programs."""
+        """All numbers, for programs."""
         return {
             "machine": self.measured.machine,
             "versions": dict(self.measured.versions),
@@ -149,7 +148,7 @@ class RunningTimesReport:
         return [
             write_text(target / f"{NAME}.md", self.markdown()),
             write_text(target / f"{NAME}.csv", self.table().to_csv(index=False, lineterminator="\n")),
-            write_text(target / f"{NAME}.json", json.dumps(self.numbers(), indent=1, allow_nan=False) + "\n"),
+            write_json(target / f"{NAME}.json", self.numbers()),
         ]
 
 
@@ -172,15 +171,6 @@ def report_running_times(measured: RunningTimes) -> RunningTimesReport:
 
 def _title(column: str, stand_in: bool) -> str:
     return f"{column} (stand-in)" if stand_in else column
-
-
-def _number(seconds: float | np.floating[Any]) -> str:
-    """Three digits.
-
-    >>> _number(0.01234), _number(12.34), _number(1234.5)
-    ('0.0123', '12.3', '1,234')
-    """
-    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
 def _range(ratio: Mapping[str, float] | None) -> str:

@@ -1,4 +1,4 @@
-"""The numbers behind a figure: as CSV text to download, and as cells of a table for those who do not see the figure."""
+"""Text of the user's as a page can show it, and the numbers of a figure as a CSV file and as cells of a table."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import csv
 import io
 import math
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import TypedDict
 from urllib.parse import quote
+
+from irmtv.core.numbers import NO_VALUE, Estimate, short
 
 Value = str | float | int | bool | None
 
 
 class FigureData(TypedDict):
-    """One row per mark of the figure."""
+    """The numbers of a figure: one row per mark."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
@@ -23,12 +26,39 @@ class FigureData(TypedDict):
 MOST_ROWS = 60  # of the table in the page; the CSV has all
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a text that begins so for a formula
 
+# marks that turn the direction of all text after them, in the page too
+_TURNING = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
+
+
+def readable(text: str) -> str:
+    """The same with a sign in place of each character that cannot be shown or that changes how others are shown.
+
+    Line breaks and tabs stay; so do all letters, of whatever script and direction.
+
+    Examples
+    --------
+    >>> readable("a\\x00b"), readable("\\u202eabc"), readable("half \\ud800 pair")
+    ('a�b', '�abc', 'half � pair')
+    """
+    bad = {
+        c
+        for c in set(text)
+        if c not in "\n\t"
+        and (unicodedata.category(c) in ("Cc", "Cn", "Co", "Cs") or unicodedata.bidirectional(c) in _TURNING)
+    }
+    return "".join("�" if c in bad else c for c in text) if bad else text
+
+
+def estimate_cells(*estimates: Estimate) -> list[Value]:
+    """Value, lower and upper end of each estimate, as cells of one row."""
+    return [cell for e in estimates for cell in (e["value"], e["low"], e["high"])]
+
 
 def csv_text(data: FigureData) -> str:
     """As CSV, numbers with every digit; None and numbers that are not finite are empty.
 
-    Names come from the user's table, and whoever opens the CSV in a spreadsheet need not be its author: a text that a
-    spreadsheet would execute gets an apostrophe before it, which is how spreadsheets mark text.
+    Names come from the user's table, and the CSV may be opened by others: a text that a spreadsheet would execute gets
+    an apostrophe before it, which is how spreadsheets mark text.
 
     Examples
     --------
@@ -53,7 +83,7 @@ def csv_uri(data: FigureData) -> str:
 
 
 def shown_cells(data: FigureData) -> list[list[str]]:
-    """The first rows as short texts."""
+    """The first rows as short texts, for the table in the page."""
     return [[_shown(value) for value in row] for row in data["rows"][:MOST_ROWS]]
 
 
@@ -67,7 +97,7 @@ def numeric_columns(data: FigureData) -> list[bool]:
 
 
 def file_name(text: str) -> str:
-    """Of letters that every file system takes.
+    """A file name of letters that every file system takes.
 
     >>> file_name("What a <feature> weighs / ERM"), file_name("???")
     ('what-a-feature-weighs-erm', 'figure')
@@ -91,5 +121,5 @@ def _shown(value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else "–"
-    return "–" if value is None else str(value)
+        return short(value)
+    return NO_VALUE if value is None else str(value)

@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from irmtv import EnvironmentInference, InvariantClassifier, InvariantClassifierCV, InvariantRegressor
-from irmtv.app.pages.estimator_page import estimator_content, history_curves, path_points
+from irmtv.app.pages.estimator import estimator_content, history_curves, path_points
 from irmtv.html.page import page
 
 

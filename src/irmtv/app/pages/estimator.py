@@ -1,0 +1,196 @@
+"""The report of a model that was saved from Python: what the fitted estimator itself knows, without a summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.pipeline import Pipeline
+
+from irmtv._version import __version__
+from irmtv.app.fit.summary import Curves, PathPoint
+from irmtv.app.pages.features import MOST_FEATURES
+from irmtv.app.pages.model import OUTCOMES
+from irmtv.app.pages.model_figures import curves_figure, path_figure, path_table
+from irmtv.core.messages import plain
+from irmtv.core.numbers import percent, several, short
+from irmtv.core.plain_json import finite, floats
+from irmtv.html import drawing, page
+
+MOST_NAMES = 12  # of classes and environments among the facts
+# columns of `cv_results_` that are no hyper-parameters
+MEASURED = ("step", "risk", "worst_risk", "p_slopes", "p_risks", "left_out_risk", "plain", "selected")
+
+
+def estimator_content(model: Any, name: str = "") -> page.Content:
+    """The page of a fitted estimator or Pipeline.
+
+    Parameters
+    ----------
+    model : estimator of irmtv, or Pipeline that ends in one
+        Fitted.
+    name : str, default ""
+        Of the file it comes from.
+
+    Returns
+    -------
+    Content
+        For `irmtv.html.page.page`.
+    """
+    steps = [[step, type(part).__name__] for step, part in model.steps] if isinstance(model, Pipeline) else []
+    estimator = model.steps[-1][1] if isinstance(model, Pipeline) else model
+    settings = {key: value for key, value in estimator.get_params(deep=False).items() if value is not None}
+    pipeline = (
+        [page.section("steps", "Steps of the pipeline", "", [page.table(["step", "what"], steps)])] if steps else []
+    )
+    given = page.section(
+        "settings", "Settings", "as given; all others have their defaults", [page.settings_table(settings)]
+    )
+    return page.content(
+        f"{type(estimator).__name__}{f' from {name}' if name else ''}",
+        _headline(estimator),
+        _facts(estimator),
+        {
+            "What the model knows": [
+                *_path(getattr(estimator, "cv_results_", None)),
+                *_coefficients(estimator),
+                *_training(getattr(estimator, "history_", None)),
+                *_environments(estimator),
+            ],
+            "Settings": [*pipeline, given],
+        },
+        __version__,
+        lead=[
+            "This model was saved from Python, so the page shows what the fitted estimator holds. "
+            "irmtv fit stores more with the models that it makes: scores by environment, features, the data."
+        ],
+    )
+
+
+def _path(results: Any) -> list[page.Section]:
+    if not isinstance(results, pd.DataFrame) or results.empty:
+        return []
+    points = path_points(results)
+    blocks = [path_figure(points), path_table(points, tested=False)]
+    return [page.section("path", "The path of penalty weights", "held-out rows", blocks)]
+
+
+def _training(history: Any) -> list[page.Section]:
+    curves = history_curves(history)
+    return [] if curves is None else [page.section("training", "Training", "", [curves_figure(curves)])]
+
+
+def path_points(results: pd.DataFrame) -> list[PathPoint]:
+    """Each combination of hyper-parameters at its best step: the selected one, else that of the lowest risk."""
+    axes = [c for c in results.columns if c not in MEASURED and results[c].astype(str).nunique() > 1]
+    keys = results[axes].astype(str).agg(", ".join, axis=1) if axes else pd.Series("", index=results.index)
+    points: list[PathPoint] = []
+    for _, group in results.groupby(keys, sort=False):
+        chosen = group[group["selected"]]
+        risks = group["risk"].where(np.isfinite(group["risk"]), np.inf)
+        best = chosen.iloc[0] if len(chosen) else group.iloc[int(np.argmin(risks))]
+        weight = best.get("penalty_weight", 0.0)
+        others = [f"{axis} {page.value_text(plain(best[axis]))}" for axis in axes if axis != "penalty_weight"]
+        points.append(
+            {
+                "penalty_weight": float(weight) if isinstance(weight, (int, float, np.number)) else float("nan"),
+                "label": ", ".join([page.value_text(plain(weight)), *others]),
+                "step": int(best["step"]),
+                "risk": finite(best["risk"]),
+                "worst": finite(best["worst_risk"]),
+                "variation": None,
+                "p": finite(best.get("p_slopes")),
+                "passes": None,
+                "chosen": len(chosen) > 0,
+            }
+        )
+    return points
+
+
+def history_curves(history: Any) -> Curves | None:
+    """`history_` of an estimator as curves of risk; None where there is none."""
+    if not isinstance(history, pd.DataFrame) or history.empty or not drawing.known(list(history["risk"])):
+        return None
+    wide = history.assign(environment=history["environment"].astype(str)).pivot_table(
+        index="environment", columns="step", values="risk", sort=False
+    )
+    wide = wide[sorted(wide.columns)]
+    return {
+        "steps": [int(s) for s in wide.columns],
+        "environments": [str(e) for e in wide.index],
+        "risk": floats(wide.to_numpy(np.float64)),
+    }
+
+
+def _headline(estimator: Any) -> page.Headline:
+    selected: dict[str, Any] = dict(getattr(estimator, "selected_", None) or {})
+    outcome: Any = selected.get("outcome")
+    rule = str(selected.get("rule", "fixed"))
+    badge: page.Badge = OUTCOMES.get(outcome, {"text": f"rule {rule}", "kind": "plain"})
+    answer = selected.get("message")
+    if not answer:
+        objective = getattr(estimator, "objective_", None)
+        answer = f"A fitted {type(estimator).__name__}" + (f" with the objective {objective}." if objective else ".")
+    return {"badge": badge, "text": str(answer), "more": "", "numbers": []}
+
+
+def _facts(estimator: Any) -> list[tuple[str, str]]:
+    attributes = {
+        "objective": "objective_",
+        "features": "n_features_in_",
+        "classes": "classes_",
+        "environments": "environments_",
+        "steps of training": "n_iter_",
+    }
+    values = {name: getattr(estimator, attribute, None) for name, attribute in attributes.items()}
+    return [(name, _fact(value)) for name, value in values.items() if value is not None]
+
+
+def _fact(value: Any) -> str:
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        return str(value)
+    more = f" and {len(value) - MOST_NAMES} more" if len(value) > MOST_NAMES else ""
+    return ", ".join(map(str, list(value)[:MOST_NAMES])) + more
+
+
+def _coefficients(estimator: Any) -> list[page.Section]:
+    coef = getattr(estimator, "coef_", None)
+    if coef is None:
+        return []
+    weights = np.atleast_2d(np.asarray(coef, dtype=np.float64))  # (C, D)
+    n_outputs, n_features = weights.shape
+    names = _names(estimator, "feature_names_in_", n_features, "feature")
+    heads = ["coefficient"] if n_outputs == 1 else _names(estimator, "classes_", n_outputs, "output")
+    order = np.argsort(-np.abs(weights).max(0), kind="stable")[:MOST_FEATURES]
+    rows = [[names[j], *(short(float(w)) for w in weights[:, j])] for j in order]
+    blocks: list[page.Block] = [page.table(["feature", *heads], rows, [False, *[True] * len(heads)])]
+    blocks.append(
+        page.text("In the units of the columns: coefficients of columns with different units cannot be compared.")
+    )
+    if n_features > MOST_FEATURES:
+        blocks.append(page.text(f"The {MOST_FEATURES} largest of {n_features:,}."))
+    return [page.section("coefficients", "Coefficients", "linear model", blocks)]
+
+
+def _names(estimator: Any, attribute: str, n: int, what: str) -> list[str]:
+    """The names that the estimator has; numbers where it has none or another number of them."""
+    names = getattr(estimator, attribute, None)
+    return [f"{what} {i + 1}" for i in range(n)] if names is None or len(names) != n else list(map(str, names))
+
+
+def _environments(estimator: Any) -> list[page.Section]:
+    names = getattr(estimator, "environments_", None)
+    if names is None:
+        return []
+    membership = getattr(estimator, "membership_", None)
+    weights = getattr(estimator, "environment_weights_", None) if membership is None else np.asarray(membership).mean(0)
+    if weights is None or len(weights) != len(names):
+        return []
+    rows = [[str(name), percent(weight)] for name, weight in zip(names, weights, strict=True)]
+    strength = getattr(estimator, "strength_", None)
+    blocks = [
+        page.table(["environment", "share, %"], rows, [False, True]),
+        *([page.text(str(strength))] if strength is not None else []),
+    ]
+    return [page.section("environments", "Environments", several(len(rows), "environment"), blocks)]
