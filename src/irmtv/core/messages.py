@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Callable, Iterable
 from numbers import Integral
@@ -67,6 +68,11 @@ def users_stacklevel() -> int:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in NOT_THE_USER:
         frame, level = frame.f_back, level + 1
     return level
+
+
+def is_non_negative(value: object) -> bool:
+    """Whether it is a finite number of at least 0."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def check_positive(value: object, parameter: str) -> None:

@@ -40,6 +40,18 @@ class State:
         buffers = [self.buffers[int(i)] for i in index] if self.buffers else []
         return State(pick(self.parameters), rho, buffers, self.steps[index], pick(self.learned))
 
+    def updated(self, new: State, better: Tensor) -> State:
+        """The new state of the runs where it is better, (R,) bool, and this one of the others."""
+
+        def pick(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {k: torch.where(better.view(-1, *(1,) * (v.ndim - 1)), b[k], v) for k, v in a.items()}
+
+        rho = None if self.rho is None or new.rho is None else pick(self.rho, new.rho)
+        pairs = zip(self.buffers, new.buffers, better, strict=True) if self.buffers else ()
+        buffers = [n if b else o for o, n, b in pairs]
+        steps = torch.where(better, new.steps, self.steps)
+        return State(pick(self.parameters, new.parameters), rho, buffers, steps, pick(self.learned, new.learned))
+
 
 @dataclass(frozen=True)
 class FittedChunk:

@@ -16,7 +16,7 @@ from irmtv.core.types import Rows, Task
 from irmtv.engine import FittedRuns
 from irmtv.engine.snapshots import History
 from irmtv.models.networks.predictor import Predictor
-from irmtv.objectives.parameters import warmup_steps
+from irmtv.objectives.base import warmup_steps
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.object_]

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.core.messages import check_positive, did_you_mean, plain, users_stacklevel
+from irmtv.core.messages import check_positive, did_you_mean, is_non_negative, plain, users_stacklevel
 from irmtv.core.types import Rows, Runs
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.engine.settings import PER_RUN
@@ -27,8 +27,7 @@ from irmtv.estimators.plots import plot_path
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.own_models import divergence_is_recorded
 from irmtv.models.search import RULES, SNAPSHOTS, Searched, search
-from irmtv.objectives.base import Objective
-from irmtv.objectives.parameters import FOLLOWS_PHI, HyperParameter, is_non_negative
+from irmtv.objectives.base import FOLLOWS_PHI, HyperParameter, Objective
 
 P = ParamSpec("P")
 PATH = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)

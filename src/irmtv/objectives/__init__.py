@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
 from irmtv.core.messages import did_you_mean
-from irmtv.objectives.base import Objective, combine, penalised
+from irmtv.objectives.base import HyperParameter, Objective, Penalty
+from irmtv.objectives.build import combine, penalised
 from irmtv.objectives.eiil import EIIL
 from irmtv.objectives.erm import ERM
 from irmtv.objectives.groupdro import GROUPDRO
@@ -23,8 +24,6 @@ from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
 from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
 from irmtv.objectives.mm_rex import MM_REX
 from irmtv.objectives.ood_tv import OOD_TV_IRM_L1, OOD_TV_IRM_L2, OOD_TV_MINIMAX_L1, OOD_TV_MINIMAX_L2
-from irmtv.objectives.parameters import HyperParameter
-from irmtv.objectives.penalty import Penalty
 from irmtv.objectives.sparse_irm import SPARSE_IRM
 from irmtv.objectives.tiva import TIVA
 from irmtv.objectives.vrex import VREX

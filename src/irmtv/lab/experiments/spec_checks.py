@@ -22,7 +22,7 @@ from irmtv.datasets import DATASETS
 from irmtv.engine.named_networks import NETWORKS
 from irmtv.engine.settings import ENGINE_CHECKS, OTHER_NAMES, resolve_settings
 from irmtv.objectives import OBJECTIVES, Objective
-from irmtv.objectives.parameters import warmup_steps
+from irmtv.objectives.base import warmup_steps
 from irmtv.selection import RULES as SELECTION_RULES
 from irmtv.selection import check_options
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from irmtv.core.types import Rows, Task
 from irmtv.engine import FittedRuns
 from irmtv.models.search.families import OF_ALL_OBJECTIVES, Candidate, Family, infers_held_out
-from irmtv.objectives.parameters import warmup_steps
+from irmtv.objectives.base import warmup_steps
 from irmtv.selection import Records
 from irmtv.selection.folds import align, constant_risk
 
