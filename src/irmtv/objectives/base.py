@@ -257,7 +257,7 @@ class Objective:
                     f"{did_you_mean(name, known)}"
                 )
             known[name].validate(value, self.name)
-        settings = {name: h.convert(given.get(name, h.default)) for name, h in known.items()}
+        settings = {name: h.convert(given[name]) if name in given else h.default for name, h in known.items()}
         self._check_schedule(settings)
         for penalty in self.chosen(settings).penalties:
             penalty.check_reduction(settings)

@@ -118,6 +118,6 @@ LFF = Objective(
         "zero-weight-is-erm": "it has no penalty weight",
         "penalty-gradient": "it has no penalty",
         "authors-reduction": "it uses no slopes",
-        "textbook-steps": "two networks train side by side: its steps are checked in tests/engine/components/test_biased_net.py",
+        "textbook-steps": "two networks train side by side, as tests/engine/components/test_biased_net.py checks",
     },
 )
