@@ -1,4 +1,4 @@
-"""What training leaves: the states of all runs, in the order they were asked for, and how to use them."""
+"""Fitted runs: the states that training leaves, in the order of the call, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ class State:
 
 @dataclass(frozen=True)
 class FittedChunk:
+    """One chunk of runs: its network and states."""
+
     chunk: Chunk
     net: Net
     last: State
@@ -262,13 +264,13 @@ class FittedRuns:
             there = f"one of {known}" if known else "nothing: these runs learned Phi alone"
             there += "; some of them learned this one: train those in a call of their own" if some else ""
             raise ValueError(f"name must be what all runs learned: {there}. Got {name!r}.{did_you_mean(name, known)}")
-        found = [s.learned[name] for s in states]
-        if len({v.shape[1:] for v in found}) > 1:
+        values = [s.learned[name] for s in states]
+        if len({v.shape[1:] for v in values}) > 1:
             raise ValueError(
-                f"{name!r} has another shape in some runs, {sorted({tuple(v.shape[1:]) for v in found})}: their data "
+                f"{name!r} has another shape in some runs, {sorted({tuple(v.shape[1:]) for v in values})}: their data "
                 "have other rows or environments. Train on one of them at a time."
             )
-        return self._in_order(found)
+        return self._in_order(values)
 
     def coefficients(self, *, which: Literal["selected", "last"] = "selected") -> tuple[Tensor, Tensor]:
         """Of a linear model: coefficients (R, D) or (R, C, D), and intercepts (R,) or (R, C).

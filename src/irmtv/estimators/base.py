@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.losses import Loss
 from irmtv.core.messages import check_length, check_positive, shown, users_stacklevel
-from irmtv.core.types import Rows, Runs, Task, that_count
+from irmtv.core.types import Rows, Runs, Task, drop_zero_weight
 from irmtv.data.aux_rows import rows_in
 from irmtv.data.columns import (
     Columns,
@@ -178,11 +178,11 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         """Rows that count, with their environments. A row of weight 0 is as if it were not there."""
         check_positive(self.min_rows, "min_rows")
         if labels is None:
-            return that_count(rows)
+            return drop_zero_weight(rows)
         codes, names = factorize(as_labels(labels), "environment", len(rows))
         if objective.infers is not None or objective.procedure is not None:  # it looks for its own
-            return that_count(rows)
-        rows = that_count(replace(rows, environment=torch.as_tensor(codes), names=tuple(names)))
+            return drop_zero_weight(rows)
+        rows = drop_zero_weight(replace(rows, environment=torch.as_tensor(codes), names=tuple(names)))
         assert rows.environment is not None
         codes, names = rows.environment.numpy(), list(rows.names)
         check_environments(codes, names, int(self.min_rows), objective.needs == "environment")

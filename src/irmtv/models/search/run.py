@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Runs, Task, that_count
+from irmtv.core.types import Runs, Task, drop_zero_weight
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.models.own_models import MOST_OWN, divergence_is_recorded, gains_of_own_models
 from irmtv.models.search.checks import check_search, check_trained
@@ -92,7 +92,7 @@ def search(
     """
     chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
     has_places = any(isinstance(c.get("measure"), tuple) for c in (settings, *combinations))  # one per environment
-    task = replace(task, train=that_count(task.train, every_environment=has_places))
+    task = replace(task, train=drop_zero_weight(task.train, every_environment=has_places))
     check_search(task, chosen, combinations, rule=rule, n_folds=n_folds, options=options, settings=settings)
     every = max(1, steps // SNAPSHOTS) if snapshot_every is None else snapshot_every
     fold = deal_folds(task, n_folds, seed, by_class)

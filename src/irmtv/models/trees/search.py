@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Rows, Task, that_count
+from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.engine import Progress
 from irmtv.engine.snapshots import Snapshot
 from irmtv.models.own_models import MOST_OWN, mean_gain
@@ -140,7 +140,7 @@ def search_trees(
     first = ask(None, combinations[0], leaves[0] if leaves else None)
     objective = first.objective
     has_places = isinstance(first.settings.get("measure"), tuple)  # one weight per environment
-    task = replace(task, train=that_count(task.train, every_environment=has_places))
+    task = replace(task, train=drop_zero_weight(task.train, every_environment=has_places))
     check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=first.settings)
     fold = deal_folds(task, n_folds, seed, by_class=True)
     every = max(1, first.trees.n_estimators // SNAPSHOTS)
