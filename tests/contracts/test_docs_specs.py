@@ -17,7 +17,7 @@ from irmtv.lab.experiments.schema import TABLES
 from irmtv.lab.experiments.spec import Data, Head, Method, PublishedTable, Selection, Training
 from irmtv.lab.experiments.spec_values import LIST_VALUED, METHOD_KEYS
 from irmtv.objectives import BUILT_IN, OBJECTIVES
-from irmtv.objectives.parameters import FOLLOWS_PHI
+from irmtv.objectives.base import FOLLOWS_PHI
 from irmtv.selection import RULES
 from irmtv.selection.invariant import DEFAULTS
 from paths import REPOSITORY

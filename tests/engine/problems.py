@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from irmtv import make_task
-from irmtv.engine.batches import StratifiedBatches
 from irmtv.engine.networks import MLP
+from irmtv.engine.rows import StratifiedBatches
 from irmtv.objectives.environments import AuxNetwork
 
 

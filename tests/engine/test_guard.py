@@ -8,8 +8,7 @@ import torch
 
 from engine.problems import close, parameters, task_of
 from irmtv import Runs, make_task, train
-from irmtv.engine.guard import Guard
-from irmtv.engine.optim import Adam, FlatParameters
+from irmtv.engine.optim import Adam, FlatParameters, Guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*diverged")  # what these tests are about; one asks for it
 

@@ -296,7 +296,9 @@ def test_an_environment_without_weight_is_left_out():
 def test_groupdros_adjustment_is_by_the_rows_that_weights_are_worth(monkeypatch):
     """It is for what is not known of an environment: copies of a row tell nothing new."""
     made, run = [], Program.run
-    monkeypatch.setattr(Program, "run", lambda self, tell: (made.append(self.measure.adjustment), run(self, tell)))
+    monkeypatch.setattr(
+        Program, "run", lambda self, report: (made.append(self.step.measure.adjustment), run(self, report))
+    )
     task = weighted()
     codes = task.train.environment
     for rows in (task, task_of()):

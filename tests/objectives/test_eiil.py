@@ -11,7 +11,7 @@ import torch
 from irmtv import OBJECTIVES
 from irmtv.core.membership import SoftPair
 from irmtv.core.risk import summarise
-from irmtv.objectives.eiil import exact_split, inference_gradient, inference_value
+from irmtv.objectives.eiil import exact_split, inference_gradient
 
 
 def authors_l2(q, s):
@@ -74,6 +74,11 @@ def test_slopes_of_zero_belong_to_the_second_environment():
     s = torch.tensor([[1.0, 0.0, -2.0, -0.0], [-1.0, 3.0, 0.0, 1e-30]])
     assert exact_split(s).tolist() == [[1, 0, 0, 0], [0, 1, 0, 1]]
     assert exact_split(s.double()).dtype == torch.float64
+
+
+def inference_value(q, slope):
+    """What the memberships climb, [ (mean q s)^2 + (mean (1 - q) s)^2 ] / 2: (..., N) -> (...)."""
+    return ((q * slope).mean(-1).square() + ((1 - q) * slope).mean(-1).square()) / 2
 
 
 def test_what_is_inferred_is_half_the_penalty():

@@ -10,8 +10,8 @@ import torch
 
 from engine.problems import close, losses, parameters, refuse, task_of
 from irmtv import OBJECTIVES, Runs, make_task, train
-from irmtv.engine.batches import BalancedBatches, StratifiedBatches
 from irmtv.engine.networks import MLP
+from irmtv.engine.rows import BalancedBatches, StratifiedBatches
 from irmtv.objectives import combine
 
 KINDS = ("binary", "squared", "multiclass")

@@ -16,7 +16,7 @@ from irmtv.core.membership import Codes
 from irmtv.core.risk import summarise
 from irmtv.core.types import Statistics
 from irmtv.objectives import OBJECTIVES
-from irmtv.objectives.penalty import Penalty
+from irmtv.objectives.base import Penalty
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PENALISED = [name for name, o in OBJECTIVES.items() if o.penalties]

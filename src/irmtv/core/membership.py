@@ -1,4 +1,4 @@
-"""Which rows belong to which environment, and the one thing anyone asks of it: sums per environment.
+"""Which rows belong to which environment, known only through sums per environment.
 
 Every membership gives, for a per-row quantity v, the sums  sum_i q_ie v_i  as (R, E), and the masses
 m_e = mean_i q_ie. Means R_e and S_e follow (see `irmtv.core.risk`). Rows come as (T, K, *rows_shape):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Callable, Iterable
 from numbers import Integral
@@ -22,12 +23,12 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     >>> did_you_mean("penlaty", ["hidden", "penalty_weight_schedule"])
     " Did you mean 'penalty_weight_schedule'?"
     """
-    asked, known = str(name).lower(), list(known)
+    given, known = str(name).lower(), list(known)
     by_lower = {str(k).lower(): k for k in known}
-    near = difflib.get_close_matches(asked, by_lower, n=1)
-    if not near and len(asked) > 3:
-        by_lower = {str(k).lower()[: len(asked)]: k for k in reversed(known)}
-        near = difflib.get_close_matches(asked, by_lower, n=1, cutoff=0.75)
+    near = difflib.get_close_matches(given, by_lower, n=1)
+    if not near and len(given) > 3:
+        by_lower = {str(k).lower()[: len(given)]: k for k in reversed(known)}
+        near = difflib.get_close_matches(given, by_lower, n=1, cutoff=0.75)
     return f" Did you mean {plain(by_lower[near[0]])!r}?" if near else ""
 
 
@@ -57,7 +58,7 @@ def shown(values: Iterable[Any], limit: int = 5, form: Callable[[Any], str] = pl
     return ", ".join(texts[:limit] + more)
 
 
-# a warning is about the line of whoever called these, not about one of theirs
+# a warning points at the user's line, not at a line of one of these packages
 NOT_THE_USER = ("irmtv", "sklearn", "skrub", "torch", "lightning", "joblib", "contextlib")
 
 
@@ -67,6 +68,11 @@ def users_stacklevel() -> int:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in NOT_THE_USER:
         frame, level = frame.f_back, level + 1
     return level
+
+
+def is_non_negative(value: object) -> bool:
+    """Whether it is a finite number of at least 0."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def check_positive(value: object, parameter: str) -> None:

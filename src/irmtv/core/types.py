@@ -51,8 +51,8 @@ class Rows:
         )
 
 
-def that_count(rows: Rows, every_environment: bool = False) -> Rows:
-    """Without rows of weight 0, and without environments that have no others, unless all must keep their places."""
+def drop_zero_weight(rows: Rows, every_environment: bool = False) -> Rows:
+    """The rows of weight above 0; environments that have none are dropped too, unless `every_environment`."""
     if rows.weight is None or bool((rows.weight > 0).all()):
         return rows
     kept = rows.take((rows.weight > 0).nonzero().squeeze(1))
@@ -222,7 +222,7 @@ class Statistics:
         if kind == "uniform":
             given = present
         elif kind == "learned":
-            assert self.learned is not None, "somebody must learn the measure"
+            assert self.learned is not None, "no component learns the measure"
             given = present * self.learned
         else:
             given = present * _as_tensor(kind, self.mass.dtype, self.mass.device)

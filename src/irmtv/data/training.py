@@ -18,7 +18,7 @@ from torch import Tensor
 
 from irmtv.core.losses import Loss, as_loss
 from irmtv.core.messages import check_length, check_positive, did_you_mean, plain, plain_repr, shown
-from irmtv.core.types import Rows, Task, that_count
+from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.data.columns import refuse_lazy, split
 from irmtv.data.environments import as_labels, check_environments, encode_labels, pool, warn_of_copies
 from irmtv.data.features import CategoricalColumns, as_features
@@ -157,11 +157,11 @@ def _with_environments(
 ) -> Rows:
     """Rows that count, with their environments. A row of weight 0 is as if it were not there."""
     if labels is None:
-        return that_count(rows)
+        return drop_zero_weight(rows)
     codes, names = encode_labels(as_labels(labels), "environment", len(rows))
     if not settings.keep_labels:
-        return that_count(rows)
-    rows = that_count(replace(rows, environment=torch.as_tensor(codes), names=tuple(names)))
+        return drop_zero_weight(rows)
+    rows = drop_zero_weight(replace(rows, environment=torch.as_tensor(codes), names=tuple(names)))
     assert rows.environment is not None
     codes, names = rows.environment.numpy(), list(rows.names)
     min_rows = int(settings.min_rows)

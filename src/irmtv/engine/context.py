@@ -1,7 +1,8 @@
-"""What everybody who acts in one chunk of runs shares: its data sets, settings, random streams and the clock."""
+"""What all parts of a chunk of runs share: data sets, settings, random streams and the number of the step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,14 @@ import torch
 from torch import Tensor
 
 from irmtv.core.types import Rows, Task, weights_of
-from irmtv.engine.noise import Noise
 from irmtv.engine.plan import Chunk
 from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.aux_network import AuxScaler
 
+MASK = 0xFFFFFFFF  # arithmetic on 32 bits inside int64: a product keeps its low bits when it overflows
 
-class Stage:
+
+class Context:
     """T data sets with K runs on each; R = T K runs, data set by data set."""
 
     def __init__(
@@ -37,12 +39,12 @@ class Stage:
         self.per_set = self.n_runs // self.n_sets
         self.weights = weights_of([t.train for t in self.tasks])  # (T, N) float64, or None: all rows count the same
         self.steps: int = self.static["steps"]
-        # a run's randomness is its own: its seed alone decides, whatever trains beside it
+        # a run's random numbers depend on its seed alone, whatever trains beside it
         self.generators = [torch.Generator().manual_seed(int(s["seed"])) for s in self.settings]
         self.aux_scalers = self._make_scalers()
         self.step = 0
-        # on a GPU the step number lives there too, so that a recorded step counts on
-        self.clock = None if device.type == "cpu" else torch.zeros((), dtype=torch.int64, device=device)
+        # a step recorded on a GPU reads its number there
+        self._on_gpu = None if device.type == "cpu" else torch.zeros((), dtype=torch.int64, device=device)
 
     def _make_scalers(self) -> tuple[AuxScaler, ...]:
         if "aux_scaling" not in self.static:
@@ -54,20 +56,17 @@ class Stage:
 
     @property
     def now(self) -> int | Tensor:
-        """The present step, where a recorded step can read it."""
-        return self.step if self.clock is None else self.clock
+        """The number of the step, where a recorded step can read it."""
+        return self.step if self._on_gpu is None else self._on_gpu
 
     def set_step(self, step: int) -> None:
+        """Between steps, outside of what is recorded."""
         self.step = step
-        if self.clock is not None:
-            self.clock.fill_(step)
-
-    def tick(self) -> None:
-        """At the end of a step, inside what is recorded; `step` itself is the loop's."""
-        if self.clock is not None:
-            self.clock.add_(1)
+        if self._on_gpu is not None:
+            self._on_gpu.fill_(step)
 
     def noise(self, stream: int) -> Noise:
+        """Random numbers of every run and step; `stream` sets apart the components of a run."""
         return Noise([int(s["seed"]) for s in self.settings], self.device, stream)
 
     def column(self, name: str) -> Tensor:
@@ -96,7 +95,44 @@ class Stage:
         return y.to(self.dtype) if y.is_floating_point() else y
 
     def shares(self) -> Tensor | None:
-        """What each training row counts, summing to 1 over a data set: (T, N); None where all count the same."""
+        """Weights of the training rows, summing to 1 over a data set: (T, N); None where all are equal."""
         if self.weights is None:
             return None
         return (self.weights / self.weights.sum(1, keepdim=True)).to(self.device, self.dtype)
+
+
+class Noise:
+    """Random numbers by counting: a hash of (seed, stream, step, place), the same alone, in a batch, on CPU and GPU.
+
+    Methods with noise at every step need numbers that a recorded step on a GPU can make anew at each replay, and that
+    do not depend on which runs train together. A stateful generator gives neither.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device, stream: int = 0) -> None:
+        keys = torch.tensor([[s & MASK, s >> 32 & MASK] for s in seeds], dtype=torch.int64, device=device)
+        low_and_high = _mix(_mix(keys[:, 0] + 0x9E3779B9 & MASK) + keys[:, 1] & MASK)
+        self.key = _mix(low_and_high + stream & MASK)  # (R,)
+
+    def uniform(self, step: int | Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """(R, *shape) in (0, 1), never 0 or 1."""
+        place = torch.arange(math.prod(shape), device=self.key.device)
+        at_step = _mix(self.key + _mix(torch.as_tensor(step, device=self.key.device) & MASK) & MASK)  # (R,)
+        bits = _mix(_mix(place + 0x85EBCA6B & MASK) + at_step.unsqueeze(1) & MASK)  # (R, n)
+        # 23 bits and the half: what float32 can hold apart, from 0 and 1 too
+        return (((bits >> 9).to(dtype) + 0.5) / 2**23).view(len(self.key), *shape)
+
+    def normal(self, step: int | Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Standard normal, (R, *shape)."""
+        normal: Tensor = torch.special.ndtri(self.uniform(step, shape, torch.float64))
+        return normal.to(dtype)
+
+    def logistic(self, step: int | Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Standard logistic, the difference of two Gumbel variables: (R, *shape)."""
+        return torch.logit(self.uniform(step, shape, torch.float64)).to(dtype)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A 32-bit integer hash (xor-shift-multiply) that changes half of the bits for each bit of x."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D & MASK
+    x = (x ^ (x >> 15)) * 0x846CA68B & MASK
+    return x ^ (x >> 16)

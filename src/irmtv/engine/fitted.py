@@ -1,4 +1,4 @@
-"""What training leaves: the states of all runs, in the order they were asked for, and how to use them."""
+"""Fitted runs: the states that training leaves, in the order of the call, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,23 @@ class State:
         buffers = [self.buffers[int(i)] for i in index] if self.buffers else []
         return State(pick(self.parameters), rho, buffers, self.steps[index], pick(self.learned))
 
+    def updated(self, new: State, better: Tensor) -> State:
+        """The new state of the runs where it is better, (R,) bool, and this one of the others."""
+
+        def pick(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {k: torch.where(better.view(-1, *(1,) * (v.ndim - 1)), b[k], v) for k, v in a.items()}
+
+        rho = None if self.rho is None or new.rho is None else pick(self.rho, new.rho)
+        pairs = zip(self.buffers, new.buffers, better, strict=True) if self.buffers else ()
+        buffers = [n if b else o for o, n, b in pairs]
+        steps = torch.where(better, new.steps, self.steps)
+        return State(pick(self.parameters, new.parameters), rho, buffers, steps, pick(self.learned, new.learned))
+
 
 @dataclass(frozen=True)
 class FittedChunk:
+    """One chunk of runs: its network and states."""
+
     chunk: Chunk
     net: Net
     last: State
@@ -250,13 +264,13 @@ class FittedRuns:
             there = f"one of {known}" if known else "nothing: these runs learned Phi alone"
             there += "; some of them learned this one: train those in a call of their own" if some else ""
             raise ValueError(f"name must be what all runs learned: {there}. Got {name!r}.{did_you_mean(name, known)}")
-        found = [s.learned[name] for s in states]
-        if len({v.shape[1:] for v in found}) > 1:
+        values = [s.learned[name] for s in states]
+        if len({v.shape[1:] for v in values}) > 1:
             raise ValueError(
-                f"{name!r} has another shape in some runs, {sorted({tuple(v.shape[1:]) for v in found})}: their data "
+                f"{name!r} has another shape in some runs, {sorted({tuple(v.shape[1:]) for v in values})}: their data "
                 "have other rows or environments. Train on one of them at a time."
             )
-        return self._in_order(found)
+        return self._in_order(values)
 
     def coefficients(self, *, which: Literal["selected", "last"] = "selected") -> tuple[Tensor, Tensor]:
         """Of a linear model: coefficients (R, D) or (R, C, D), and intercepts (R,) or (R, C).

@@ -1,4 +1,4 @@
-"""Networks by name, for specs and for whoever wants the one of a paper without writing it down again.
+"""Networks by name, such as a paper's: specs name them, and `make_network` builds them.
 
 A network has the run axis built in (:mod:`irmtv.engine`), so that many runs of it train in one program. What it reads
 and how many outputs it needs are the data's: a name stands for the architecture alone.
@@ -62,8 +62,8 @@ def make_network(name: str, inputs: Sequence[int], n_outputs: int) -> Conv1d:
     >>> net.shapes["W0"], net.shapes["W3"]
     ((32, 8, 5), (6, 64, 3))
     """
-    found = NETWORKS.get(name) if isinstance(name, str) else None
-    if found is None:
+    network = NETWORKS.get(name) if isinstance(name, str) else None
+    if network is None:
         raise ValueError(f"network must be one of {list(NETWORKS)}. Got {name!r}.{did_you_mean(name, NETWORKS)}")
     shape: tuple[Any, ...] = tuple(inputs)
     if len(shape) != 2:
@@ -76,4 +76,4 @@ def make_network(name: str, inputs: Sequence[int], n_outputs: int) -> Conv1d:
             f"network {name!r} halves the length twice: series must have at least 4 times. Got {shape[1]}. Put "
             "channels first, (rows, channels, length), or use a network of your own."
         )
-    return found.build(int(shape[0]), n_outputs)
+    return network.build(int(shape[0]), n_outputs)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from irmtv.core.risk import LastLayer
+from irmtv.core.types import Task
 
 Parameters = Mapping[str, Tensor]
 
@@ -283,3 +284,32 @@ class Module:
 def _has_state_or_randomness(module: nn.Module) -> bool:
     random = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
     return any(True for _ in module.buffers()) or any(isinstance(m, random) for m in module.modules())
+
+
+def as_network(
+    net: Net | Callable[[], nn.Module] | None, task: Task, inputs: tuple[int, ...], hidden: Sequence[int]
+) -> Net:
+    """What `train` was given as net=, or an MLP of these hidden widths, for rows of the shape `inputs`."""
+    if net is None:
+        if len(inputs) > 1:
+            raise ValueError(
+                f"x has shape (rows, {', '.join(map(str, task.train.x.shape[1:]))}); hidden=... is for tables (rows, "
+                "features). Give net=irmtv.engine.Conv1d(...) or a function that returns a torch.nn.Module."
+            )
+        return MLP(inputs[0], hidden, task.n_outputs)
+    if isinstance(net, Module):
+        return Module(net.factory, task.n_outputs)  # without any run's copies: this chunk's own
+    if hasattr(net, "shapes") and hasattr(net, "forward") and not isinstance(net, nn.Module):
+        own = cast(Net, net)
+        if own.n_outputs != task.n_outputs:
+            raise ValueError(
+                f"net must have one output per class or target of the task, n_outputs={task.n_outputs}. "
+                f"Got n_outputs={own.n_outputs}."
+            )
+        return own
+    if callable(net) and not isinstance(net, nn.Module):
+        return Module(net, task.n_outputs)
+    raise ValueError(
+        "net must be a network of irmtv.engine or a function that returns a new torch.nn.Module (each run starts "
+        f"its own). Got {type(net).__name__}; wrap it: net=lambda: MyModule(...)."
+    )

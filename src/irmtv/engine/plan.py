@@ -1,24 +1,34 @@
-"""Which runs go into which tensor program.
+"""Which runs train together.
 
-Runs whose static settings differ (a width, a measure, a schedule) or whose data have other shapes cannot
-share one; the rest can. A program is cut further where its tensors would leave the cache (throughput falls)
-or the memory.
+`plan`: runs whose static settings differ (a width, a measure, a schedule) or whose data have other shapes cannot
+share a tensor program; the rest can. A program is cut further where its tensors would leave the cache (throughput
+falls) or the memory.
+
+`leaders`: runs that differ only in what acts after the warm-up are one run until then, which is trained once. A path
+of penalty weights costs one warm-up, not one for each weight.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from irmtv.core.losses import Binary, Loss, Multiclass, Squared
 from irmtv.core.types import Task
+from irmtv.engine.start import Start
+from irmtv.objectives.base import Objective, warmup_steps
 
 # Elements of the largest activation tensor over all runs of a chunk. Measured by `benchmarks/chunks.py`: below it a
 # step's fixed cost is not spread over enough runs, above it tensors fall out of the cache.
 CACHE_ELEMENTS = 1 << 20
 MEMORY_SHARE = 0.4
+# settings that nothing reads before the penalty acts
+LATE = frozenset({"penalty_weight", "max_penalty_weight", "weight_learning_rate", "penalty_ramp"})
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,41 @@ def plan(
                     for part in _pieces(sets, max(1, limit // count))
                 ]
     return chunks
+
+
+def leaders(
+    chunk: Chunk, objective: Objective, settings: Sequence[Mapping[str, Any]], start: Start | None = None
+) -> tuple[Chunk, Tensor, int] | None:
+    """The runs to train in place of all, for every run of the chunk its leader (R,), and until which step.
+
+    None where nothing is gained, or where a component acts in the warm-up whose state cannot be copied.
+    """
+    static = chunk.static
+    others = objective.row_weights or objective.mask or objective.procedure
+    learned = objective.measure_of(static) == "learned"
+    # environments that climb several penalties weigh them by their lambdas
+    early = objective.infers is not None and len(objective.penalties) > 1
+    if others or learned or early or not objective.penalties or not objective.silent_in_warmup:
+        return None
+    until = min(warmup_steps(settings[i]["warmup"], static["steps"]) for i in chunk.runs)
+    until = min(until, int(static["steps"]))
+    per_set = len(chunk.runs) // len(chunk.data)
+    runs: list[int] = []
+    place: list[int] = []
+    counts = set()
+    for t in range(len(chunk.data)):
+        known: dict[Any, int] = {}
+        for i in chunk.runs[t * per_set : (t + 1) * per_set]:
+            key: Any = tuple((k, repr(v)) for k, v in sorted(settings[i].items()) if k not in LATE)
+            key = key if start is None else (key, start.key(i))
+            if key not in known:
+                known[key] = len(runs)
+                runs.append(i)
+            place.append(known[key])
+        counts.add(len(known))
+    if until == 0 or len(runs) == len(chunk.runs) or len(counts) > 1:
+        return None
+    return replace(chunk, runs=tuple(runs)), torch.tensor(place), until
 
 
 def _pieces(items: Sequence[int], limit: int) -> list[Sequence[int]]:

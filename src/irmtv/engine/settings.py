@@ -1,4 +1,4 @@
-"""What a user asked `train` for, checked and completed, before anything is computed."""
+"""The settings of a call of `train`, checked and completed before anything is computed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from irmtv.core.messages import did_you_mean, plain, shown, users_stacklevel
+from irmtv.core.messages import did_you_mean, is_non_negative, plain, shown, users_stacklevel
 from irmtv.core.types import Runs, Task
 from irmtv.objectives.base import Objective
-from irmtv.objectives.parameters import is_non_negative
 
 # what other libraries call the same thing
 OTHER_NAMES = {"lr": "learning_rate", "epochs": "steps", "max_steps": "steps", "lambda_": "penalty_weight"}
@@ -49,37 +48,46 @@ def resolve_settings(
     n_tasks: int,
 ) -> list[dict[str, Any]]:
     """Every setting of every run. A run's own value goes before the call's, the call's before the default."""
-    known = {h.name for h in objective.hyperparameters}
     for name in ("seed", "data"):  # every run has its own, which would go before the call's
         if name in hyperparameters:
             raise ValueError(f"{name} belongs to the runs. Use runs=Runs({name}={hyperparameters[name]!r}).")
     settings = []
     for r, row in enumerate(runs):
-        asked = {k: plain(v) for k, v in {**engine, **hyperparameters, **row}.items()}
-        if isinstance(asked["hidden"], list):
-            asked["hidden"] = tuple(asked["hidden"])
-        own = {k: v for k, v in asked.items() if k not in ENGINE_CHECKS and k != "data"}
-        for name in own:
-            if name not in known:
-                everything = [*known, *ENGINE_CHECKS, "data"]
-                hint = did_you_mean(OTHER_NAMES.get(name, name), everything)
-                raise ValueError(
-                    f"{name!r} is neither a setting of train() nor a hyper-parameter of {objective.name!r}, which "
-                    f"has {sorted(known)}.{hint}"
-                )
-        for name, (good, expected) in ENGINE_CHECKS.items():
-            if not good(asked[name]):
-                raise ValueError(f"{name} must be {expected}. Got {asked[name]!r} (run {r}).")
-        if not _whole(asked["data"], 0) or asked["data"] >= n_tasks:
-            raise ValueError(
-                f"data must be the number of a task, 0 to {n_tasks - 1}. Got {asked['data']!r} (run {r}); give train() "
-                "a list of tasks to train on several."
-            )
-        kept = {k: asked[k] for k in (*ENGINE_CHECKS, "data")}
-        settings.append({**kept, **objective.resolve(own)})
-        if (refused := objective.refuses(settings[-1])) is not None:
-            raise ValueError(f"{refused} (run {r})" if len(runs) > 1 else refused)
+        given = {k: plain(v) for k, v in {**engine, **hyperparameters, **row}.items()}
+        if isinstance(given["hidden"], list):
+            given["hidden"] = tuple(given["hidden"])
+        of_engine = {k: given[k] for k in (*ENGINE_CHECKS, "data")}
+        of_objective = {k: v for k, v in given.items() if k not in of_engine}
+        _check_names(of_objective, objective)
+        _check_engine_settings(of_engine, r, n_tasks)
+        resolved = {**of_engine, **objective.resolve(of_objective)}
+        if (refusal := objective.refuses(resolved)) is not None:
+            raise ValueError(f"{refusal} (run {r})" if len(runs) > 1 else refusal)
+        settings.append(resolved)
     return settings
+
+
+def _check_names(given: Iterable[str], objective: Objective) -> None:
+    """Whether these are hyper-parameters of the objective."""
+    known = {h.name for h in objective.hyperparameters}
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(OTHER_NAMES.get(name, name), [*known, *ENGINE_CHECKS, "data"])
+            raise ValueError(
+                f"{name!r} is neither a setting of train() nor a hyper-parameter of {objective.name!r}, which "
+                f"has {sorted(known)}.{hint}"
+            )
+
+
+def _check_engine_settings(given: Mapping[str, Any], run: int, n_tasks: int) -> None:
+    for name, (good, expected) in ENGINE_CHECKS.items():
+        if not good(given[name]):
+            raise ValueError(f"{name} must be {expected}. Got {given[name]!r} (run {run}).")
+    if not _whole(given["data"], 0) or given["data"] >= n_tasks:
+        raise ValueError(
+            f"data must be the number of a task, 0 to {n_tasks - 1}. Got {given['data']!r} (run {run}); give train() "
+            "a list of tasks to train on several."
+        )
 
 
 def as_tasks(task: Any) -> tuple[Task, ...]:
@@ -93,9 +101,9 @@ def as_tasks(task: Any) -> tuple[Task, ...]:
                 f"task must be an irmtv.Task. Got {type(one).__name__}; make one with make_task(x, y, ...)."
             )
     for what, of in _ALIKE.items():
-        found = [of(one) for one in tasks]
-        if any(f != found[0] for f in found):
-            raise ValueError(f"tasks of one call must have the same {what}. Got {found}; use one call for each.")
+        values = [of(one) for one in tasks]
+        if any(v != values[0] for v in values):
+            raise ValueError(f"tasks of one call must have the same {what}. Got {values}; use one call for each.")
     return tasks
 
 
@@ -109,61 +117,74 @@ _ALIKE: Mapping[str, Callable[[Task], Any]] = {
 def check_tasks(tasks: Sequence[Task], objective: Objective, settings: Sequence[Mapping[str, Any]]) -> None:
     """Whether these tasks have what the objective needs."""
     for task in tasks:
-        kind = {"squared": "regression"}.get(task.loss.name, task.loss.name)
-        if kind in ("binary", "multiclass", "regression") and kind not in objective.tasks:
-            raise ValueError(
-                f"objective {objective.name!r} is for {list(objective.tasks)}"
-                f"{_because(objective.undefined.get(kind))}. Task {task.name!r} is {kind}."
-            )
+        _check_kind(task, objective)
         if objective.needs == "aux":
-            if task.train.aux is None:
-                raise ValueError(
-                    f"objective {objective.name!r} infers environments from auxiliary variables: give "
-                    f"make_task(..., aux=...), or use an objective for given environments such as 'irm-tv-l1'. Task "
-                    f"{task.name!r} has no aux."
-                )
-            if task.held_out is not None and task.held_out.aux is None:
-                raise ValueError(f"objective {objective.name!r} needs aux for the held-out rows too. Got none.")
+            _check_aux(task, objective)
         if objective.reads_aux:
             _check_reads_aux(task, objective)
     if objective.needs == "aux":
         widths = [t.train.aux.shape[1] for t in tasks if t.train.aux is not None]
         if len(set(widths)) > 1:
             raise ValueError(f"tasks of one call must have the same number of aux columns. Got {widths}.")
+    measures = [s.get("measure") for s in settings]
     if objective.infers is not None:
-        for s in settings:
+        for s, measure in zip(settings, measures, strict=True):
             inferred = s.get("n_environments", 2)  # two where no setting says how many
-            if isinstance(s.get("measure"), tuple) and len(s["measure"]) != inferred:
+            if isinstance(measure, tuple) and len(measure) != inferred:
                 raise ValueError(
                     f"measure must have one weight per environment, n_environments={inferred}. "
-                    f"Got {len(s['measure'])} weights."
-                )
-    used = [s.get("measure") for s in settings]
-    weighs_given = objective.infers is None and any(m not in (None, "empirical") for m in used)
-    needs = objective.needs == "environment" or (objective.needs == "nothing" and weighs_given)
-    if not needs:
-        return
-    for task in tasks:
-        names = task.train.names
-        if task.train.environment is None:
-            raise ValueError(
-                f"objective {objective.name!r} needs to know the environment of every row: give "
-                f"make_task(..., environment=...), or, where only auxiliary variables are known, use 'minimax-tv-l1' "
-                f"with aux. Task {task.name!r} has no environment."
-            )
-        if len(names) < 2:
-            raise ValueError(
-                f"objective {objective.name!r} compares environments and needs at least 2. Task {task.name!r} has "
-                f"only {list(names)}; use 'erm', or infer environments from aux with 'minimax-tv-l1'."
-            )
-        if task.held_out is not None and task.held_out.environment is None:
-            raise ValueError(f"objective {objective.name!r} needs the environment of the held-out rows too. Got none.")
-        for measure in used:
-            if isinstance(measure, tuple) and len(measure) != len(names):
-                raise ValueError(
-                    f"measure must have one weight per environment, {len(names)} for {list(names)[:8]}. "
                     f"Got {len(measure)} weights."
                 )
+    weighs_given = objective.infers is None and any(m not in (None, "empirical") for m in measures)
+    if objective.needs == "environment" or (objective.needs == "nothing" and weighs_given):
+        for task in tasks:
+            _check_environments(task, objective, measures)
+
+
+def _check_kind(task: Task, objective: Objective) -> None:
+    kind = {"squared": "regression"}.get(task.loss.name, task.loss.name)
+    if kind in ("binary", "multiclass", "regression") and kind not in objective.tasks:
+        reason = objective.undefined.get(kind)
+        raise ValueError(
+            f"objective {objective.name!r} is for {list(objective.tasks)}{f': {reason}' if reason else ''}. "
+            f"Task {task.name!r} is {kind}."
+        )
+
+
+def _check_aux(task: Task, objective: Objective) -> None:
+    """Whether environments can be inferred from aux, in the held-out rows too."""
+    if task.train.aux is None:
+        raise ValueError(
+            f"objective {objective.name!r} infers environments from auxiliary variables: give "
+            f"make_task(..., aux=...), or use an objective for given environments such as 'irm-tv-l1'. Task "
+            f"{task.name!r} has no aux."
+        )
+    if task.held_out is not None and task.held_out.aux is None:
+        raise ValueError(f"objective {objective.name!r} needs aux for the held-out rows too. Got none.")
+
+
+def _check_environments(task: Task, objective: Objective, measures: Sequence[Any]) -> None:
+    """Whether environments are given, at least two, in the held-out rows too, and as many as a measure has weights."""
+    names = task.train.names
+    if task.train.environment is None:
+        raise ValueError(
+            f"objective {objective.name!r} needs to know the environment of every row: give "
+            f"make_task(..., environment=...), or, where only auxiliary variables are known, use 'minimax-tv-l1' "
+            f"with aux. Task {task.name!r} has no environment."
+        )
+    if len(names) < 2:
+        raise ValueError(
+            f"objective {objective.name!r} compares environments and needs at least 2. Task {task.name!r} has "
+            f"only {list(names)}; use 'erm', or infer environments from aux with 'minimax-tv-l1'."
+        )
+    if task.held_out is not None and task.held_out.environment is None:
+        raise ValueError(f"objective {objective.name!r} needs the environment of the held-out rows too. Got none.")
+    for measure in measures:
+        if isinstance(measure, tuple) and len(measure) != len(names):
+            raise ValueError(
+                f"measure must have one weight per environment, {len(names)} for {list(names)[:8]}. "
+                f"Got {len(measure)} weights."
+            )
 
 
 def _check_reads_aux(task: Task, objective: Objective) -> None:
@@ -178,10 +199,6 @@ def _check_reads_aux(task: Task, objective: Objective) -> None:
             f"objective {objective.name!r} predicts from aux beside x and needs aux for the test rows too. Task "
             f"{task.name!r} has none there: give make_task(..., test={{..., 'aux': ...}}), or leave the test rows out."
         )
-
-
-def _because(reason: str | None) -> str:
-    return f": {reason}" if reason else ""
 
 
 def warn_of_frozen_rho(settings: Sequence[Mapping[str, Any]]) -> None:
@@ -207,14 +224,21 @@ def check_watched_environments(tasks: Sequence[Task], objective: Objective) -> N
 
 
 def check_call(
-    snapshot_every: Any, max_chunk: Any, dtype: Any, objective: Any = "erm", runs: Any = None, progress: Any = None
+    snapshot_every: Any,
+    max_chunk: Any,
+    dtype: Any,
+    objective: Any,
+    runs: Any,
+    progress: Any,
+    net: Any,
+    hidden: Any,
 ) -> None:
     """What holds for all runs of a call."""
     if not isinstance(objective, (str, Objective)):
         raise ValueError(
             f"objective must be a name such as 'irm-tv-l1' or an Objective. Got {type(objective).__name__}."
         )
-    if not isinstance(runs, Runs | None):
+    if not isinstance(runs, Runs):
         raise ValueError(f"runs must be irmtv.Runs, for example Runs(seed=range(3)). Got {type(runs).__name__}.")
     if not (progress is None or callable(progress)):
         raise ValueError(
@@ -225,6 +249,19 @@ def check_call(
             raise ValueError(f"{name} must be None or a whole number of at least 1. Got {value!r}.")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64. Got {dtype!r}.")
+    if net is not None and hidden != ():
+        raise ValueError(f"hidden describes the network that net= replaces: give one of them. Got hidden={hidden!r}.")
+
+
+def snapshot_interval(
+    snapshot_every: int | None, selects: bool, keep_states: bool, settings: Sequence[Mapping[str, Any]]
+) -> int | None:
+    """Steps between snapshots; where a rule selects among snapshots and nothing is said, fifty in the longest run."""
+    if selects and snapshot_every is None:
+        return int(max(1, max(s["steps"] for s in settings) // 50))
+    if keep_states and snapshot_every is None:
+        raise ValueError("keep_states=True keeps the states of the snapshots: say how often, snapshot_every=...")
+    return snapshot_every
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -242,7 +279,7 @@ def pick_device(device: str | torch.device) -> torch.device:
 
 
 def free_memory(device: torch.device) -> float:
-    """Bytes that can be had, roughly."""
+    """Bytes of memory that are free, roughly."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     try:

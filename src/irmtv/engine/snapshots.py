@@ -60,8 +60,8 @@ class History:
 
     @classmethod
     def of(cls, chunks: Sequence[Sequence[Snapshot]], order: Tensor) -> History | None:
-        """From the snapshots of every chunk of runs; `order` puts runs back as they were asked for."""
-        if not chunks or not all(chunks):  # none asked for, or interrupted before the first
+        """From the snapshots of every chunk of runs; `order` puts the runs back in the order of the call."""
+        if not chunks or not all(chunks):  # no snapshots, or interrupted before the first
             return None
         steps = sorted({s.step for chunk in chunks for s in chunk})
         names = [f.name for f in fields(Snapshot) if f.name not in ("step", "on")]
@@ -122,7 +122,7 @@ class Watcher:
         assert slope is not None
         membership: Membership = self.codes if self.inferred is None else self.inferred()
         if self.weight is not None:
-            assert isinstance(membership, (Codes, Soft, SoftPair))  # of other rows nobody has blocks
+            assert isinstance(membership, (Codes, Soft, SoftPair))  # blocks are for training rows
             membership = Weighted(membership, self.weight)
         rows = membership.rows.to(f.dtype)
         present = ~_absent(membership)

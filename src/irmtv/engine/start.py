@@ -31,6 +31,15 @@ class Start:
                     f"first axis. Got shape {tuple(value.shape)}; for parameters of one model use value.unsqueeze(0)."
                 )
 
+    def for_settings(self, settings: Sequence[Mapping[str, Any]]) -> Start:
+        """This start, if all runs have one network."""
+        if len({s["hidden"] for s in settings}) > 1:
+            raise ValueError(
+                "start goes with one network for all runs. Got runs that differ in hidden; use one call for each of "
+                "them."
+            )
+        return self
+
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Whether these are the parameters of a network whose parameters have these shapes."""
         unknown = [name for name in self.parameters if name not in shapes]

@@ -1,11 +1,10 @@
-"""`train`: check what was asked, plan the chunks, run them, put the runs back in order."""
+"""`train`: check the call, plan the chunks, train them one after the other, put the runs back in order."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -13,11 +12,11 @@ from torch import Tensor, nn
 
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Runs, Task
-from irmtv.engine.allocator import keep_freed_memory
+from irmtv.engine.device import keep_freed_memory
 from irmtv.engine.fitted import FittedRuns
 from irmtv.engine.networks import MLP, Net
-from irmtv.engine.plan import plan
-from irmtv.engine.program import Program
+from irmtv.engine.plan import Chunk, plan
+from irmtv.engine.program import Call, Program, Progress, Reporter
 from irmtv.engine.settings import (
     PER_RUN,
     as_tasks,
@@ -27,6 +26,7 @@ from irmtv.engine.settings import (
     free_memory,
     pick_device,
     resolve_settings,
+    snapshot_interval,
     warn_of_frozen_rho,
 )
 from irmtv.engine.snapshots import History
@@ -36,25 +36,8 @@ from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.selection import Rule, as_rule
 
-# by the names that objectives use, where they have a way of training of their own
+# training procedures of their own, by the names that objectives use
 PROCEDURES: Mapping[str, type[Program]] = {"hrm": HrmProgram}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a call of `train` is; handed to the `progress` callback now and then."""
-
-    step: int  # of the present chunk
-    steps: int
-    runs_done: int  # runs whose training is finished
-    runs_now: int  # runs training now
-    runs: int
-    seconds: float
-
-    @property
-    def share(self) -> float:
-        """Share of all the work that is done, 0 to 1."""
-        return (self.runs_done + self.runs_now * self.step / self.steps) / self.runs
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -105,15 +88,16 @@ def train(
     learning_rate, l2 : Adam's rate; the weight of the sum of squares of all parameters, biases too.
     batch_size : rows per step; None is the full batch, "auto" the full batch below 100,000 rows, else 1,024.
     select : "fixed" keeps the last step; "iid" and "worst-env" keep each run's best snapshot, those of the warm-up
-        (plain risk minimisation) among them.
-    snapshot_every : measure all runs every so many steps, on the task's held-out rows or, without, the training rows.
+        (ERM) among them.
+    snapshot_every : steps between snapshots, which measure all runs on the task's held-out rows or, without those, on
+        the training rows.
     keep_states : keep all runs' parameters at every snapshot, so that `fitted.at(step)` can go back to it.
     start : parameters from which Phi starts, in place of a random start: name -> (R, ...), or (1, ...) for all runs,
         named and shaped as `fitted.state()[0].parameters` is, in the order of `runs`. All else (inferred environments,
         learned weights, masks, the optimizers' moments) starts anew.
     progress : called with a `Progress` about a hundred times per chunk.
     device : "cpu", "cuda" or "auto".
-    max_chunk : at most so many runs in one program (otherwise chosen by cache and memory).
+    max_chunk : maximum number of runs in one program (default: chosen by cache and memory).
     **hyperparameters : the objective's own, for all runs; `irmtv list NAME` shows them.
 
     Returns
@@ -122,9 +106,7 @@ def train(
     """
     tasks = as_tasks(task)
     runs = Runs() if runs is None else runs
-    check_call(snapshot_every, max_chunk, dtype, objective, runs, progress)
-    if net is not None and hidden != ():
-        raise ValueError(f"hidden describes the network that net= replaces: give one of them. Got hidden={hidden!r}.")
+    check_call(snapshot_every, max_chunk, dtype, objective, runs, progress, net, hidden)
     chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
     engine = {
         "hidden": tuple(hidden) if isinstance(hidden, Iterable) else hidden,
@@ -137,87 +119,93 @@ def train(
     settings = resolve_settings(chosen, runs, engine, hyperparameters, len(tasks))
     check_tasks(tasks, chosen, settings)
     warn_of_frozen_rho(settings)
-    begin = None if start is None else Start(start, len(runs))
-    if begin is not None and len({s["hidden"] for s in settings}) > 1:
-        raise ValueError(
-            "start goes with one network for all runs. Got runs that differ in hidden; use one call for each of them."
-        )
+    begin = None if start is None else Start(start, len(runs)).for_settings(settings)
     rule = as_rule(select)
     if select == "worst-env":
         check_watched_environments(tasks, chosen)
-    if rule is not None and snapshot_every is None:
-        snapshot_every = max(1, max(s["steps"] for s in settings) // 50)
-    if keep_states and snapshot_every is None:
-        raise ValueError("keep_states=True keeps the states of the snapshots: say how often, snapshot_every=...")
-    where = pick_device(device)
-    if where.type == "cpu":
-        keep_freed_memory()
-    widths = _layer_widths(net, tasks[0], settings)
-    chunks = plan(
-        tasks,
-        settings,
-        PER_RUN | {h.name for h in chosen.hyperparameters if h.per_run},
-        # whoever weighs the rows holds a network like Phi beside it
-        width=_values_per_row(widths * (1 if chosen.row_weights is None else 2), tasks[0], settings),
-        widest=max(widths),
-        on_cpu=where.type == "cpu",
-        memory_bytes=free_memory(where),
-        max_chunk=max_chunk,
-    )
-    procedure = Program if chosen.procedure is None else PROCEDURES[chosen.procedure]
-    started = time.perf_counter()
-    finished: list[Program] = []
+    interval = snapshot_interval(snapshot_every, rule is not None, keep_states, settings)
+    call = Call(tasks, chosen, settings, net, rule, interval, keep_states, pick_device(device), dtype, begin)
+    training = Training(call, runs, select, progress)
+    for chunk in _plan(call, max_chunk):
+        training.train(chunk)
+    fitted = training.result()
+    _warn_of_divergence(fitted)
+    return fitted
 
-    def result() -> FittedRuns:
-        positions = [i for p in finished for i in p.chunk.runs]
-        order = torch.argsort(torch.tensor(positions))
-        begun = sorted(positions)  # all runs, unless training was interrupted
+
+class Training:
+    """The chunks of a call, trained one after the other."""
+
+    def __init__(self, call: Call, runs: Runs, select: str | Rule, progress: Callable[[Progress], None] | None) -> None:
+        self.call, self.runs, self.select, self.progress = call, runs, select, progress
+        procedure = call.objective.procedure
+        self.program = Program if procedure is None else PROCEDURES[procedure]
+        self.begun: list[Program] = []
+        self.started = time.perf_counter()
+
+    def train(self, chunk: Chunk) -> None:
+        done = sum(len(p.chunk.runs) for p in self.begun)
+        try:
+            program = self.program(chunk, self.call)
+            self.begun.append(program)
+            program.run(Reporter(self.progress, chunk, done, len(self.runs), self.started))
+        except KeyboardInterrupt:
+            if self.begun:
+                raise TrainingInterrupted(self.result()) from None
+            raise  # before the first chunk has begun
+
+    def result(self) -> FittedRuns:
+        """The runs that have begun, in the order of `runs`: all of them, unless training was interrupted."""
+        call, programs = self.call, self.begun
+        positions = [i for p in programs for i in p.chunk.runs]
+        begun = sorted(positions)
         place = {run: i for i, run in enumerate(begun)}
-        diverged = {place[p.chunk.runs[r]]: step for p in finished for r, step in p.guard.report().items()}
+        diverged = {place[p.chunk.runs[r]]: step for p in programs for r, step in p.guard.report().items()}
+        history = None
+        if call.snapshot_every is not None:
+            history = History.of([p.snapshots for p in programs], torch.argsort(torch.tensor(positions)))
         return FittedRuns(
-            objective=chosen,
-            runs=runs if len(begun) == len(runs) else runs.take(begun),
-            tasks=tasks,
-            settings=tuple(settings[i] for i in begun),
-            chunks=tuple(p.fitted(place) for p in finished),
-            history=History.of([p.snapshots for p in finished], order),
+            objective=call.objective,
+            runs=self.runs if len(begun) == len(self.runs) else self.runs.take(begun),
+            tasks=tuple(call.tasks),
+            settings=tuple(call.settings[i] for i in begun),
+            chunks=tuple(p.fitted(place) for p in programs),
+            history=history,
             diverged=dict(sorted(diverged.items())),
-            select=select if isinstance(select, str) else getattr(select, "__name__", "custom"),
-            seconds=time.perf_counter() - started,
+            select=self.select if isinstance(self.select, str) else getattr(self.select, "__name__", "custom"),
+            seconds=time.perf_counter() - self.started,
         )
 
-    for chunk in chunks:
-        done = sum(len(p.chunk.runs) for p in finished)
-        try:
-            program = procedure(
-                chunk, tasks, chosen, settings, net, rule, snapshot_every, keep_states, where, dtype, begin
-            )
-        except KeyboardInterrupt:  # before this chunk has begun
-            if finished:
-                raise TrainingInterrupted(result()) from None
-            raise
 
-        def tell(step: int, done: int = done, program: Program = program) -> None:
-            if progress is not None:
-                now = time.perf_counter() - started
-                progress(Progress(step, program.steps, done, len(program.chunk.runs), len(runs), now))
+def _plan(call: Call, max_chunk: int | None) -> list[Chunk]:
+    """The chunks of the call's runs, by what a step holds in cache and memory."""
+    on_cpu = call.device.type == "cpu"
+    if on_cpu:
+        keep_freed_memory()
+    task, settings, objective = call.tasks[0], call.settings, call.objective
+    widths = _layer_widths(call.net, task, settings)
+    return plan(
+        call.tasks,
+        settings,
+        PER_RUN | {h.name for h in objective.hyperparameters if h.per_run},
+        # a component that weighs the rows holds a network like Phi
+        width=_values_per_row(widths * (1 if objective.row_weights is None else 2), task, settings),
+        widest=max(widths),
+        on_cpu=on_cpu,
+        memory_bytes=free_memory(call.device),
+        max_chunk=max_chunk,
+    )
 
-        try:
-            program.run(tell)
-        except KeyboardInterrupt:
-            finished.append(program)
-            raise TrainingInterrupted(result()) from None
-        finished.append(program)
-    fitted = result()
+
+def _warn_of_divergence(fitted: FittedRuns) -> None:
     if fitted.diverged:
         which = shown(fitted.diverged.items(), form=lambda item: f"{item[0]}: {item[1]}")
         warnings.warn(
-            f"{len(fitted.diverged)} of {len(runs)} runs diverged and were frozen at their last finite state "
+            f"{len(fitted.diverged)} of {len(fitted)} runs diverged and were frozen at their last finite state "
             f"(run: step {which}). Lower learning_rate or penalty_weight, or standardise x and y; the other runs are "
             "not affected.",
             stacklevel=users_stacklevel(),
         )
-    return fitted
 
 
 def _layer_widths(net: Any, task: Task, settings: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.core.messages import check_positive, did_you_mean, plain, users_stacklevel
+from irmtv.core.messages import check_positive, did_you_mean, is_non_negative, plain, users_stacklevel
 from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.engine.settings import PER_RUN
@@ -29,8 +29,7 @@ from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
 from irmtv.models.networks.settings import NetworkParameters, training_settings
 from irmtv.models.search import RULES, Search, search_model
-from irmtv.objectives.base import Objective
-from irmtv.objectives.parameters import FOLLOWS_PHI, HyperParameter, is_non_negative
+from irmtv.objectives.base import FOLLOWS_PHI, HyperParameter, Objective
 
 P = ParamSpec("P")
 PATH = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)

@@ -44,8 +44,8 @@ def at_least_zero(value: Any, parameter: str) -> float:
 def warmup_weight(step: int, penalty_weight: float, warmup: int, ramp: int = 0) -> float:
     """A penalty weight that is 0 while the predictor learns to predict at all, then rises to its value.
 
-    A strong penalty from the start is best met by a predictor that is constant; the usual schedule is plain risk
-    minimisation first.
+    A strong penalty from the start is best met by a predictor that is constant; the usual schedule is ERM
+    first.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def warmup_weight(step: int, penalty_weight: float, warmup: int, ramp: int = 0) 
 
 
 def tells_of_aux(forward: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Say what to do to whoever gives aux to a loss of known environments; its signature stays as it is."""
+    """Make a loss of known environments say what to do where aux is given; its signature stays as it is."""
 
     @wraps(forward)
     def checked(*args: P.args, **given: P.kwargs) -> Tensor:

@@ -158,7 +158,7 @@ class PenaltyWarmup(Callback):
     Parameters
     ----------
     warmup : int
-        Epochs (or steps) of plain risk minimisation.
+        Epochs (or steps) of ERM.
     ramp : int, default 0
         Epochs (or steps) over which the weight then rises, linearly; 0: at once.
     unit : {"epoch", "step"}, default "epoch"

@@ -67,8 +67,8 @@ class _AverageGradient(torch.autograd.Function):
 def with_averaged_gradient(named: Iterable[tuple[str, nn.Parameter]], ranks: int) -> dict[str, Tensor]:
     """Parameters whose gradients come back averaged over the ranks, in one message.
 
-    For a network inside a loss: nobody wraps a loss in DistributedDataParallel. Where somebody does, nothing changes,
-    as the average of equal gradients is what they are.
+    For a network inside a loss, which as a rule is not wrapped in DistributedDataParallel. Where it is, nothing
+    changes: the average of equal gradients is what they are.
     """
     parameters = dict(named)
     if ranks == 1 or not any(p.requires_grad for p in parameters.values()):

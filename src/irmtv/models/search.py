@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean, shown, users_stacklevel
-from irmtv.core.types import Rows, Task, that_count
+from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.engine import FittedRuns, Progress
 from irmtv.models.base import MOST_OWN, Combination, Model, Report, Split, TrainedPath, infers_held_out
 from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
@@ -158,7 +158,7 @@ def search_model(
         raise ValueError("combinations must be at least one mapping of hyper-parameters. Got none; use [{}].")
     common = model.common_settings(objective, combinations[0])
     by_place = any(isinstance(c.get("measure"), tuple) for c in (common, *combinations))  # one weight per environment
-    task = replace(task, train=that_count(task.train, every_environment=by_place))
+    task = replace(task, train=drop_zero_weight(task.train, every_environment=by_place))
     check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=common)
     fold = deal_folds(task, n_folds, seed, by_class)
     left_out = left_out_tasks(task) if rule == "leave-one-env-out" else []

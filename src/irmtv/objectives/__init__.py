@@ -1,7 +1,7 @@
 """One small file per method. `OBJECTIVES` is the registry: everything in it is tested by the contracts.
 
 Another package adds its own by an entry point in the group ``irmtv.objectives`` whose value is an
-:class:`Objective`. A sum of penalties is asked for by name: ``OBJECTIVES["irm-tv-l1+vrex"]``.
+:class:`Objective`. A sum of penalties has a name, too: ``OBJECTIVES["irm-tv-l1+vrex"]``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
 from irmtv.core.messages import did_you_mean
-from irmtv.objectives.base import Objective, combine, penalised
+from irmtv.objectives.base import HyperParameter, Objective, Penalty
+from irmtv.objectives.build import combine, penalised
 from irmtv.objectives.eiil import EIIL
 from irmtv.objectives.erm import ERM
 from irmtv.objectives.groupdro import GROUPDRO
@@ -23,8 +24,6 @@ from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
 from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
 from irmtv.objectives.mm_rex import MM_REX
 from irmtv.objectives.ood_tv import OOD_TV_IRM_L1, OOD_TV_IRM_L2, OOD_TV_MINIMAX_L1, OOD_TV_MINIMAX_L2
-from irmtv.objectives.parameters import HyperParameter
-from irmtv.objectives.penalty import Penalty
 from irmtv.objectives.sparse_irm import SPARSE_IRM
 from irmtv.objectives.tiva import TIVA
 from irmtv.objectives.vrex import VREX
@@ -66,24 +65,24 @@ class Registry(Mapping[str, Objective]):
         plugins: dict[str, Objective] = {}
         for point in entry_points(group="irmtv.objectives"):
             try:
-                found = point.load()
+                plugin = point.load()
             except Exception as error:
                 raise ImportError(
                     f"the entry point {point.name!r} ({point.value}) in group 'irmtv.objectives' cannot be loaded: "
                     f"{error}. Repair or uninstall the package that brings it."
                 ) from error
-            if not isinstance(found, Objective):
+            if not isinstance(plugin, Objective):
                 raise TypeError(
                     f"the entry point {point.name!r} ({point.value}) in group 'irmtv.objectives' must be an "
-                    f"irmtv.objectives.Objective. Got {type(found).__name__}."
+                    f"irmtv.objectives.Objective. Got {type(plugin).__name__}."
                 )
-            if found.name in self._known or found.name in plugins:
+            if plugin.name in self._known or plugin.name in plugins:
                 raise ValueError(
-                    f"the entry point {point.name!r} ({point.value}) names its objective {found.name!r}, which is "
+                    f"the entry point {point.name!r} ({point.value}) names its objective {plugin.name!r}, which is "
                     "taken; give it another name."
                 )
-            plugins[found.name] = found
-        # only now: what is wrong with a plug-in is said at every use, not at the first alone
+            plugins[plugin.name] = plugin
+        # only now: a plug-in that cannot be used raises at every use, not at the first alone
         self._known |= plugins
         self._plugins_loaded = True
 
@@ -98,8 +97,8 @@ class Registry(Mapping[str, Objective]):
                     f"objective must be one of {sorted(self._known)}, or a sum such as 'irm-tv-l1+vrex'. "
                     f"Got {part!r}.{did_you_mean(part, self._known)}"
                 )
-        found = tuple(self._known[part] for part in parts)
-        return found[0] if len(found) == 1 else combine(found)
+        objectives = tuple(self._known[part] for part in parts)
+        return objectives[0] if len(objectives) == 1 else combine(objectives)
 
     def __iter__(self) -> Iterator[str]:
         self._load_plugins()

@@ -10,26 +10,87 @@ import torch
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
-from irmtv.core.types import Measure, Statistics
+from irmtv.core.types import Measure, Reduction, Statistics
 from irmtv.objectives.environments.affine import expanded, gathered
-from irmtv.objectives.parameters import (
-    FOLLOWS_PHI,
-    HyperParameter,
-    common_hyperparameters,
-    minimax_hyperparameters,
-    warmup_steps,
-)
-from irmtv.objectives.penalty import Penalty, Subgradient, Uses
 
 Needs = Literal["nothing", "environment", "aux"]
 Climbs = Literal["warm-up", "always", "never"]
+Uses = Literal["risk", "slope"]
+Subgradient = tuple[Tensor, Tensor | None, Tensor | None]  # value (R,), d/dR_e (R, E), d/dS_e (R, E)
 Weight = tuple[Tensor, Tensor]  # lambda (R,), and lambda times the scale of the gradient (R, 1)
+FOLLOWS_PHI = ("adaptive", "adaptive-exact", "learned")  # penalty_weight, where it is not a number
 
 
-def _add(total: Tensor | None, part: Tensor | None, factor: Tensor) -> Tensor | None:
-    if part is None:
-        return total
-    return part * factor if total is None else torch.addcmul(total, part, factor)
+def warmup_steps(warmup: float, steps: int) -> int:
+    """Number of warm-up steps: a whole number is steps, another a share of them."""
+    return warmup if isinstance(warmup, int) else round(warmup * steps)
+
+
+@dataclass(frozen=True)
+class HyperParameter:
+    """A setting of an objective, with what a user or a search needs to know about it."""
+
+    name: str
+    default: Any
+    meaning: str
+    search: tuple[Any, ...] = ()  # ("log", low, high), ("linear", low, high) or the choices themselves
+    per_run: bool = False  # may differ between the runs of one batch (a number that changes no shape)
+    check: Callable[[Any], str | None] = field(default=lambda value: None, repr=False)  # what is expected
+    convert: Callable[[Any], Any] = field(default=lambda value: value, repr=False)  # of a value that passed
+
+    def validate(self, value: Any, objective: str) -> None:
+        expected = self.check(value)
+        if expected is not None:
+            raise ValueError(f"{self.name} of {objective!r} must be {expected}. Got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A function of a few numbers per environment, and of the weights of the environments.
+
+    `power` says how the authors' reduction weighs an environment: their mass-weighted slopes
+    G_e = m_e S_e give the l1 form weight m_e and the l2 form weight m_e^2.
+    """
+
+    name: str
+    function: Callable[[Statistics, Tensor], Tensor] = field(repr=False)  # (R, E) numbers, (R, E) mu -> (R,)
+    uses: frozenset[Uses] = frozenset({"slope"})
+    power: int = 1
+    default_weight: float = 1e3
+    measure: Measure = "empirical"
+    reduction: Reduction = "expectation"
+    # the penalty, and its (sub)gradient in R_e and S_e, in closed form; without it autograd computes the latter
+    subgradient: Callable[[Statistics, Tensor], Subgradient] | None = field(default=None, repr=False)
+
+    def wants_halves(self, estimator: str | None) -> bool:
+        """Whether a mini-batch step must compute the slopes of two half batches."""
+        return "slope" in self.uses and (estimator == "halves" or (estimator == "auto" and self.power == 2))
+
+    def __call__(self, e: Statistics, measure: Measure | None = None, reduction: Reduction | None = None) -> Tensor:
+        return self.function(e, self.weights(e, measure, reduction))
+
+    def weights(self, e: Statistics, measure: Measure | None, reduction: Reduction | None) -> Tensor:
+        """What each environment counts: mu_e, or the authors' powers of the masses."""
+        if (reduction or self.reduction) == "authors" and "slope" in self.uses:
+            return e.mass**self.power
+        return e.measure(measure or self.measure)
+
+    def check_reduction(self, settings: Mapping[str, Any]) -> None:
+        """Whether the authors' reduction, which weighs slopes by the masses, goes with measure and mixtures."""
+        measure, reduction = settings.get("measure") or self.measure, settings.get("reduction") or self.reduction
+        if reduction != "authors" or "slope" not in self.uses:
+            return
+        if measure != "empirical":
+            raise ValueError(
+                "reduction='authors' weighs slopes by the environments' masses, which fixes the measure: it goes "
+                f"with measure='empirical' only. Got measure={measure!r} for {self.name!r}; use "
+                "reduction='expectation' with it."
+            )
+        if settings.get("expand") is not None:
+            raise ValueError(
+                "reduction='authors' weighs slopes by the environments' masses, and mixtures of environments have "
+                f"none. Got expand={settings['expand']!r} for {self.name!r}; use reduction='expectation' with it."
+            )
 
 
 def _weight_after_warmup(weight: Tensor) -> Tensor:
@@ -40,7 +101,8 @@ def _no_weight_in_warmup(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight)
 
 
-def _as_scheduled(settings: Mapping[str, Any]) -> Climbs:
+def as_scheduled(settings: Mapping[str, Any]) -> Climbs:
+    """When inferred environments climb, by the setting `schedule`."""
     return "always" if settings.get("schedule") == "alternating" else "warm-up"
 
 
@@ -48,7 +110,7 @@ def _as_scheduled(settings: Mapping[str, Any]) -> Climbs:
 class Objective:
     """risk + sum_k lambda_k penalty_k, minimised over Phi (and, where environments are inferred, maximised over q).
 
-    What else a method brings to training stands in the last fields, by name; the engine has the machinery.
+    The last fields name what else a method brings to training; the engine has the components of these names.
     """
 
     name: str
@@ -67,14 +129,14 @@ class Objective:
     undefined: Mapping[str, str] = field(default_factory=dict)  # task that is not among `tasks` -> why
     infers: str | None = None  # where inferred environments come from: "aux", ...; None where they are given
     # with these settings, at which steps inferred environments climb the penalties
-    climbs: Callable[[Mapping[str, Any]], Climbs] = field(default=_as_scheduled, repr=False)
+    climbs: Callable[[Mapping[str, Any]], Climbs] = field(default=as_scheduled, repr=False)
     weight_mode: str = "given"  # how lambda comes about, unless the penalty weight says
-    row_weights: str | None = None  # somebody who says how much each row counts
-    mask: str | None = None  # somebody who switches weights of Phi off
+    row_weights: str | None = None  # the component that gives every row a weight
+    mask: str | None = None  # the component that switches weights of Phi off
     mask_from: str | None = None  # the setting that says from which share of the steps on; None: from the first
     reads_aux: bool = False  # whether the predictor reads aux beside x
     procedure: str | None = None  # a training procedure of its own, in place of the common steps
-    # what these settings of the call (its own and the engine's) ask for that the method cannot do, if anything
+    # what the method cannot do of what these settings (its own and the engine's) ask for; None if it can do all
     refuses: Callable[[Mapping[str, Any]], str | None] = field(default=lambda settings: None, repr=False)
     # the objective for these settings, where a setting chooses among penalties
     choose: Callable[[Objective, Mapping[str, Any]], Objective] | None = field(default=None, repr=False)
@@ -89,7 +151,7 @@ class Objective:
         return measure
 
     def plain_until(self, settings: Mapping[str, Any]) -> int:
-        """Up to this step training is plain risk minimisation: all of ERM; else the warm-up, if nothing acts in it."""
+        """Up to this step training is ERM: all steps of ERM itself; else the warm-up, if nothing acts in it."""
         if self.choose is not None:
             return replace(self.chosen(settings), choose=None).plain_until(settings)
         steps = int(settings["steps"])
@@ -195,32 +257,27 @@ class Objective:
                     f"{did_you_mean(name, known)}"
                 )
             known[name].validate(value, self.name)
-        settings = {name: h.convert(given.get(name, h.default)) for name, h in known.items()}
+        settings = {name: h.convert(given[name]) if name in given else h.default for name, h in known.items()}
+        self._check_schedule(settings)
+        for penalty in self.chosen(settings).penalties:
+            penalty.check_reduction(settings)
+        self._check_learned_measure(settings)
+        return settings
+
+    def _check_schedule(self, settings: Mapping[str, Any]) -> None:
         if settings.get("penalty_schedule", "constant") != "constant" and isinstance(settings["penalty_weight"], str):
             raise ValueError(
                 "penalty_schedule lets a number rise; a penalty weight that follows Phi has no schedule. Got "
                 f"penalty_schedule={settings['penalty_schedule']!r} and penalty_weight={settings['penalty_weight']!r}."
             )
-        for p in self.chosen(settings).penalties:
-            measure, reduction = settings.get("measure") or p.measure, settings.get("reduction") or p.reduction
-            if reduction == "authors" and measure != "empirical" and "slope" in p.uses:
-                raise ValueError(
-                    "reduction='authors' weighs slopes by the environments' masses, which fixes the measure: it goes "
-                    f"with measure='empirical' only. Got measure={measure!r} for {p.name!r}; use "
-                    "reduction='expectation' with it."
-                )
-            if reduction == "authors" and settings.get("expand") is not None and "slope" in p.uses:
-                raise ValueError(
-                    "reduction='authors' weighs slopes by the environments' masses, and mixtures of environments have "
-                    f"none. Got expand={settings['expand']!r} for {p.name!r}; use reduction='expectation' with it."
-                )
+
+    def _check_learned_measure(self, settings: Mapping[str, Any]) -> None:
         if self.infers is not None and settings.get("measure") == "learned" and settings.get("expand") is not None:
             raise ValueError(
                 "measure='learned' has nothing to act on here: the risk of inferred environments is the mean loss, and "
                 "with expand the penalties count every environment and mixture the same. Got "
                 f"expand={settings['expand']!r} for {self.name!r}; use expand=None, or measure='empirical'."
             )
-        return settings
 
     def weights(self, penalty_weight: Any) -> list[float]:
         """One weight per penalty from what a user writes: a number for all, or a mapping by penalty name."""
@@ -233,95 +290,7 @@ class Objective:
         return [float(penalty_weight)] * len(self.penalties)
 
 
-INFERRED = {
-    "environment-order": "its environments are inferred from aux; none are given",
-    "duplicate-environment": "its environments are inferred from aux; none are given",
-}
-
-
-def penalised(
-    name: str, penalty: Penalty, *, needs: Needs = "environment", measure: Measure = "empirical", **about: Any
-) -> Objective:
-    """An objective with one penalty and the usual hyper-parameters."""
-    parameters = common_hyperparameters((penalty,), measure)
-    if needs == "aux":
-        parameters += minimax_hyperparameters()
-        about["not_applicable"] = {**INFERRED, **about.get("not_applicable", {})}
-    return Objective(
-        name=name,
-        needs=needs,
-        penalties=(penalty,),
-        hyperparameters=tuple(parameters),
-        measure=measure,
-        infers="aux" if needs == "aux" else None,
-        **about,
-    )
-
-
-def combine(parts: tuple[Objective, ...]) -> Objective:
-    """The sum of the penalties of several objectives, one weight each.
-
-    The risk term is the first one's. Where a part infers environments from aux, all parts see those. The
-    penalties start together after the warm-up and the sum is divided by 1 + the sum of the weights, whatever a
-    part does alone.
-    """
-    name = "+".join(o.name for o in parts)
-
-    def is_more(o: Objective) -> bool:
-        more = o.row_weights or o.mask or o.procedure or o.choose or o.weight_mode != "given"
-        return bool(more) or o.measure == "learned"
-
-    alone = [o.name for o in parts if is_more(o)]
-    if alone:
-        raise ValueError(
-            f"{alone[0]!r} is a way of training, not a penalty that can be added to others. Got {name!r}; use it alone."
-        )
-    penalties = tuple(replace(p, name=o.name) for o in parts for p in o.penalties)
-    repeated = {p.name for p in penalties if [q.name for q in penalties].count(p.name) > 1}
-    if repeated or len(penalties) < len(parts):
-        raise ValueError(
-            f"a sum of objectives must name different penalties. Got {name!r}; 'erm' has none and adds nothing, "
-            "and the same penalty twice is one penalty with the sum of the weights."
-        )
-    infers = list(dict.fromkeys(o.infers for o in parts if o.infers is not None))
-    if len(infers) > 1:
-        raise ValueError(
-            f"the parts of a sum must see the same environments. Got {name!r}, whose parts infer them in different "
-            "ways; add a penalty for given environments to one of them, such as 'vrex'."
-        )
-    inferring = next((o for o in parts if o.infers is not None), None)
-    needs: Needs = "environment" if inferring is None else inferring.needs
-    if infers:  # every part then sees the inferred environments
-        functions = [p.function for p in penalties]
-        if len(set(functions)) < len(functions):
-            raise ValueError(
-                f"{name!r} is the same penalty twice: in a sum with inferred environments every part is computed on "
-                "those, the ones for given environments too."
-            )
-    parameters = {h.name: h for h in common_hyperparameters(penalties, parts[0].measure)}
-    for part in parts:
-        for h in part.hyperparameters:
-            parameters.setdefault(h.name, h)
-    # every penalty keeps its own measure and reduction unless the user overrides them for all
-    for shared in ("measure", "reduction"):
-        if shared in parameters:
-            parameters[shared] = replace(parameters[shared], default=None, check=_or_none(parameters[shared].check))
-    return Objective(
-        name=name,
-        formula=" + ".join(["risk", *(f"lambda_{i} [penalty of {p.name}]" for i, p in enumerate(penalties, 1))]),
-        summary="sum of " + " and ".join(p.name for p in penalties),
-        source="; ".join(dict.fromkeys(o.source for o in parts)),
-        year=max(o.year for o in parts),
-        needs=needs,
-        penalties=penalties,
-        hyperparameters=tuple(parameters.values()),
-        measure=parts[0].measure,
-        infers=infers[0] if infers else None,
-        climbs=_as_scheduled if inferring is None else inferring.climbs,
-        tasks=tuple(t for t in parts[0].tasks if all(t in o.tasks for o in parts)),
-        not_applicable={k: f"{o.name}: {why}" for o in parts for k, why in o.not_applicable.items()},
-    )
-
-
-def _or_none(check: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
-    return lambda value: None if value is None else check(value)
+def _add(total: Tensor | None, part: Tensor | None, factor: Tensor) -> Tensor | None:
+    if part is None:
+        return total
+    return part * factor if total is None else torch.addcmul(total, part, factor)

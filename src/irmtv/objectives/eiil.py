@@ -25,25 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.objectives.base import Climbs, Objective
+from irmtv.objectives.base import Climbs, HyperParameter, Objective, Penalty
 from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
-from irmtv.objectives.parameters import (
-    HyperParameter,
-    check_choice,
-    check_whole,
-    common_hyperparameters,
-    environment_rate,
-)
-from irmtv.objectives.penalty import Penalty
-
-
-def inference_value(q: Tensor, slope: Tensor) -> Tensor:
-    """[ (mean q s)^2 + (mean (1 - q) s)^2 ] / 2: (..., N) -> (...)."""
-    return ((q * slope).mean(-1).square() + ((1 - q) * slope).mean(-1).square()) / 2
+from irmtv.objectives.parameters import check_choice, check_whole, common_hyperparameters, environment_rate
 
 
 def inference_gradient(a: Tensor, slope: Tensor) -> Tensor:
-    """Its gradient in a, q = sigmoid(a): (G - H) s_i / N times q_i (1 - q_i), (..., N)."""
+    """Of the bracket / 2 in a, q = sigmoid(a): (G - H) s_i / N times q_i (1 - q_i), (..., N)."""
     q = torch.sigmoid(a)
     difference = ((2 * q - 1) * slope).mean(-1, keepdim=True)
     return difference * slope * q * (1 - q) / a.shape[-1]
@@ -103,6 +91,6 @@ EIIL = Objective(
     ),
     not_applicable={
         "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
-        "textbook-steps": "its own steps are checked by hand in tests/engine/test_row_environments.py",
+        "textbook-steps": "its own steps are checked by hand in tests/engine/components/test_row_environments.py",
     },
 )

@@ -19,13 +19,8 @@ from ERM: the published recipe therefore adds a strong l2 or stops early on the 
 import math
 from dataclasses import replace
 
-from irmtv.objectives.base import Objective
-from irmtv.objectives.parameters import (
-    HyperParameter,
-    check_at_least_zero,
-    check_choice,
-    measure_hyperparameters,
-)
+from irmtv.objectives.base import HyperParameter, Objective
+from irmtv.objectives.parameters import check_at_least_zero, check_choice, measure_hyperparameters
 
 DEFAULTS = {"measure_distance": math.inf, "measure_rate": 0.01}
 

@@ -32,15 +32,8 @@ from typing import Any
 
 from torch import Tensor
 
-from irmtv.objectives.base import Objective
-from irmtv.objectives.parameters import (
-    HyperParameter,
-    check_above_zero,
-    check_at_least_zero,
-    check_choice,
-    check_share,
-    check_whole,
-)
+from irmtv.objectives.base import HyperParameter, Objective
+from irmtv.objectives.parameters import check_above_zero, check_at_least_zero, check_choice, check_share, check_whole
 
 
 def gate_slope(opened: Tensor) -> Tensor:
@@ -82,13 +75,8 @@ def closed_gates(densities: Tensor) -> Tensor:
     return densities.sum(1) - densities.shape[1]
 
 
-def shrinkage(coef: Tensor, densities: Tensor) -> Tensor:
-    """mean_j |density_j coef_kj| of every cluster's model, summed over outputs: (R, K, C, D) -> (R, K)."""
-    return (densities[:, None, None] * coef).abs().mean(3).sum(2)
-
-
 def shrinkage_gradient(coef: Tensor, densities: Tensor) -> Tensor:
-    """Of the shrinkage in the coefficients, 0 where they are 0: (R, K, C, D)."""
+    """Of mean_j |density_j coef_kj| in the coefficients, 0 where they are 0: (R, K, C, D)."""
     return coef.sign() * (densities / densities.shape[1])[:, None, None]
 
 
@@ -159,7 +147,7 @@ HRM = Objective(
         HyperParameter(
             "erm_share",
             1 / 3,
-            "share of a round's back-end steps that are plain risk minimisation, before gates and penalty act; the "
+            "share of a round's back-end steps that are ERM, before gates and penalty act; the "
             "refit at the end is as long",
             ("linear", 0.1, 0.5),
             False,
@@ -253,7 +241,7 @@ HRM = Objective(
         "sample-weight": "its clusters begin as random labels, which two copies of a row need not share; with labels "
         "that they share it holds, as tests/engine/test_sample_weight.py shows",
         "authors-reduction": "it uses no slopes",
-        "penalty-gradient": "its penalty is of gradients in theta; tests/engine/test_hrm.py has it by autograd",
-        "textbook-steps": "its own steps are checked by hand in tests/engine/test_hrm.py",
+        "penalty-gradient": "its penalty is of gradients in theta; tests/engine/solvers/test_hrm.py has it by autograd",
+        "textbook-steps": "its own steps are checked by hand in tests/engine/solvers/test_hrm.py",
     },
 )

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from irmtv.core.risk import modulus_squared
 from irmtv.core.types import Statistics
-from irmtv.objectives.base import penalised
-from irmtv.objectives.penalty import Penalty, Subgradient
+from irmtv.objectives.base import Penalty, Subgradient
+from irmtv.objectives.build import penalised
 
 
 def tv_l2(e: Statistics, mu: Tensor) -> Tensor:

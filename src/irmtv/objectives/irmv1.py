@@ -9,9 +9,9 @@ it acts fully the whole objective is divided by lambda where lambda > 1.
 import torch
 from torch import Tensor
 
-from irmtv.objectives.base import penalised
+from irmtv.objectives.base import Penalty
+from irmtv.objectives.build import penalised
 from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2, tv_l2_subgradient
-from irmtv.objectives.penalty import Penalty
 
 
 def _divide_by_lambda(weight: Tensor) -> Tensor:

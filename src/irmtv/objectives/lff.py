@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.objectives.base import Objective
-from irmtv.objectives.parameters import HyperParameter, check_choice, is_non_negative
+from irmtv.core.messages import is_non_negative
+from irmtv.objectives.base import HyperParameter, Objective
+from irmtv.objectives.parameters import check_choice
 
 NO_DIVISION_BY_ZERO = 1e-8  # the authors' constant
 
@@ -117,6 +118,6 @@ LFF = Objective(
         "zero-weight-is-erm": "it has no penalty weight",
         "penalty-gradient": "it has no penalty",
         "authors-reduction": "it uses no slopes",
-        "textbook-steps": "two networks train side by side: its steps are checked in tests/engine/test_biased_net.py",
+        "textbook-steps": "two networks train side by side, as tests/engine/components/test_biased_net.py checks",
     },
 )

@@ -8,9 +8,9 @@ While all slopes have one sign the bracket is |mean slope| whatever rho is, so r
 the warm-up steps enough for the slopes to part.
 """
 
-from irmtv.objectives.base import penalised
+from irmtv.objectives.base import Penalty
+from irmtv.objectives.build import penalised
 from irmtv.objectives.irm_tv_l1 import tv_l1
-from irmtv.objectives.penalty import Penalty
 
 MINIMAX_TV_L1 = penalised(
     "minimax-tv-l1",

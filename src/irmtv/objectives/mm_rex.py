@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from irmtv.core.types import Statistics
-from irmtv.objectives.base import penalised
-from irmtv.objectives.penalty import Penalty
+from irmtv.objectives.base import Penalty
+from irmtv.objectives.build import penalised
 
 
 def worst_excess(e: Statistics, mu: Tensor) -> Tensor:

@@ -9,17 +9,12 @@ all parameters of Phi; `penalty_weight` is the unit (1 as published; 0 is ERM).
 from collections.abc import Mapping
 from dataclasses import replace
 
-from irmtv.objectives.base import Objective
+from irmtv.objectives.base import HyperParameter, Objective
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
 from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
 from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
-from irmtv.objectives.parameters import (
-    HyperParameter,
-    check_above_zero,
-    check_at_least_zero,
-    check_whole,
-)
+from irmtv.objectives.parameters import check_above_zero, check_at_least_zero, check_whole
 
 DROPPED = ("penalty_schedule", "penalty_ramp", "penalty_weight", "weight_learning_rate")
 

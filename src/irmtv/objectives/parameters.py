@@ -1,45 +1,15 @@
-"""The hyper-parameters that objectives have in common, with what a user or a search needs to know about each."""
+"""The hyper-parameters that objectives have in common, and checks of values that others use too."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from irmtv.core.messages import did_you_mean
+from irmtv.core.messages import did_you_mean, is_non_negative
 from irmtv.core.types import Measure
+from irmtv.objectives.base import FOLLOWS_PHI, HyperParameter, Penalty
 from irmtv.objectives.environments.affine import Affine
-from irmtv.objectives.penalty import Penalty
-
-FOLLOWS_PHI = ("adaptive", "adaptive-exact", "learned")  # penalty_weight, where it is not a number
-
-
-@dataclass(frozen=True)
-class HyperParameter:
-    """A setting of an objective, with what a user or a search needs to know about it."""
-
-    name: str
-    default: Any
-    meaning: str
-    search: tuple[Any, ...] = ()  # ("log", low, high), ("linear", low, high) or the choices themselves
-    per_run: bool = False  # may differ between the runs of one batch (a number that changes no shape)
-    check: Callable[[Any], str | None] = field(default=lambda value: None, repr=False)  # what is expected
-    convert: Callable[[Any], Any] = field(default=lambda value: value, repr=False)  # of a value that passed
-
-    def validate(self, value: Any, objective: str) -> None:
-        expected = self.check(value)
-        if expected is not None:
-            raise ValueError(f"{self.name} of {objective!r} must be {expected}. Got {value!r}.")
-
-
-def warmup_steps(warmup: float, steps: int) -> int:
-    """How many of the steps are warm-up: a whole number is steps, another a share of them."""
-    return warmup if isinstance(warmup, int) else round(warmup * steps)
-
-
-def is_non_negative(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def check_choice(*choices: Any) -> Callable[[Any], str | None]:
@@ -179,7 +149,7 @@ def warmup_hyperparameter() -> HyperParameter:
     return HyperParameter(
         "warmup",
         0.5,
-        "steps (or share of the steps) of plain risk minimisation before the penalty acts",
+        "steps (or share of the steps) of ERM before the penalty acts",
         ("linear", 0.0, 0.95),
         True,
         _check_warmup,

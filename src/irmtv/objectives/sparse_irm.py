@@ -21,17 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.objectives.base import Objective
+from irmtv.core.messages import is_non_negative
+from irmtv.objectives.base import HyperParameter, Objective
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, IRM_TV_L2
-from irmtv.objectives.parameters import (
-    HyperParameter,
-    check_above_zero,
-    check_choice,
-    check_share,
-    common_hyperparameters,
-    is_non_negative,
-)
+from irmtv.objectives.parameters import check_above_zero, check_choice, check_share, common_hyperparameters
 from irmtv.objectives.vrex import VREX
 
 NEAREST = 1e-7  # to 0 and 1, for the logit of a probability strictly between them: what float32 can tell from 1
@@ -153,8 +147,8 @@ SPARSE_IRM = Objective(
     choose=choose_penalty,
     not_applicable={
         "zero-weight-is-erm": "the mask remains without the penalty; with kept_share=1 too it is ERM, which "
-        "tests/engine/test_sparse_mask.py checks",
+        "tests/engine/components/test_sparse_mask.py checks",
         "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
-        "textbook-steps": "its steps have a mask; tests/engine/test_sparse_mask.py has them by hand",
+        "textbook-steps": "its steps have a mask; tests/engine/components/test_sparse_mask.py has them by hand",
     },
 )

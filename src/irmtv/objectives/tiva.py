@@ -16,15 +16,10 @@ from typing import Any
 
 from torch import Tensor
 
-from irmtv.objectives.base import Objective, penalised
+from irmtv.objectives.base import HyperParameter, Objective, Penalty
+from irmtv.objectives.build import penalised
 from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
-from irmtv.objectives.parameters import (
-    HyperParameter,
-    check_above_zero,
-    check_at_least_zero,
-    check_choice,
-)
-from irmtv.objectives.penalty import Penalty
+from irmtv.objectives.parameters import check_above_zero, check_at_least_zero, check_choice
 
 RATE = 0.01  # of Phi, rho and the selector in the released code; Phi's is a setting of `train`
 
@@ -88,9 +83,9 @@ _ZIN_LIKE = penalised(
     not_applicable={
         "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
         "zero-weight-is-erm": "its predictor reads aux beside x: it is ERM on those, checked in tests/engine/"
-        "test_selector.py",
+        "components/test_selector.py",
         "textbook-steps": "its own steps, the selector's among them, are checked by hand in tests/engine/"
-        "test_selector.py",
+        "components/test_selector.py",
     },
 )
 TIVA = replace(

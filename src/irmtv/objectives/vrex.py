@@ -9,8 +9,8 @@ so their lambda cannot be carried over as it is.
 from torch import Tensor
 
 from irmtv.core.types import Statistics
-from irmtv.objectives.base import penalised
-from irmtv.objectives.penalty import Penalty, Subgradient
+from irmtv.objectives.base import Penalty, Subgradient
+from irmtv.objectives.build import penalised
 
 
 def risk_variance(e: Statistics, mu: Tensor) -> Tensor:

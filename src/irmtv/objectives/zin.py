@@ -3,9 +3,9 @@
 min_Phi  mean_i l_i  +  lambda max_rho sum_e (m_e S_e)^2,      q = rho(aux)
 """
 
-from irmtv.objectives.base import penalised
+from irmtv.objectives.base import Penalty
+from irmtv.objectives.build import penalised
 from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
-from irmtv.objectives.penalty import Penalty
 
 ZIN = penalised(
     "zin",

@@ -11,12 +11,12 @@ from torch import nn
 
 from engine.problems import arrays, close, losses, parameters, refuse, task_of
 from irmtv import OBJECTIVES, Runs, make_task, train
-from irmtv.engine.batches import StratifiedBatches
+from irmtv.engine.components.base import StepRows
 from irmtv.engine.components.biased_net import RelativeDifficulty
-from irmtv.engine.context import Stage
+from irmtv.engine.context import Context
 from irmtv.engine.networks import MLP, Conv1d
 from irmtv.engine.plan import Chunk, plan
-from irmtv.engine.rows import StepRows
+from irmtv.engine.rows import StratifiedBatches
 
 D = torch.float64
 S = {"dtype": D, "steps": 25, "learning_rate": 0.02, "l2": 1e-3}
@@ -141,23 +141,23 @@ def test_weights_are_of_the_last_visit_and_unknown_before_the_first():
             assert (visits == 0).sum() == max(0, 100 - 30 * min(steps, 3)) or steps > 3
 
 
-def stage_of(tasks, runs, **settings):
-    """A stage outside a program, all runs in it."""
+def context_of(tasks, runs, **settings):
+    """A context outside a program, all runs in it."""
     objective = OBJECTIVES["lff"]
     given = [{"learning_rate": 0.1, "l2": 0.0, "steps": 5, "hidden": (), "seed": s, **settings} for s in runs]
     resolved = [
         {**g, **objective.resolve({k: v for k, v in settings.items() if k in ("variant", "averaging")})} for g in given
     ]
     chunk = Chunk(tuple(range(len(runs))), (0,), resolved[0])
-    return Stage(chunk, tasks, resolved, objective, torch.device("cpu"), D)
+    return Context(chunk, tasks, resolved, objective, torch.device("cpu"), D)
 
 
 def test_averages_move_for_visited_rows_alone():
     """Two runs see rows of their own; what each keeps of the others stays to the bit."""
     task = task_of(n=12)
-    stage = stage_of([task], [0, 1], averaging=0.75)
+    context = context_of([task], [0, 1], averaging=0.75)
     net = MLP(3, (), 1)
-    weigher = RelativeDifficulty(stage, net)
+    weigher = RelativeDifficulty(context, net)
     generator = torch.Generator().manual_seed(0)
     kept = [dict[int, float](), dict[int, float]()]
     for _ in range(6):
@@ -332,7 +332,7 @@ def test_what_is_not_finite_in_one_run_stays_there(variant, where):
     rows = StepRows(net.prepare(task.train.x.unsqueeze(0)), task.train.y.view(1, 1, 1, 12), (1, 12), None, None, None)
 
     def play(bad):
-        weigher = RelativeDifficulty(stage_of([task], [0, 1, 2], variant=variant), net)
+        weigher = RelativeDifficulty(context_of([task], [0, 1, 2], variant=variant), net)
         generator = torch.Generator().manual_seed(0)
         weights = []
         for step in range(4):

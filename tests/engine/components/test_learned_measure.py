@@ -11,8 +11,8 @@ import torch
 
 from engine.problems import close, losses, parameters, refuse, task_of
 from irmtv import Runs, train
-from irmtv.engine.batches import StratifiedBatches
 from irmtv.engine.networks import MLP
+from irmtv.engine.rows import StratifiedBatches
 from irmtv.objectives.environments import Affine
 
 F64 = {"dtype": torch.float64}

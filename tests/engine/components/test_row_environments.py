@@ -9,8 +9,8 @@ from torch import nn
 
 from engine.problems import arrays, close, losses, parameters, refuse, task_of
 from irmtv import Runs, make_task, train
-from irmtv.engine.batches import StratifiedBatches
 from irmtv.engine.networks import MLP
+from irmtv.engine.rows import StratifiedBatches
 
 S = {"dtype": torch.float64, "steps": 16, "warmup": 6, "learning_rate": 2e-2, "penalty_weight": 50.0, "l2": 1e-3}
 LOSSES = ("binary", "squared", "targets", "multiclass")

@@ -10,10 +10,10 @@ from torch import nn
 from engine.problems import arrays, close, losses, parameters, refuse, task_of
 from irmtv import Runs, make_task, train
 from irmtv.engine import Conv1d
-from irmtv.engine.batches import StratifiedBatches
 from irmtv.engine.components.selector import NOISE_STREAM
+from irmtv.engine.context import Noise
 from irmtv.engine.networks import MLP
-from irmtv.engine.noise import Noise
+from irmtv.engine.rows import StratifiedBatches
 from irmtv.objectives.environments import AuxNetwork
 
 S = {"dtype": torch.float64, "learning_rate": 0.02, "penalty_weight": 50.0, "steps": 15, "warmup": 9}

@@ -12,7 +12,7 @@ from irmtv import Runs, make_task, train
 from irmtv.core.projection import onto_box_with_sum
 from irmtv.engine import MLP, Conv1d, Module
 from irmtv.engine.components.sparse_mask import STREAM, SparseMask, masked_shapes, within_budget
-from irmtv.engine.noise import Noise
+from irmtv.engine.context import Noise
 
 S = {"dtype": torch.float64, "steps": 60, "warmup": 10, "penalty_weight": 20.0, "learning_rate": 1e-2}
 # a few dozen steps are few: the share falls early, and scores move fast
@@ -350,16 +350,16 @@ def test_all_at_once_and_from_the_first_step():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_gradient_too_large_to_square_moves_its_score_and_spoils_nothing(monkeypatch, dtype):
-    after = SparseMask.after
+    step = SparseMask.step
 
     def with_large_gradients(mask):
-        if mask.stage.step == 30:
+        if mask.context.step == 30:
             mask.parameters.gradient[:3] = torch.tensor([torch.inf, torch.finfo(dtype).max, torch.nan])
-        after(mask)
+        step(mask)
 
     settings = {**S, **FAST, "dtype": dtype}
     plain = train(task_of(features=6), "sparse-irm", kept_share=0.5, **settings)
-    monkeypatch.setattr(SparseMask, "after", with_large_gradients)
+    monkeypatch.setattr(SparseMask, "step", with_large_gradients)
     fitted = train(task_of(features=6), "sparse-irm", kept_share=0.5, **settings)
     scores = fitted.learned("scores")[0]
     assert scores.isfinite().all() and parameters(fitted)[0].isfinite().all() and not fitted.diverged

@@ -12,8 +12,8 @@ from engine.problems import close, losses, parameters, refuse, task_of
 from irmtv import Runs, make_task, train
 from irmtv.core.losses import Binary, Multiclass, Squared
 from irmtv.datasets import make_selection_bias
+from irmtv.engine.context import Noise
 from irmtv.engine.networks import MLP
-from irmtv.engine.noise import Noise
 from irmtv.engine.solvers.hrm import NOISE_BLOCK, NOISE_STREAM, GramRisks, RowRisks
 from irmtv.lab.experiments import parse_spec
 

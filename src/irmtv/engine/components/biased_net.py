@@ -7,11 +7,10 @@ from torch import Tensor
 
 from irmtv.core.losses import Binary, Multiclass
 from irmtv.core.membership import mean_over_rows
-from irmtv.engine.context import Stage
-from irmtv.engine.guard import Guard
+from irmtv.engine.components.base import StepRows
+from irmtv.engine.context import Context
 from irmtv.engine.networks import Module, Net
-from irmtv.engine.optim import Adam, FlatParameters
-from irmtv.engine.rows import StepRows
+from irmtv.engine.optim import Adam, FlatParameters, Guard
 from irmtv.objectives.lff import (
     class_maximum,
     gce_weight,
@@ -29,43 +28,43 @@ class RelativeDifficulty:
     same step. Here it is held too, so that its last weights stay as they were.
     """
 
-    def __init__(self, stage: Stage, net: Net) -> None:
-        if not isinstance(stage.loss, (Binary, Multiclass)):
+    def __init__(self, context: Context, net: Net) -> None:
+        if not isinstance(context.loss, (Binary, Multiclass)):
             raise ValueError(
-                f"objective {stage.objective.name!r} needs the probability of the right class, that is the built-in "
-                f"loss 'binary' or 'multiclass'. Got {stage.loss.name!r}; make the task with one of them."
+                f"objective {context.objective.name!r} needs the probability of the right class, that is the built-in "
+                f"loss 'binary' or 'multiclass'. Got {context.loss.name!r}; make the task with one of them."
             )
-        self.stage = stage
+        self.context = context
         # a user's module keeps the state of every run it started (averages, random streams): b needs its own
         self.net: Net = Module(net.factory, net.n_outputs) if isinstance(net, Module) else net
         # a user's module starts from a seed alone: with the run's own it would be Phi's twin
-        starts = [self.net.init(int(torch.randint(2**62, (), generator=g)), g) for g in stage.generators]
-        self.parameters = FlatParameters(starts, stage.device, stage.dtype)
-        self.adam = Adam(self.parameters, stage.column("learning_rate"))
-        self.pull = self.parameters.spread(2 * stage.column("l2"))
+        starts = [self.net.init(int(torch.randint(2**62, (), generator=g)), g) for g in context.generators]
+        self.parameters = FlatParameters(starts, context.device, context.dtype)
+        self.adam = Adam(self.parameters, context.column("learning_rate"))
+        self.pull = self.parameters.spread(2 * context.column("l2"))
         self.guard = Guard(self.parameters)
 
-        self.averaged = stage.static["variant"] == "averaged"
-        self.exponent = self._per_run(stage.column("gce_exponent"))
-        self.averaging = self._per_run(stage.column("averaging"))
-        y = stage.targets([t.train for t in stage.tasks])  # (T, N)
-        self.classes = y.long().unsqueeze(1).expand(-1, stage.per_set, -1)  # (T, K, N)
-        self.n_classes = max(2, stage.n_outputs)
+        self.averaged = context.static["variant"] == "averaged"
+        self.exponent = self._per_run(context.column("gce_exponent"))
+        self.averaging = self._per_run(context.column("averaging"))
+        y = context.targets([t.train for t in context.tasks])  # (T, N)
+        self.classes = y.long().unsqueeze(1).expand(-1, context.per_set, -1)  # (T, K, N)
+        self.n_classes = max(2, context.n_outputs)
         # rows of weight 0 are as if they were not there: no class is measured by them
-        weights = stage.weights
-        self.left_out = None if weights is None else (weights == 0).to(stage.device).unsqueeze(1)  # (T, 1, N)
+        weights = context.weights
+        self.left_out = None if weights is None else (weights == 0).to(context.device).unsqueeze(1)  # (T, 1, N)
         # in the order of the training rows; NaN before a row's first visit: (T, K, N) each
-        self.last = torch.full(self.classes.shape, torch.nan, device=stage.device, dtype=stage.dtype)
+        self.last = torch.full(self.classes.shape, torch.nan, device=context.device, dtype=context.dtype)
         if self.averaged:
             self.of_biased, self.of_phi = self.last.clone(), self.last.clone()
 
     def _per_run(self, column: Tensor) -> Tensor:
         """(R,) -> (T, K, 1)."""
-        return column.view(self.stage.n_sets, self.stage.per_set, 1)
+        return column.view(self.context.n_sets, self.context.per_set, 1)
 
     def weigh(self, rows: StepRows, f: Tensor, value: Tensor) -> Tensor:
         logits = self.net.forward(self.parameters.views, rows.x, training=True).logits.view(f.shape)
-        loss = self.stage.loss.value(logits, rows.y).flatten(2)  # (T, K, n) with a graph
+        loss = self.context.loss.value(logits, rows.y).flatten(2)  # (T, K, n) with a graph
         of_phi = value.flatten(2)
         self._step(loss, of_phi, None if rows.weight is None else rows.weight.flatten(2))
         with torch.no_grad():
@@ -90,7 +89,7 @@ class RelativeDifficulty:
         with torch.no_grad():
             self.parameters.gradient.addcmul_(self.parameters.vector, self.pull)
             # b's objective is bounded: what tells of a failure is the losses that weights are made of
-            self.guard.check((loss + of_phi).mean(2).flatten(), self.stage.now, self.adam)
+            self.guard.check((loss + of_phi).mean(2).flatten(), self.context.now, self.adam)
         self.adam.step()
 
     def _relative_average(self, average: Tensor, value: Tensor, index: Tensor | None) -> Tensor:

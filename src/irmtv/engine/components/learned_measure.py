@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.types import Statistics
-from irmtv.engine.context import Stage
+from irmtv.engine.context import Context
 from irmtv.objectives.base import Weight
 from irmtv.objectives.learned_measure import exponentiated_ascent, within_distance
 
@@ -21,27 +21,29 @@ class LearnedMeasure:
     environments have no shares before they are found: mu is their mass until a run's penalty first acts.
     """
 
-    def __init__(self, stage: Stage, n_environments: int) -> None:
-        self.stage, self.objective = stage, stage.objective
-        self.rate = stage.column("measure_rate").unsqueeze(1)
-        distances = [float(s["measure_distance"]) for s in stage.settings]
-        self.distance = torch.tensor(distances, device=stage.device, dtype=stage.dtype).unsqueeze(1)
+    def __init__(self, context: Context, n_environments: int) -> None:
+        self.context, self.objective = context, context.objective
+        self.rate = context.column("measure_rate").unsqueeze(1)
+        distances = [float(s["measure_distance"]) for s in context.settings]
+        self.distance = torch.tensor(distances, device=context.device, dtype=context.dtype).unsqueeze(1)
         self.bounded = bool(self.distance.isfinite().any())
         self.shares: Tensor | None = None  # (R, E), of given environments
-        self.mu = torch.full((stage.n_runs, n_environments), 1 / n_environments, device=stage.device, dtype=stage.dtype)
-        self.begun = torch.zeros(stage.n_runs, 1, device=stage.device, dtype=torch.bool)  # of inferred environments
+        self.mu = torch.full(
+            (context.n_runs, n_environments), 1 / n_environments, device=context.device, dtype=context.dtype
+        )
+        self.begun = torch.zeros(context.n_runs, 1, device=context.device, dtype=torch.bool)  # of inferred environments
         self.adjustment: Tensor | None = None
         if self.objective.infers is not None:
             return
-        counts, effective = _rows_of(stage, n_environments)  # (T, E)
-        each = counts.repeat_interleave(stage.per_set, 0).to(stage.device, stage.dtype)  # (R, E)
+        counts, effective = _rows_of(context, n_environments)  # (T, E)
+        each = counts.repeat_interleave(context.per_set, 0).to(context.device, context.dtype)  # (R, E)
         self.shares = each / each.sum(1, keepdim=True)
-        there = (each > 0).to(stage.dtype)
-        uniform = stage.static.get("measure_start") == "uniform"
+        there = (each > 0).to(context.dtype)
+        uniform = context.static.get("measure_start") == "uniform"
         self.mu.copy_(there / there.sum(1, keepdim=True) if uniform else self.shares)
-        if any(s.get("adjustment") for s in stage.settings):
-            known = effective.repeat_interleave(stage.per_set, 0).to(stage.device, stage.dtype)
-            self.adjustment = stage.column("adjustment").unsqueeze(1) / known.clamp_min(1).sqrt()
+        if any(s.get("adjustment") for s in context.settings):
+            known = effective.repeat_interleave(context.per_set, 0).to(context.device, context.dtype)
+            self.adjustment = context.column("adjustment").unsqueeze(1) / known.clamp_min(1).sqrt()
 
     def of(self, e: Statistics) -> Tensor:
         """The present measure: (R, E)."""
@@ -92,8 +94,8 @@ class LearnedMeasure:
         with torch.enable_grad():
             mu = self.mu.clone().requires_grad_()
             moved = replace(still, learned=mu)
-            total = self.objective.risk(moved, self.stage.static)
-            values = self.objective.penalty_values(moved, self.stage.static)
+            total = self.objective.risk(moved, self.context.static)
+            values = self.objective.penalty_values(moved, self.context.static)
             for (weight, _), value in zip(weights, values, strict=True):
                 total = total + weight * value
             (gradient,) = torch.autograd.grad((total * scale).sum(), mu)
@@ -104,18 +106,18 @@ class LearnedMeasure:
         return {"measure": self.mu.clone() if self.shares is not None else torch.where(self.begun, self.mu, torch.nan)}
 
 
-def _rows_of(stage: Stage, n_environments: int) -> tuple[Tensor, Tensor]:
+def _rows_of(context: Context, n_environments: int) -> tuple[Tensor, Tensor]:
     """What the rows of every environment count together, and how many rows' worth of knowledge they are: (T, E) each.
 
     The same, unless rows have weights: then sum w, and (sum w)^2 / sum w^2.
     """
-    codes = [t.train.environment for t in stage.tasks if t.train.environment is not None]  # `check_tasks` saw to it
-    if stage.weights is None:
+    codes = [t.train.environment for t in context.tasks if t.train.environment is not None]  # `check_tasks` saw to it
+    if context.weights is None:
         counts = torch.stack([torch.bincount(c, minlength=n_environments) for c in codes])
         return counts, counts
 
     def sums(weights: Tensor) -> Tensor:
         return weights.new_zeros(len(codes), n_environments).scatter_add(1, torch.stack(codes), weights)
 
-    counts = sums(stage.weights)
-    return counts, counts.square() / sums(stage.weights.square()).clamp_min(torch.finfo(counts.dtype).tiny)
+    counts = sums(context.weights)
+    return counts, counts.square() / sums(context.weights.square()).clamp_min(torch.finfo(counts.dtype).tiny)

@@ -1,85 +1,70 @@
-"""lambda at a step: fixed within a phase, on a ramp, following Phi, or learned."""
+"""Penalty weights: lambda at a step is fixed within a phase, on a ramp, follows Phi, or is learned."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from irmtv.core.types import Statistics
-from irmtv.engine.context import Stage
-from irmtv.engine.guard import Guard
-from irmtv.engine.optim import Adam, FlatParameters
-from irmtv.objectives.base import Weight
+from irmtv.engine.components.base import Phase
+from irmtv.engine.context import Context
+from irmtv.engine.optim import Adam, FlatParameters, Guard
+from irmtv.objectives.base import Weight, warmup_steps
 from irmtv.objectives.environments.aux_network import AuxNetwork
 from irmtv.objectives.lambda_phi import lambda_phi
-from irmtv.objectives.parameters import warmup_steps
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of steps over which nothing changes but the parameters."""
-
-    start: int
-    stop: int
-    acting: Tensor  # (R,) bool: on which runs the penalty acts fully
-    before: Tensor  # (R,) bool: ... in the phase before
-    full: Tensor  # (R, P) the weights of this phase
-    weights: tuple[Weight, ...]  # the same, as a step wants them; where they do not change within the phase
-    scale: Tensor  # (R,) 1 / divisor
-    penalised: bool  # some run has a penalty that acts
-    climbing: Tensor | None  # (R,) of 0 and 1: whose environments are being inferred; None if no one's
 
 
 class PenaltyWeights:
-    """The weights of a chunk of runs, one way of making them for all."""
+    """The penalty weights of a chunk of runs, all made in the same way, and the phases that they cut training into."""
 
-    def __init__(self, stage: Stage, phi: FlatParameters, guard: Guard) -> None:
-        self.stage, self.objective, self.phi, self.guard = stage, stage.objective, phi, guard
-        self.mode = self.objective.weight_mode_of(stage.static)
-        self.ramp: str = stage.static.get("penalty_schedule", "constant")
-        self.normalise = bool(stage.static.get("normalise", False))
+    def __init__(self, context: Context, phi: FlatParameters, guard: Guard) -> None:
+        self.context, self.objective, self.phi, self.guard = context, context.objective, phi, guard
+        self.mode = self.objective.weight_mode_of(context.static)
+        self.ramp: str = context.static.get("penalty_schedule", "constant")
+        self.normalise = bool(context.static.get("normalise", False))
         self.exact = self.mode == "adaptive-exact"
         # whether lambda may differ from step to step
         self.varies = bool(self.objective.penalties) and (self.mode != "given" or self.ramp != "constant")
-        self.last = torch.zeros(stage.n_runs, device=stage.device, dtype=stage.dtype)  # of the sum, for the record
+        self.last = torch.zeros(
+            context.n_runs, device=context.device, dtype=context.dtype
+        )  # of the sum, for the record
         self.learner: LogWeight | WeightNetwork | None = None
         if not self.objective.penalties:
             return
         self.full = torch.tensor(
-            [self.objective.weights(s["penalty_weight"]) for s in stage.settings],
-            device=stage.device,
-            dtype=stage.dtype,
+            [self.objective.weights(s["penalty_weight"]) for s in context.settings],
+            device=context.device,
+            dtype=context.dtype,
         )  # (R, P)
         self.warm = torch.tensor(
-            [warmup_steps(s["warmup"], stage.steps) for s in stage.settings], device=stage.device
+            [warmup_steps(s["warmup"], context.steps) for s in context.settings], device=context.device
         )  # (R,)
         ramps = [
-            warmup_steps(s["penalty_ramp"], max(1, stage.steps - int(w))) if "penalty_ramp" in s else 1
-            for s, w in zip(stage.settings, self.warm, strict=True)
+            warmup_steps(s["penalty_ramp"], max(1, context.steps - int(w))) if "penalty_ramp" in s else 1
+            for s, w in zip(context.settings, self.warm, strict=True)
         ]
-        self.ramp_steps = torch.tensor(ramps, device=stage.device, dtype=stage.dtype).clamp_min(1)
-        # what each penalty counts for whoever climbs them all; at lambda = 0 they still show what they find
-        self.relative = self.full / self.full.amax(1, keepdim=True).clamp_min(torch.finfo(stage.dtype).tiny)
+        self.ramp_steps = torch.tensor(ramps, device=context.device, dtype=context.dtype).clamp_min(1)
+        # each penalty's share for environments that climb all of them; at lambda = 0 they climb too, all alike
+        self.relative = self.full / self.full.amax(1, keepdim=True).clamp_min(torch.finfo(context.dtype).tiny)
         self.relative[self.full.amax(1) == 0] = 1
         if self.mode != "given":
             # the largest factor that `full` may get: 1 each where lambda follows Phi, or its unit
-            self.cap = stage.column("max_penalty_weight") / self.full.amax(1)
+            self.cap = context.column("max_penalty_weight") / self.full.amax(1)
         if self.mode in LEARNERS:
-            self.learner = LEARNERS[self.mode](stage, phi)
+            self.learner = LEARNERS[self.mode](context, phi)
 
     def phases(self, infers: bool) -> list[Phase]:
         """Cut the steps where a run's warm-up ends."""
-        stage = self.stage
+        context = self.context
         if not self.objective.penalties:
-            ones = torch.ones(stage.n_runs, device=stage.device, dtype=stage.dtype)
+            ones = torch.ones(context.n_runs, device=context.device, dtype=context.dtype)
             none = ones < 0
-            return [Phase(0, stage.steps, none, none, ones[:, None][:, :0], (), ones, False, None)]
-        when = self.objective.climbs(stage.static) if infers else "never"
-        cuts = sorted({0, stage.steps, *(int(w) for w in self.warm if w < stage.steps)})
+            return [Phase(0, context.steps, none, none, ones[:, None][:, :0], (), ones, False, None)]
+        when = self.objective.climbs(context.static) if infers else "never"
+        cuts = sorted({0, context.steps, *(int(w) for w in self.warm if w < context.steps)})
         phases: list[Phase] = []
         before = torch.zeros_like(self.warm, dtype=torch.bool)
         for start, stop in pairwise(cuts):
@@ -88,7 +73,7 @@ class PenaltyWeights:
             scale = self._scale(weights.sum(1), acting)
             climbing = None
             if when != "never":
-                climbing = (~acting if when == "warm-up" else torch.ones_like(acting)).to(stage.dtype)
+                climbing = (~acting if when == "warm-up" else torch.ones_like(acting)).to(context.dtype)
                 climbing = climbing if bool(climbing.any()) else None
             penalised = bool(weights.any()) or (self.mode != "given" and bool(acting.any()))
             both = self._as_weights(weights, scale)
@@ -128,7 +113,7 @@ class PenaltyWeights:
 
     def _ramped(self, full: Tensor) -> Tensor:
         """(R, P): after step i of n of the ramp, full i / n, or full^(i/n) from 1 (from full, where that is less)."""
-        done = torch.as_tensor(self.stage.now, device=full.device) - self.warm + 1
+        done = torch.as_tensor(self.context.now, device=full.device) - self.warm + 1
         share = (done / self.ramp_steps).clamp(0, 1).unsqueeze(1)
         if self.ramp == "linear":
             return full * share
@@ -138,20 +123,20 @@ class PenaltyWeights:
         """lambda_Phi, or what has been learned: (R,), at most the cap."""
         if self.learner is not None:
             return torch.minimum(self.learner.value(), self.cap)
-        penalty = torch.stack(self.objective.penalty_values(e, self.stage.static)).sum(0)
-        return lambda_phi(self.objective.worst_risk(e), self.objective.risk(e, self.stage.static), penalty, self.cap)
+        penalty = torch.stack(self.objective.penalty_values(e, self.context.static)).sum(0)
+        return lambda_phi(self.objective.worst_risk(e), self.objective.risk(e, self.context.static), penalty, self.cap)
 
     def learn(self, phase: Phase, e: Statistics, scale: Tensor) -> None:
         """One step of the weight up lambda * penalty; Phi's gradient gets its part, where lambda depends on Phi."""
         if self.learner is None or not phase.penalised:
             return
         with torch.no_grad():
-            penalty = torch.stack(self.objective.penalty_values(e, self.stage.static), 1)
+            penalty = torch.stack(self.objective.penalty_values(e, self.context.static), 1)
             pull = (self.full * penalty).sum(1) * (phase.acting & ~self.guard.dead) * scale  # (R,)
         self.learner.parameters.gradient.zero_()
         value = self.learner.value()
         torch.autograd.backward((torch.where(value < self.cap, value, value.detach()) * pull).sum())
-        self.guard.check_other(self.learner.parameters, self.stage.now, self.learner.adam)
+        self.guard.check_other(self.learner.parameters, self.context.now, self.learner.adam)
         self.learner.adam.step()
 
     def state(self) -> dict[str, Tensor]:
@@ -162,10 +147,10 @@ class PenaltyWeights:
 class LogWeight:
     """lambda = exp(theta), one number per run, from 1."""
 
-    def __init__(self, stage: Stage, phi: FlatParameters) -> None:
+    def __init__(self, context: Context, phi: FlatParameters) -> None:
         start = {"theta": torch.zeros(1, dtype=torch.float64)}
-        self.parameters = FlatParameters([start] * stage.n_runs, stage.device, stage.dtype)
-        self.adam = Adam(self.parameters, stage.column("weight_learning_rate"), maximise=True)
+        self.parameters = FlatParameters([start] * context.n_runs, context.device, context.dtype)
+        self.adam = Adam(self.parameters, context.column("weight_learning_rate"), maximise=True)
 
     def value(self) -> Tensor:
         return self.parameters.views["theta"].squeeze(1).exp()
@@ -177,12 +162,12 @@ class WeightNetwork:
     Differentiable in Phi too: the primal objective contains lambda(Phi).
     """
 
-    def __init__(self, stage: Stage, phi: FlatParameters) -> None:
+    def __init__(self, context: Context, phi: FlatParameters) -> None:
         self.phi = phi
         n_inputs = sum(v[0].numel() for v in phi.views.values())
-        self.net = AuxNetwork(n_inputs, hidden=stage.static["weight_hidden"])  # one output: the same shape as rho
-        self.parameters = FlatParameters([self.net.init(g) for g in stage.generators], stage.device, stage.dtype)
-        self.adam = Adam(self.parameters, stage.column("weight_learning_rate"), maximise=True)
+        self.net = AuxNetwork(n_inputs, hidden=context.static["weight_hidden"])  # one output: the same shape as rho
+        self.parameters = FlatParameters([self.net.init(g) for g in context.generators], context.device, context.dtype)
+        self.adam = Adam(self.parameters, context.column("weight_learning_rate"), maximise=True)
 
     def value(self) -> Tensor:
         flat = torch.cat([v.flatten(1) for v in self.phi.views.values()], 1).unsqueeze(2)  # (R, n, 1): a row per run

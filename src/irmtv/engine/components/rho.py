@@ -1,4 +1,4 @@
-"""rho as a source of inferred environments: a network that climbs the penalties while Phi descends."""
+"""Environments inferred from auxiliary variables: a network rho climbs the penalties while Phi descends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from irmtv.core.membership import Membership
 from irmtv.core.types import Rows
-from irmtv.engine.context import Stage
+from irmtv.engine.components.base import Phase
+from irmtv.engine.context import Context
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.objectives.environments.aux_network import AuxNetwork, AuxRows, GroupedRows, PlainRows, lay_out
 
@@ -17,25 +18,25 @@ from irmtv.objectives.environments.aux_network import AuxNetwork, AuxRows, Group
 class RhoOnAux:
     """rho, a network on auxiliary variables, climbs the penalties."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage, static = stage, stage.static
-        self.aux = self.read([t.train for t in stage.tasks])  # (T, N, A)
+    def __init__(self, context: Context) -> None:
+        self.context, static = context, context.static
+        self.aux = self.read([t.train for t in context.tasks])  # (T, N, A)
         self.net = AuxNetwork(self.aux.shape[2], static["n_environments"], static["environment_hidden"])
         self.n_environments: int = self.net.n_environments
-        self.parameters = FlatParameters([self.net.init(g) for g in stage.generators], stage.device, stage.dtype)
-        self.rate = stage.column("environment_learning_rate")
+        self.parameters = FlatParameters([self.net.init(g) for g in context.generators], context.device, context.dtype)
+        self.rate = context.column("environment_learning_rate")
         self.adam = Adam(self.parameters, self.rate, maximise=True)
         self.all_rows: AuxRows | None = None
 
     def read(self, rows: Sequence[Rows]) -> Tensor:
         """What rho reads of one data set's rows each: (T, N, A)."""
-        return self.stage.scaled_aux(rows)  # `check_tasks` saw to it that there is aux
+        return self.context.scaled_aux(rows)  # `check_tasks` saw to it that there is aux
 
     def arrange(self, as_they_are: bool) -> tuple[Tensor | None, tuple[int, ...]]:
         if as_they_are:
             self.all_rows = PlainRows(self.aux.transpose(1, 2).contiguous())
         else:
-            self.all_rows = lay_out(self.aux, self.stage.per_set, self.stage.weights)
+            self.all_rows = lay_out(self.aux, self.context.per_set, self.context.weights)
         if isinstance(self.all_rows, GroupedRows):
             return self.all_rows.order, self.all_rows.blocks.rows_shape
         return self.all_rows.order, (self.aux.shape[1],)
@@ -44,8 +45,10 @@ class RhoOnAux:
         if index is None:
             assert self.all_rows is not None
             return self.all_rows
-        sets = torch.arange(self.stage.n_sets, device=index.device).repeat_interleave(self.stage.per_set).unsqueeze(1)
-        return PlainRows(self.aux[sets, index].transpose(1, 2).contiguous(), None, self.stage.n_sets)
+        sets = (
+            torch.arange(self.context.n_sets, device=index.device).repeat_interleave(self.context.per_set).unsqueeze(1)
+        )
+        return PlainRows(self.aux[sets, index].transpose(1, 2).contiguous(), None, self.context.n_sets)
 
     def mean(self, value: Tensor) -> Tensor:
         if isinstance(self.all_rows, GroupedRows):
@@ -62,12 +65,18 @@ class RhoOnAux:
     def membership(self, rows: AuxRows) -> Membership:
         return self.net.membership(self.views(), rows)
 
-    def begin(self, acting: Tensor, before: Tensor, slopes: Callable[[], Tensor]) -> None:
+    def begin(self, phase: Phase, slopes: Callable[[], Tensor]) -> None:
         pass
 
-    def of(self, rows: Sequence[Rows]) -> Callable[[], Membership]:
+    def membership_of(self, rows: Sequence[Rows]) -> Callable[[], Membership]:
         z = self.read(rows).transpose(1, 2).contiguous()
-        return lambda: self.net.from_logits(self.net.logits(self.views(), z), self.stage.n_sets)
+        return lambda: self.net.from_logits(self.net.logits(self.views(), z), self.context.n_sets)
+
+    def optimizers(self) -> list[Adam]:
+        return [self.adam]
+
+    def learned(self) -> dict[str, Tensor]:
+        return {}
 
     def state(self) -> dict[str, Tensor]:
         return {name: view.detach().clone() for name, view in self.views().items()}

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from irmtv.core.membership import SoftPair
 from irmtv.core.types import Rows
-from irmtv.engine.context import Stage
+from irmtv.engine.components.base import Phase
+from irmtv.engine.context import Context
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.objectives.eiil import exact_split, inference_gradient
 
@@ -22,18 +23,18 @@ class RowEnvironments:
 
     n_environments = 2
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.joint = stage.static["variant"] == "joint"
-        self.rate = stage.column("environment_learning_rate")
-        n_rows = len(stage.tasks[0].train)
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.joint = context.static["variant"] == "joint"
+        self.rate = context.column("environment_learning_rate")
+        n_rows = len(context.tasks[0].train)
         # until it is split a run's penalty has weight 0: any finite q will do
-        self.q = torch.full((stage.n_runs, n_rows), 0.5, device=stage.device, dtype=stage.dtype)
-        self.known = torch.full((stage.n_runs, 1), self.joint, device=stage.device)
+        self.q = torch.full((context.n_runs, n_rows), 0.5, device=context.device, dtype=context.dtype)
+        self.known = torch.full((context.n_runs, 1), self.joint, device=context.device)
         self.starts: list[dict[str, Tensor]] = []
-        if self.joint or stage.static["inference"] == "ascent":
-            self.starts = [{"a": torch.randn(n_rows, generator=g, dtype=torch.float64)} for g in stage.generators]
-        self.parameters = FlatParameters(self.starts, stage.device, stage.dtype) if self.joint else None
+        if self.joint or context.static["inference"] == "ascent":
+            self.starts = [{"a": torch.randn(n_rows, generator=g, dtype=torch.float64)} for g in context.generators]
+        self.parameters = FlatParameters(self.starts, context.device, context.dtype) if self.joint else None
         self.adam = None if self.parameters is None else Adam(self.parameters, self.rate, maximise=True)
 
     def arrange(self, as_they_are: bool) -> tuple[Tensor | None, tuple[int, ...]]:
@@ -54,11 +55,11 @@ class RowEnvironments:
         else:
             a = self.parameters.views["a"]
             q = torch.sigmoid(a if rows is None else a.gather(1, rows))
-        return SoftPair(q.view(self.stage.n_sets, self.stage.per_set, -1))
+        return SoftPair(q.view(self.context.n_sets, self.context.per_set, -1))
 
-    def begin(self, acting: Tensor, before: Tensor, slopes: Callable[[], Tensor]) -> None:
+    def begin(self, phase: Phase, slopes: Callable[[], Tensor]) -> None:
         """Split the rows of the runs whose warm-up ends here."""
-        ending = (acting & ~before).nonzero().flatten()
+        ending = (phase.acting & ~phase.before).nonzero().flatten()
         if self.joint or not len(ending):
             return
         slope = slopes()[ending]
@@ -70,20 +71,26 @@ class RowEnvironments:
 
         The value that they climb is made of means of the slopes: a row of weight w has w times its slope in them.
         """
-        shares = self.stage.shares()
+        shares = self.context.shares()
         if shares is not None:
-            slope = slope * (shares * shares.shape[1])[which // self.stage.per_set]
+            slope = slope * (shares * shares.shape[1])[which // self.context.per_set]
         starts = [self.starts[r] for r in which.tolist()]
-        logits = FlatParameters(starts, self.stage.device, self.stage.dtype)
+        logits = FlatParameters(starts, self.context.device, self.context.dtype)
         adam, a = Adam(logits, self.rate[which], maximise=True), logits.views["a"].detach()
         gradient = logits.gradient.view_as(a)
-        for _ in range(self.stage.static["inference_steps"]):
+        for _ in range(self.context.static["inference_steps"]):
             gradient.copy_(inference_gradient(a, slope))
             adam.step()
         return (a > 0).to(slope.dtype)
 
-    def of(self, rows: Sequence[Rows]) -> None:
+    def membership_of(self, rows: Sequence[Rows]) -> None:
         return None
+
+    def optimizers(self) -> list[Adam]:
+        return [] if self.adam is None else [self.adam]
+
+    def learned(self) -> dict[str, Tensor]:
+        return {}
 
     def state(self) -> dict[str, Tensor]:
         """Probability of the first environment, for the training rows in their own order; NaN before the split."""

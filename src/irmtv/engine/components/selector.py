@@ -1,7 +1,7 @@
 """A selector of the inputs that predict y, and environments inferred from the rest of them (TIVA).
 
-Every input of u = [x, standardised aux] has a gate. The selector's gates are noisy at each of its steps; everybody
-else sees the gates without noise: rho climbs on what Phi will see after the warm-up and what other rows get.
+Every input of u = [x, standardised aux] has a gate. The selector's gates are noisy at each of its steps; all others
+see the gates without noise: rho climbs on what Phi will see after the warm-up and what other rows get.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from irmtv.core.membership import mean_over_rows
 from irmtv.core.types import Rows
 from irmtv.engine.components.rho import RhoOnAux
-from irmtv.engine.context import Stage
+from irmtv.engine.context import Context
 from irmtv.engine.networks import MLP, Net, Parameters
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.objectives.environments.aux_network import AuxRows, PlainRows
@@ -27,20 +27,20 @@ NOISE_STREAM = 1
 class Selector:
     """Gates, and a linear model h of its own on the gated inputs: both descend the loss of h and close gates."""
 
-    def __init__(self, stage: Stage, n_inputs: int) -> None:
-        self.stage, self.n_inputs = stage, n_inputs
-        self.h = MLP(n_inputs, (), stage.n_outputs)
+    def __init__(self, context: Context, n_inputs: int) -> None:
+        self.context, self.n_inputs = context, n_inputs
+        self.h = MLP(n_inputs, (), context.n_outputs)
         zero = torch.zeros(n_inputs, dtype=torch.float64)
         starts = [
             {**self.h.init(int(s["seed"]), g), "mu": zero}
-            for s, g in zip(stage.settings, stage.generators, strict=True)
+            for s, g in zip(context.settings, context.generators, strict=True)
         ]
-        self.parameters = FlatParameters(starts, stage.device, stage.dtype)
-        self.rate = self.parameters.spread(stage.column("selector_learning_rate"))  # (P,)
-        self.adam = Adam(self.parameters, stage.column("selector_learning_rate"))
-        self.sigma = stage.column("gate_noise").unsqueeze(1)  # (R, 1)
-        self.weight = stage.column("gate_weight")
-        self.noise = stage.noise(NOISE_STREAM)
+        self.parameters = FlatParameters(starts, context.device, context.dtype)
+        self.rate = self.parameters.spread(context.column("selector_learning_rate"))  # (P,)
+        self.adam = Adam(self.parameters, context.column("selector_learning_rate"))
+        self.sigma = context.column("gate_noise").unsqueeze(1)  # (R, 1)
+        self.weight = context.column("gate_weight")
+        self.noise = context.noise(NOISE_STREAM)
 
     def gates(self) -> Tensor:
         """Without noise and without a graph: (R, D + A), 0 closed, 1 open."""
@@ -48,12 +48,12 @@ class Selector:
 
     def step(self, z: Tensor, y: Tensor, moves: Tensor, weight: Tensor | None) -> None:
         """One step on inputs (T or R, D + A, N) by the runs that `moves` (R,) names; the others stand still."""
-        stage, views = self.stage, self.parameters.views
+        context, views = self.context, self.parameters.views
         self.parameters.gradient.zero_()
-        noise = self.noise.normal(stage.now, (self.n_inputs,), stage.dtype)  # (R, D + A)
+        noise = self.noise.normal(context.now, (self.n_inputs,), context.dtype)  # (R, D + A)
         noisy = gate(views["mu"], noise, self.sigma)
         f = self.h.forward(gated(views, "W0", noisy), z).logits
-        value = stage.loss.value(f.view(stage.n_sets, stage.per_set, *f.shape[1:]), y)  # (T, K, N)
+        value = context.loss.value(f.view(context.n_sets, context.per_set, *f.shape[1:]), y)  # (T, K, N)
         total = selector_loss(mean_over_rows(value, weight), density(views["mu"], self.sigma), self.weight)
         torch.autograd.backward(total.sum())
         # what is not finite here is not finite in Phi, which reads the same inputs: the guard reports it there
@@ -73,21 +73,27 @@ def gated(views: Mapping[str, Tensor], name: str, gates: Tensor) -> dict[str, Te
 class RhoOnTheRest(RhoOnAux):
     """rho reads (1 - gate) u: what the selector leaves."""
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage)
-        self.selector = Selector(stage, self.net.n_aux)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.selector = Selector(context, self.net.n_aux)
 
     def read(self, rows: Sequence[Rows]) -> Tensor:
-        return self.stage.inputs(rows)  # x and aux: the objective reads both
+        return self.context.inputs(rows)  # x and aux: the objective reads both
 
     def arrange(self, as_they_are: bool) -> tuple[Tensor | None, tuple[int, ...]]:
         return super().arrange(True)  # every run has gates of its own: rows that agree in some columns save nothing
 
     def before_climbing(self, rows: AuxRows, y: Tensor, weight: Tensor | None) -> None:
         assert isinstance(rows, PlainRows)
-        # whoever is held still in rho, after its warm-up or for being frozen, is held still in the selector
+        # a run that is held still in rho, after its warm-up or for being frozen, is held still in the selector
         rates = self.parameters.by_name(self.adam.rate)["W"][:, 0, 0]
         self.selector.step(rows.z, y, rates > 0, weight)
+
+    def optimizers(self) -> list[Adam]:
+        return [self.adam, self.selector.adam]
+
+    def learned(self) -> dict[str, Tensor]:
+        return self.selector.state()
 
     def views(self) -> Mapping[str, Tensor]:
         return gated(super().views(), "W", 1 - self.selector.gates())
@@ -98,7 +104,7 @@ class GatedInputs:
 
     adam: Adam | None = None
 
-    def __init__(self, stage: Stage, net: Net, phi: FlatParameters, source: object) -> None:
+    def __init__(self, context: Context, net: Net, phi: FlatParameters, source: object) -> None:
         assert isinstance(source, RhoOnTheRest)
         if not isinstance(net, MLP):
             raise ValueError(
@@ -110,11 +116,11 @@ class GatedInputs:
     def apply(self, views: Parameters) -> Parameters:
         return gated(views, "W0", self.selector.gates())
 
-    def after(self) -> None:
+    def step(self) -> None:
         pass
 
-    def settled(self, views: Parameters) -> dict[str, Tensor]:
+    def fitted(self, views: Parameters) -> dict[str, Tensor]:
         return {name: view.detach().clone() for name, view in self.apply(views).items()}
 
     def state(self) -> dict[str, Tensor]:
-        return {}  # the selector tells its gates
+        return {}  # the gates are in the selector's state

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from irmtv.core.projection import onto_box_with_sum
-from irmtv.engine.context import Stage
+from irmtv.engine.context import Context
 from irmtv.engine.networks import MLP, Conv1d, Net, Parameters
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.objectives.sparse_irm import kept_at, kept_weights, soft_mask, temperature
 
-STREAM = 0x5BA5  # of the noise: no other player's
+STREAM = 0x5BA5  # of the noise: no other component's
 
 
 class SparseMask:
@@ -25,8 +25,8 @@ class SparseMask:
     They start at 1, where the mask is exactly 1 and has no slope, so nothing moves before the kept share falls.
     """
 
-    def __init__(self, stage: Stage, net: Net, phi: FlatParameters, source: object = None) -> None:
-        self.stage, self.noise = stage, stage.noise(STREAM)
+    def __init__(self, context: Context, net: Net, phi: FlatParameters, source: object = None) -> None:
+        self.context, self.noise = context, context.noise(STREAM)
         self.shapes = masked_shapes(net)
         self.sizes = [math.prod(shape) for shape in self.shapes.values()]
         self.n = sum(self.sizes)
@@ -35,34 +35,34 @@ class SparseMask:
                 "net must have weights that can be switched off: parameters of two or more dimensions. Got the shapes "
                 f"{net.shapes}; use another network, or the penalty without a mask, such as objective='irm-tv-l2'."
             )
-        starts = [{"scores": torch.ones(self.n)}] * stage.n_runs
-        self.parameters = FlatParameters(starts, stage.device, stage.dtype)
+        starts = [{"scores": torch.ones(self.n)}] * context.n_runs
+        self.parameters = FlatParameters(starts, context.device, context.dtype)
         self.scores = self.parameters.views["scores"]  # (R, n)
-        self.optimizer = Adam(self.parameters, stage.column("score_learning_rate"))
+        self.optimizer = Adam(self.parameters, context.column("score_learning_rate"))
         self.adam: Adam | None = self.optimizer
-        self.kept_share = stage.column("kept_share")
-        self.first = round(stage.static["sparsify_from"] * stage.steps)
-        self.last = round(stage.static["sparsify_until"] * stage.steps)
+        self.kept_share = context.column("kept_share")
+        self.first = round(context.static["sparsify_from"] * context.steps)
+        self.last = round(context.static["sparsify_until"] * context.steps)
         self.share = torch.ones_like(self.kept_share)  # (R,) that each run's scores obey now
         # the largest gradient whose square, and a sum of such squares, is finite
-        self.largest = math.sqrt(torch.finfo(stage.dtype).max) / 1e3
+        self.largest = math.sqrt(torch.finfo(context.dtype).max) / 1e3
 
     @property
     def _waiting(self) -> bool:
         """Whether nothing is switched off yet. A recorded step cannot ask; there the numbers say the same."""
-        now = self.stage.now
+        now = self.context.now
         return isinstance(now, int) and now < self.first
 
     def apply(self, views: Parameters) -> Parameters:
         if self._waiting:
             return views
         self.parameters.gradient.zero_()
-        noise = self.noise.logistic(self.stage.now, (self.n,), self.stage.dtype)
-        return self._masked(views, soft_mask(self.scores, noise, temperature(self._now(), self.stage.steps)))
+        noise = self.noise.logistic(self.context.now, (self.n,), self.context.dtype)
+        return self._masked(views, soft_mask(self.scores, noise, temperature(self._now(), self.context.steps)))
 
     def _now(self) -> Tensor:
         """The present step as a number to compute with: a quotient of whole numbers would be float32."""
-        return torch.as_tensor(self.stage.now, dtype=self.stage.dtype)
+        return torch.as_tensor(self.context.now, dtype=self.context.dtype)
 
     def _masked(self, views: Parameters, mask: Tensor) -> dict[str, Tensor]:
         """Phi's parameters, the weights times their part of mask (R, n)."""
@@ -70,7 +70,7 @@ class SparseMask:
         return {**views, **{name: views[name] * part.view(-1, *shape) for (name, shape), part in parts}}
 
     @torch.no_grad()
-    def after(self) -> None:
+    def step(self) -> None:
         """Adam's step of the scores, then the nearest point within the budget of the step to come."""
         if self._waiting:
             return
@@ -89,7 +89,7 @@ class SparseMask:
         self.scores.copy_(torch.where(moving.unsqueeze(1), nearest, self.scores))
 
     @torch.no_grad()
-    def settled(self, views: Parameters) -> dict[str, Tensor]:
+    def fitted(self, views: Parameters) -> dict[str, Tensor]:
         """The weights of `kept_weights` as they are, the others 0."""
         kept = kept_weights(self.scores, self.share).to(self.scores.dtype)
         return {k: v.detach().clone() for k, v in self._masked(views, kept).items()}

@@ -25,20 +25,21 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from irmtv.core.losses import ClosedForm, Loss, Squared
 from irmtv.core.messages import shown, users_stacklevel
-from irmtv.engine.capture import CapturedStep
 from irmtv.engine.components.selector import gated
-from irmtv.engine.context import Stage
+from irmtv.engine.context import Context
+from irmtv.engine.device import CapturedStep
 from irmtv.engine.fitted import State
 from irmtv.engine.networks import MLP, Parameters
 from irmtv.engine.optim import Adam, FlatParameters
-from irmtv.engine.program import Program
+from irmtv.engine.plan import Chunk
+from irmtv.engine.program import Call, Program, Reporter
 from irmtv.objectives import hrm
 from irmtv.objectives.gates import density, gate
 
@@ -162,17 +163,17 @@ def _column_means(values: Tensor, weights: Tensor | None) -> Tensor:
 class Gates:
     """One gate per feature: stochastic in the rounds, what was kept after them."""
 
-    def __init__(self, stage: Stage, n_features: int) -> None:
-        self.stage = stage
+    def __init__(self, context: Context, n_features: int) -> None:
+        self.context = context
         zero = torch.zeros(n_features, dtype=torch.float64)
-        self.parameters = FlatParameters([{"mu": zero}] * stage.n_runs, stage.device, stage.dtype)
+        self.parameters = FlatParameters([{"mu": zero}] * context.n_runs, context.device, context.dtype)
         self.mu = self.parameters.views["mu"].detach()  # (R, D), the same memory
-        self.sigma = stage.column("gate_noise").unsqueeze(1)
-        self.rate = stage.column("gate_learning_rate")
+        self.sigma = context.column("gate_noise").unsqueeze(1)
+        self.rate = context.column("gate_learning_rate")
         self.adam: Adam | None = None
-        self.noise = stage.noise(NOISE_STREAM)
+        self.noise = context.noise(NOISE_STREAM)
         # of the steps of a block, made between steps: (R, block, D)
-        self.block = torch.zeros(stage.n_runs, NOISE_BLOCK, n_features, device=stage.device, dtype=stage.dtype)
+        self.block = torch.zeros(context.n_runs, NOISE_BLOCK, n_features, device=context.device, dtype=context.dtype)
         self.opened = torch.ones_like(self.mu)
         self.kept: Tensor | None = None  # (R, D) of 0 and 1
 
@@ -192,7 +193,7 @@ class Gates:
         if self.kept is not None:
             self.opened = self.kept
         else:
-            now = self.stage.now
+            now = self.context.now
             if isinstance(now, Tensor):
                 noise = self.block.index_select(1, (now % NOISE_BLOCK).view(1)).squeeze(1)
             else:
@@ -200,7 +201,7 @@ class Gates:
             self.opened = gate(self.mu, noise, self.sigma)
         return gated(views, "W0", self.opened)
 
-    def after(self) -> None:
+    def step(self) -> None:
         if self.adam is not None:
             self.adam.step()
 
@@ -210,7 +211,7 @@ class Gates:
         Says for whom there were none (R,). Runs that are held still (R,) keep what they have.
         """
         densities = self.density()
-        kept = densities > self.stage.column("keep_density").unsqueeze(1)
+        kept = densities > self.context.column("keep_density").unsqueeze(1)
         none = ~kept.any(1) & ~held
         best = torch.nn.functional.one_hot(densities.argmax(1), densities.shape[1]).bool()
         self.kept = torch.where(none.unsqueeze(1), best, kept | held.unsqueeze(1)).to(self.mu.dtype)
@@ -219,7 +220,7 @@ class Gates:
     def density(self) -> Tensor:
         return density(self.mu, self.sigma)
 
-    def settled(self, views: Parameters) -> dict[str, Tensor]:
+    def fitted(self, views: Parameters) -> dict[str, Tensor]:
         opened = gate(self.mu) if self.kept is None else self.kept
         return {name: view.detach().clone() for name, view in gated(views, "W0", opened).items()}
 
@@ -230,34 +231,35 @@ class Gates:
 class HrmProgram(Program):
     """One chunk of runs; see the head of this file."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        stage = self.stage
+    def __init__(self, chunk: Chunk, call: Call) -> None:
+        super().__init__(chunk, call)
+        context = self.context
         if not isinstance(self.net, MLP) or len(self.net.widths) != 2:
             raise ValueError(
                 "objective 'hrm' selects input features of a linear model: use hidden=() and no net=. "
                 f"Got net={type(self.net).__name__}."
             )
-        rows = [t.train for t in stage.tasks]
-        x = stage.inputs(rows)
-        self.y = stage.targets(rows)
+        rows = [t.train for t in context.tasks]
+        x = context.inputs(rows)
+        self.y = context.targets(rows)
         self.x = torch.cat([x, torch.ones_like(x[..., :1])], 2)  # (T, N, D + 1)
-        weights = None if stage.weights is None else stage.weights.to(stage.device)  # (T, N)
-        self.weight = None if weights is None else weights.repeat_interleave(stage.per_set, 0)  # (R, N)
+        weights = None if context.weights is None else context.weights.to(context.device)  # (T, N)
+        self.weight = None if weights is None else weights.repeat_interleave(context.per_set, 0)  # (R, N)
         # what the front end reads
         self.front_x, self.front_y = self.x, self.y
         if not self.static["cluster_intercept"]:
             self.front_x = x - _column_means(x, weights)
             self.front_y = self.y - _column_means(self.y, weights) if isinstance(self.loss, Squared) else self.y
         self.front_x_t = self.front_x.transpose(1, 2).contiguous()
-        n_runs, n_rows, n_features = stage.n_runs, x.shape[1], x.shape[2]
-        self.gates = Gates(stage, n_features)
-        self.mask = self.gates
+        n_runs, n_rows, n_features = context.n_runs, x.shape[1], x.shape[2]
+        self.gates = Gates(context, n_features)
+        self.step.mask = self.gates
+        self.l2 = context.column("l2")
         self.start = self.phi.vector.clone()
-        self.codes = torch.zeros(n_runs, n_rows, dtype=torch.int64, device=stage.device)
-        self.alpha, self.opening = stage.column("penalty_weight"), stage.column("gate_weight")
-        self.growth = stage.column("growth")
-        self.nothing = torch.zeros(n_runs, device=stage.device, dtype=stage.dtype)
+        self.codes = torch.zeros(n_runs, n_rows, dtype=torch.int64, device=context.device)
+        self.alpha, self.opening = context.column("penalty_weight"), context.column("gate_weight")
+        self.growth = context.column("growth")
+        self.nothing = torch.zeros(n_runs, device=context.device, dtype=context.dtype)
 
     def lengths(self) -> list[tuple[int, int, int]]:
         """For every round: where its ERM steps begin, where its penalised steps begin, and where it ends."""
@@ -268,69 +270,67 @@ class HrmProgram(Program):
     # ---- training --------------------------------------------------------------------------------------------
 
     @torch.no_grad()  # every gradient is written out
-    def run(self, tell: Callable[[int], None]) -> None:
+    def run(self, report: Reporter) -> None:
         end, everything = 0, self._risks(self.x, self.y, torch.zeros_like(self.codes), 1)
         for k, (begin, middle, end) in enumerate(self.lengths()):
             if self.guard.all_dead:
                 break
-            tell(begin)
+            report(begin)
             self._find_clusters(first=k == 0)
             risks = self._risks(self.x, self.y, self.codes, self.static["n_clusters"])
             held = self.guard.dead
             self.phi.vector.copy_(torch.where(held[self.phi.owner], self.phi.vector, self.start))
             self.gates.begin(held)
             self._restart()
-            self._go(tell, begin, middle, partial(self._plain_step, everything))
+            self._go(report, begin, middle, partial(self._plain_step, everything))
             self._restart()
             mean, growth = hrm.mean_weights(risks.rows), self.growth**k
             alpha, opening = self.alpha * growth, self.opening * growth
-            self._go(tell, middle, end, partial(self._penalised_step, risks, mean, alpha, opening))
-        self._refit(tell, end, everything)
-        if self.watcher is not None:
-            self._snapshot()
-        tell(self.steps)
+            self._go(report, middle, end, partial(self._penalised_step, risks, mean, alpha, opening))
+        self._refit(report, end, everything)
+        self._finish(report)
 
-    def _go(self, tell: Callable[[int], None], start: int, stop: int, step: Callable[[], None]) -> None:
+    def _go(self, report: Reporter, start: int, stop: int, step: Callable[[], None]) -> None:
         """Steps of the back end, start to stop."""
         recorded = self._recorded(step)
 
         def advance() -> None:
-            self.gates.draw(self.stage.step)
+            self.gates.draw(self.context.step)
             recorded()
 
-        self._walk(start, stop, advance, tell)
+        self._walk(start, stop, advance, report)
 
     def _recorded(self, step: Callable[[], None]) -> Callable[[], None]:
-        recordable = self.stage.device.type == "cuda" and isinstance(self.loss, ClosedForm)
+        recordable = self.context.device.type == "cuda" and isinstance(self.loss, ClosedForm)
         return CapturedStep(step) if recordable else step
 
     def _restart(self) -> None:
-        self.adam = Adam(self.phi, self.stage.column("learning_rate"))
+        self.adam = Adam(self.phi, self.context.column("learning_rate"))
         self.l2_gradient = self.phi.spread(2 * self.l2) if bool(self.l2.any()) else None
 
     def _risks(self, x: Tensor, y: Tensor, codes: Tensor, n_clusters: int) -> ClusterRisks:
         if isinstance(self.loss, Squared):
             return GramRisks(x, y.view(*y.shape[:2], -1), codes, n_clusters, self.weight)
-        return RowRisks(x, y, codes, n_clusters, self.loss, self.stage.n_outputs, self.weight)
+        return RowRisks(x, y, codes, n_clusters, self.loss, self.context.n_outputs, self.weight)
 
     # ---- front end -------------------------------------------------------------------------------------------
 
     def _find_clusters(self, first: bool) -> None:
         """New clusters (R, N) of every run; a run whose clusters have settled waits for the others."""
-        stage, n = self.stage, self.static["n_clusters"]
+        context, n = self.context, self.static["n_clusters"]
         held = self.guard.dead.clone()
-        labels = [self._random_labels(g) for g in stage.generators]
-        self.codes = torch.where(held.unsqueeze(1), self.codes, torch.stack(labels).to(stage.device))
+        labels = [self._random_labels(g) for g in context.generators]
+        self.codes = torch.where(held.unsqueeze(1), self.codes, torch.stack(labels).to(context.device))
         starts, size = [], self.front_x.shape[2]
-        for s, g in zip(stage.settings, stage.generators, strict=True):
+        for s, g in zip(context.settings, context.generators, strict=True):
             each = [self.net.init(int(s["seed"]), g) for _ in range(n)]
             # (K, C, D + 1), or (K, C, D) without intercepts
             starts.append({"w": torch.stack([torch.cat([m["W0"], m["b0"]], 1)[:, :size] for m in each])})
-        models = FlatParameters(starts, stage.device, stage.dtype)
+        models = FlatParameters(starts, context.device, context.dtype)
         wanted = self.gates.density()
-        wanted = stage.column("first_density").unsqueeze(1).expand_as(wanted) if first else wanted
-        wanted = wanted * stage.column("cluster_shrinkage").unsqueeze(1)
-        rate, limit = stage.column("cluster_learning_rate"), stage.column("cluster_moves")
+        wanted = context.column("first_density").unsqueeze(1).expand_as(wanted) if first else wanted
+        wanted = wanted * context.column("cluster_shrinkage").unsqueeze(1)
+        rate, limit = context.column("cluster_learning_rate"), context.column("cluster_moves")
         moving = ~held
         for _ in range(self.static["max_cluster_iterations"]):
             # who has settled stands still: alone it would be done, and nothing may go wrong with it here
@@ -362,7 +362,7 @@ class HrmProgram(Program):
         def step() -> None:
             gradient.copy_(risks.gradients(w))
             gradient[..., features].add_(hrm.shrinkage_gradient(w[..., features], wanted))
-            self.guard.check_other(models, self.stage.now, adam)
+            self.guard.check_other(models, self.context.now, adam)
             adam.step()
 
         advance = self._recorded(step)
@@ -371,10 +371,10 @@ class HrmProgram(Program):
 
     def _nearest(self, w: Tensor) -> Tensor:
         """The model with the least loss of every row: (R, N)."""
-        n_sets, per_set = self.stage.n_sets, self.stage.per_set
+        n_sets, per_set = self.context.n_sets, self.context.per_set
         f = logits(self.front_x_t, w)  # (R, K, C, N)
         f = f.view(n_sets, per_set, *f.shape[1:])
-        f = f.squeeze(3) if self.stage.n_outputs == 1 else f.transpose(3, 4)  # (T, K, models, N), with C last
+        f = f.squeeze(3) if self.context.n_outputs == 1 else f.transpose(3, 4)  # (T, K, models, N), with C last
         return self.loss.value(f, self.front_y[:, None, None]).argmin(2).flatten(0, 1)
 
     # ---- back end --------------------------------------------------------------------------------------------
@@ -396,9 +396,8 @@ class HrmProgram(Program):
     def _plain_step(self, everything: ClusterRisks) -> None:
         """theta alone, on the mean loss."""
         self._pull(everything.gradients(self._gated()).squeeze(1))
-        self.guard.check(self.nothing, self.stage.now, self.adam)
+        self.guard.check(self.nothing, self.context.now, self.adam)
         self.adam.step()
-        self.stage.tick()
 
     def _penalised_step(self, risks: ClusterRisks, mean: Tensor, alpha: Tensor, opening: Tensor) -> None:
         """theta and the gates, on the back end's objective; its gradient is written out."""
@@ -421,15 +420,14 @@ class HrmProgram(Program):
         torch.mul(by_gate, hrm.gate_slope(gates.opened), out=by_mu)
         by_mu.addcmul_(alpha.unsqueeze(1), spread)
         by_mu.addcmul_((2 * opening * closed).unsqueeze(1), hrm.density_slope(mu, gates.sigma))
-        self.guard.check_other(gates.parameters, self.stage.now, gates.adam)
-        self.guard.check(total, self.stage.now, self.adam, gates.adam)
+        self.guard.check_other(gates.parameters, self.context.now, gates.adam)
+        self.guard.check(total, self.context.now, self.adam, gates.adam)
         self.adam.step()
-        gates.after()
-        self.stage.tick()
+        gates.step()
 
-    def _refit(self, tell: Callable[[int], None], start: int, everything: ClusterRisks) -> None:
+    def _refit(self, report: Reporter, start: int, everything: ClusterRisks) -> None:
         """On the features kept, from where the last round left them."""
-        self.phi.views["W0"].copy_(self.gates.settled(self.phi.views)["W0"])
+        self.phi.views["W0"].copy_(self.gates.fitted(self.phi.views)["W0"])
         none = self.gates.settle(self.guard.dead)
         if bool(none.any()):
             which = [self.chunk.runs[r] for r in none.nonzero().flatten().tolist()]
@@ -439,7 +437,7 @@ class HrmProgram(Program):
                 stacklevel=users_stacklevel(),
             )
         self._restart()
-        self._go(tell, start, self.steps, partial(self._plain_step, everything))
+        self._go(report, start, self.steps, partial(self._plain_step, everything))
 
     # ---- what is kept ----------------------------------------------------------------------------------------
 

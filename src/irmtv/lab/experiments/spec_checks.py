@@ -28,7 +28,7 @@ from irmtv.lab.experiments.spec_values import (
     fixed_problems,
 )
 from irmtv.objectives import OBJECTIVES, Objective
-from irmtv.objectives.parameters import warmup_steps
+from irmtv.objectives.base import warmup_steps
 from irmtv.selection import check_options
 
 # ---- data and methods -----------------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from irmtv.engine.train import TrainingInterrupted
 from irmtv.models.base import FittedModel, environment_labels, history_frame
 from irmtv.models.networks.model import SNAPSHOTS, NetworkPath, divergence_is_recorded
 from irmtv.models.networks.predictor import Predictor, carried_over, keep
+from irmtv.objectives.base import warmup_steps
 from irmtv.objectives.environments.aux_network import AuxScaler
-from irmtv.objectives.parameters import warmup_steps
 
 Floats = npt.NDArray[np.float64]
 # shares of a constant's training risk: a model at the first or above predicts nothing, one below the second did

@@ -29,8 +29,7 @@ from irmtv.models.base import (
 )
 from irmtv.models.networks.predictor import members_of
 from irmtv.objectives import OBJECTIVES
-from irmtv.objectives.base import Objective
-from irmtv.objectives.parameters import warmup_steps
+from irmtv.objectives.base import Objective, warmup_steps
 from irmtv.selection import Measurements
 from irmtv.selection.folds import align, gain_over_rescaled, of_few_sizes, own_task
 from irmtv.selection.records import STATISTICS, in_order

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from irmtv.core.messages import check_positive, plain, plain_repr
+from irmtv.core.messages import check_positive, is_non_negative, plain, plain_repr
 from irmtv.models.base import own_hyperparameters
 from irmtv.models.trees.inferred import RATE
 from irmtv.models.trees.rounds import Trees
 from irmtv.objectives import OBJECTIVES
-from irmtv.objectives.base import Objective
-from irmtv.objectives.parameters import FOLLOWS_PHI, is_non_negative, warmup_steps
+from irmtv.objectives.base import FOLLOWS_PHI, Objective, warmup_steps
 
 # hyper-parameters of objectives that say nothing to a tree
 NOT_OF_TREES = {

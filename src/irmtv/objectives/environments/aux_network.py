@@ -196,7 +196,7 @@ class Grouped:
 def lay_out(aux: Tensor, per_set: int, weight: Tensor | None = None) -> AuxRows:
     """Choose the cheapest layout for standardised aux (T, N, A) of T data sets.
 
-    Groups hold the rows' weights (T, N), where there are any; the other layouts leave them to whoever sums.
+    Groups hold the rows' weights (T, N), where there are any; the other layouts leave them to the sums.
     """
     _, n_rows, n_aux = aux.shape
     distinct = [_distinct_rows(a) for a in aux]

@@ -8,8 +8,8 @@ import torch
 from engine.problems import close, parameters, task_of
 from irmtv import OBJECTIVES, Runs, train
 from irmtv.engine import TrainingInterrupted
-from irmtv.engine.program import Program
 from irmtv.engine.snapshots import History
+from irmtv.engine.step import GradientStep
 
 WEIGHTS = [0.0, 10.0, 1e3]
 SHARING = [
@@ -51,13 +51,13 @@ def runs_and_settings(settings):
 def seen(monkeypatch):
     """(step, runs that train) of every step."""
     found = []
-    step = Program._step
+    step = GradientStep.__call__
 
     def counted(self, phase):
-        found.append((self.stage.step, len(self.chunk.runs)))
+        found.append((self.context.step, self.context.n_runs))
         step(self, phase)
 
-    monkeypatch.setattr(Program, "_step", counted)
+    monkeypatch.setattr(GradientStep, "__call__", counted)
     return found
 
 

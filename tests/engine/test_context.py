@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from irmtv.engine.noise import MASK, Noise, _mix
+from irmtv.engine.context import MASK, Noise, _mix
 
 CPU = torch.device("cpu")
 F64 = torch.float64

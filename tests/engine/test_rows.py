@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.problems import refuse
-from irmtv.engine.batches import BalancedBatches, StratifiedBatches
+from irmtv.engine.rows import BalancedBatches, StratifiedBatches
 
 
 def generators(*seeds):

@@ -1,0 +1,148 @@
+"""What a gradient step tells its components, and what it asks of them.
+
+A component acts in a step beside Phi, the predictor. There are five kinds, each with its place in `engine/step.py`:
+
+| kind                | what it does                                           | where                                 |
+|---------------------|--------------------------------------------------------|---------------------------------------|
+| `EnvironmentSource` | infers environments during training                    | `rho`, `selector`, `row_environments` |
+| `Mask`              | switches parameters of Phi off, or partly off          | `sparse_mask`, `selector`             |
+| `RowWeights`        | gives every row a weight in Phi's risk                 | `biased_net`                          |
+| `PenaltyWeights`    | gives lambda at a step                                 | `penalty_weights`                     |
+| `LearnedMeasure`    | moves the measure on the environments up the objective | `learned_measure`                     |
+
+Every component has `state()`: what a fitted model keeps of it, a name and a tensor (R, ...) each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from irmtv.core.membership import Membership
+from irmtv.core.types import Rows
+from irmtv.engine.networks import Parameters
+from irmtv.engine.optim import Adam, FlatParameters
+from irmtv.objectives.base import Weight
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of steps over which nothing changes but the parameters."""
+
+    start: int
+    stop: int
+    acting: Tensor  # (R,) bool: on which runs the penalty acts fully
+    before: Tensor  # (R,) bool: ... in the phase before
+    full: Tensor  # (R, P) the weights of this phase
+    weights: tuple[Weight, ...]  # the same, as a step wants them; where they do not change within the phase
+    scale: Tensor  # (R,) 1 / divisor
+    penalised: bool  # some run has a penalty that acts
+    climbing: Tensor | None  # (R,) of 0 and 1: whose environments are being inferred; None if no run's are
+
+
+class StepRows(NamedTuple):
+    """The rows of one step."""
+
+    x: Tensor  # prepared for the network
+    y: Tensor  # (T, 1 or K, *shape), with C for several targets
+    shape: tuple[int, ...]  # of one run's rows
+    numbers: Tensor | None  # (R, b) which rows they are; None for all rows
+    given: Membership | None  # given environments; None where they are inferred
+    inferred: Any  # what the source of inferred environments reads of them
+    weight: Tensor | None = None  # (T, 1 or K, *shape) the rows' weights, summing to 1; None where all are equal
+
+
+class EnvironmentSource(Protocol):
+    """Infers environments during training. `rows` below is what `rows()` gave: its own view of a step's rows."""
+
+    n_environments: int
+
+    @property
+    def parameters(self) -> FlatParameters | None:
+        """What climbs the penalties; None where nothing does."""
+        ...
+
+    @property
+    def adam(self) -> Adam | None: ...
+
+    @property
+    def rate(self) -> Tensor:
+        """Of Adam: (R,)."""
+        ...
+
+    def arrange(self, as_they_are: bool) -> tuple[Tensor | None, tuple[int, ...]]:
+        """Full batch: the order (T, N') in which it wants the rows (None: as they are), and their shape."""
+        ...
+
+    def rows(self, index: Tensor | None) -> Any:
+        """What it reads of all rows (None), or of the rows (R, b) of a mini-batch."""
+        ...
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Mean over the rows of every run, pads left out: (R,). Of rows without weights of their own."""
+        ...
+
+    def begin(self, phase: Phase, slopes: Callable[[], Tensor]) -> None:
+        """Before a phase. `slopes()` are those of all training rows, in their order, under the present Phi: (R, N)."""
+        ...
+
+    def before_climbing(self, rows: Any, y: Tensor, weight: Tensor | None) -> None:
+        """What it does at every step at which it climbs, before it climbs the penalties.
+
+        `weight` (T, 1 or K, N) are the rows' weights, summing to 1; None where all are equal.
+        """
+        ...
+
+    def membership(self, rows: Any) -> Membership:
+        """The rows' q; with the rows' weights in it only where the rows come in blocks."""
+        ...
+
+    def membership_of(self, rows: Sequence[Rows]) -> Callable[[], Membership] | None:
+        """For other rows (one set per data set): a function that gives their present membership.
+
+        None where only training rows have one.
+        """
+        ...
+
+    def optimizers(self) -> list[Adam]:
+        """Of all that it learns."""
+        ...
+
+    def learned(self) -> dict[str, Tensor]:
+        """What it learns beside its memberships, by name."""
+        ...
+
+    def state(self) -> dict[str, Tensor]: ...
+
+
+class Mask(Protocol):
+    """Switches parameters of Phi off, or partly off."""
+
+    adam: Adam | None  # of what it learns in Phi's own backward pass; None where it learns nothing there
+
+    def apply(self, views: Parameters) -> Parameters:
+        """What a training step computes with in place of Phi's parameters (R, ...): differentiable in them."""
+        ...
+
+    def step(self) -> None:
+        """Its own step, after Phi's."""
+        ...
+
+    def fitted(self, views: Parameters) -> dict[str, Tensor]:
+        """What a fitted model predicts with: no noise, no graph."""
+        ...
+
+    def state(self) -> dict[str, Tensor]: ...
+
+
+class RowWeights(Protocol):
+    """Gives every row a weight in Phi's risk."""
+
+    def weigh(self, rows: StepRows, f: Tensor, value: Tensor) -> Tensor:
+        """(T, K, *shape), from Phi's logits and losses of these rows, both without a graph; takes its own step too."""
+        ...
+
+    def state(self) -> dict[str, Tensor]: ...
