@@ -40,8 +40,8 @@ from irmtv.lab.theory.classifiers import (
     worst_measure,
 )
 from irmtv.lab.theory.figures import BAD, ERM, L1, LEFT, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, all_equal, uniform_measure
+from irmtv.lab.theory.finding import Result, all_equal, claim, equal, greater, ours, statement
+from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi, worst_risk_objective
 
@@ -90,7 +90,19 @@ def _one(e: Statistics, mu: Tensor) -> Tensor:
     return torch.ones_like(mu[:, 0])
 
 
-def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty: PenaltyFunction = tv_l1) -> Finding:
+@statement(
+    title="Where its weight exists, the model has the optima of the worst risk",
+    label="Theorems 3.8 and 3.9, item 3 (thm:OODwequivmm)",
+    text=(
+        "With lambda_Phi of item 2, a Phi is optimal for mean risk plus weighted penalty exactly if it is optimal "
+        "for the worst risk, in the IRM and in the minimax form."
+    ),
+    formula=(
+        r"$\mathrm{argmin}_\Phi\,\{\mathrm{E}R+\lambda_\Phi(\mathrm{E}|\nabla_w R|)^2\}"
+        r"=\mathrm{argmin}_\Phi\,\max_w R(w\circ\Phi)$"
+    ),
+)
+def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty: PenaltyFunction = tv_l1) -> Result:
     """Every Phi of a grid: which are optima of the model with lambda_Phi, and which of the worst risk?
 
     Under test are `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a
@@ -128,7 +140,7 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     for family, (_, irm, minimax, worst), count in zip(families, solved, counts, strict=True):
         only_one = int((optima(irm) != optima(worst)).sum() + (optima(minimax) != optima(worst)).sum())
         what = f"{family.name}, {count} of {len(worst):,} Phi optimal"
-        rows.append(Comparison(what, "optimal in one only", only_one, "=", "none", 0))
+        rows.append(claim(what, equal("optimal in one only", only_one, "none", 0)))
     least = np.array([[irm.min(), minimax.min()] for _, irm, minimax, _ in solved])
     least_worst = np.array([[worst.min()] * 2 for _, _, _, worst in solved])
     total = sum(len(worst) for _, _, _, worst in solved)
@@ -139,22 +151,15 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     )
     comparisons = (
         *rows,
-        all_equal("optimal values", "with lambda_Phi", least, "worst risk", least_worst, ROUNDING),
-        Comparison(
+        claim("optimal values", all_equal("with lambda_Phi", least, "worst risk", least_worst, ROUNDING)),
+        claim(
             "half turn: worst risk at the model's optimum, where all slopes are 0",
-            "there",
-            float(broken_worst[broken.argmin()]),
-            "=",
-            "least",
-            float(broken_worst.min()),
-            ROUNDING,
+            equal("there", float(broken_worst[broken.argmin()]), "least", float(broken_worst.min()), ROUNDING),
         ),
-        Comparison(f"all {total:,} Phi of these families", "optimal in one only", disagree, "=", "none", 0, 0, "ours"),
-        Comparison(
-            "the constant 1 in place of the penalty", "optimal in one only", with_constant, "=", "none", 0, 0, "ours"
-        ),
+        ours(f"all {total:,} Phi of these families", equal("optimal in one only", disagree, "none", 0)),
+        ours("the constant 1 in place of the penalty", equal("optimal in one only", with_constant, "none", 0)),
         *(
-            Comparison(f"{families[k].name}: optima", "counted", counts[k], ">", "one", 1, 0, "ours") for k in (1, 2)
+            ours(f"{families[k].name}: optima", greater("counted", counts[k], "one", 1)) for k in (1, 2)
         ),  # or the case of several optima would not have been tried
     )
 
@@ -175,24 +180,17 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
         axes[2].plot(turning, np.where(np.arange(len(turning)) == at_pi, np.nan, broken), color=L1, lw=1, ls="--")
         axes[2].plot(turning[at_pi], broken[at_pi], ".", color=BAD, ms=7)
         axes[2].annotate(
-            "the model's optimum", (math.pi, broken[at_pi]), (0, -16), textcoords="offset points", fontsize=7,
+            "the model's optimum",
+            (math.pi, broken[at_pi]),
+            (0, -16),
+            textcoords="offset points",
+            fontsize=7,
             ha="center",
-        )  # fmt: skip
+        )
         axes[2].set_ylim(0.3, 1.05)
 
     several = " and ".join(f"{counts[k]} ({families[k].name})" for k in (1, 2))
-    return Finding(
-        name="optima-agree",
-        title="Where its weight exists, the model has the optima of the worst risk",
-        label="Theorems 3.8 and 3.9, item 3 (thm:OODwequivmm)",
-        statement=(
-            "With lambda_Phi of item 2, a Phi is optimal for mean risk plus weighted penalty exactly if it is optimal "
-            "for the worst risk, in the IRM and in the minimax form."
-        ),
-        formula=(
-            r"$\mathrm{argmin}_\Phi\,\{\mathrm{E}R+\lambda_\Phi(\mathrm{E}|\nabla_w R|)^2\}"
-            r"=\mathrm{argmin}_\Phi\,\max_w R(w\circ\Phi)$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Of {total:,} Phi in {len(families)} families, enumerated, "
@@ -252,13 +250,25 @@ def _by_the_engine(steps: int) -> tuple[float, float]:
     return detached, exact
 
 
+@statement(
+    title="A weight held fixed in the gradient stops short",
+    label="Theorem 3.8, item 3 (thm:OODwequiv)",
+    text=(
+        "The model with lambda_Phi has its optimum where the worst risk has its own. Descent arrives there if "
+        "lambda_Phi is differentiated too; computed anew at every step but held fixed in the gradient, it need not."
+    ),
+    formula=(
+        r"$\nabla\max_w R=\nabla(\mathrm{E}R+\lambda_\Phi P)=\nabla\mathrm{E}R+\lambda_\Phi\nabla P"
+        r"+P\,\nabla\lambda_\Phi,\quad P=(\mathrm{E}|\nabla_w R|)^2$"
+    ),
+)
 def detached_weight_stops_short(
     starts: tuple[float, ...] = (0.3, 0.8, 1.5, 2.2),
     steps: int = 1000,
     weight: WeightFunction = lambda_phi,
     exact: ObjectiveFunction = worst_risk_objective,
     penalty: PenaltyFunction = tv_l1,
-) -> Finding:
+) -> Result:
     """Two environments, R_e = (Phi - a_e)^2 + v_e: descent with lambda_Phi held fixed, and differentiated.
 
     Under test are `weight` (lambda_Phi, held fixed in the gradient), `exact` (the objective with lambda_Phi
@@ -295,29 +305,36 @@ def detached_weight_stops_short(
     comparisons = (
         # the worst risk has slope -2 on the left of 1: the last step, 0.1 / sqrt(steps) long, is what is left there; on
         # its right the slope is 2 (Phi - 1), and descent nears 1 like exp(-0.4 sqrt(steps))
-        all_equal(
-            "lambda_Phi differentiated: Phi", "descent ends at", arrived[-1], "optimum by enumeration",
-            least_at, 0.3 / math.sqrt(steps) + math.exp(-0.35 * math.sqrt(steps)),
+        claim(
+            "lambda_Phi differentiated: Phi",
+            all_equal(
+                "descent ends at",
+                arrived[-1],
+                "optimum by enumeration",
+                least_at,
+                0.3 / math.sqrt(steps) + math.exp(-0.35 * math.sqrt(steps)),
+            ),
         ),
-        all_equal(
-            "lambda_Phi held fixed: Phi", "descent ends at", stopped[-1], "(1 + sqrt 17) / 4",
-            DETACHED, 1e-6 + math.exp(-0.3 * math.sqrt(steps)), "ours",
+        ours(
+            "lambda_Phi held fixed: Phi",
+            all_equal(
+                "descent ends at", stopped[-1], "(1 + sqrt 17) / 4", DETACHED, 1e-6 + math.exp(-0.3 * math.sqrt(steps))
+            ),
         ),
-        Comparison("worst risk, lambda_Phi held fixed", "above the least by", excess, ">", "nothing", 0, 0.05, "ours"),
-        all_equal(
-            "derivative of E R + lambda_Phi penalty", "through lambda_Phi", derivative.numpy(), "of the worst risk",
-            (above - below) / 2e-6, 1e-8, "ours",
+        ours("worst risk, lambda_Phi held fixed", greater("above the least by", excess, "nothing", 0, 0.05)),
+        ours(
+            "derivative of E R + lambda_Phi penalty",
+            all_equal("through lambda_Phi", derivative.numpy(), "of the worst risk", (above - below) / 2e-6, 1e-8),
         ),
         # the trainer's steps do not shrink: of length 0.01, they hop about the kink at 1
-        Comparison(
-            'irmtv.train, penalty_weight="adaptive"', "ends at", engine_stopped, "=", "(1 + sqrt 17) / 4", DETACHED,
-            1e-3, "ours",
+        ours(
+            'irmtv.train, penalty_weight="adaptive"',
+            equal("ends at", engine_stopped, "(1 + sqrt 17) / 4", DETACHED, 1e-3),
         ),
-        Comparison(
-            'irmtv.train, penalty_weight="adaptive-exact"', "ends at", engine_arrived, "=", "optimum", OPTIMUM,
-            0.03, "ours",
+        ours(
+            'irmtv.train, penalty_weight="adaptive-exact"', equal("ends at", engine_arrived, "optimum", OPTIMUM, 0.03)
         ),
-    )  # fmt: skip
+    )
 
     def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
@@ -341,18 +358,7 @@ def detached_weight_stops_short(
         right.axhline(OPTIMUM, color=TRUTH, lw=0.8, ls=":")
         legend(right, loc="upper right")
 
-    return Finding(
-        name="detached-weight-stops-short",
-        title="A weight held fixed in the gradient stops short",
-        label="Theorem 3.8, item 3 (thm:OODwequiv)",
-        statement=(
-            "The model with lambda_Phi has its optimum where the worst risk has its own. Descent arrives there if "
-            "lambda_Phi is differentiated too; computed anew at every step but held fixed in the gradient, it need not."
-        ),
-        formula=(
-            r"$\nabla\max_w R=\nabla(\mathrm{E}R+\lambda_\Phi P)=\nabla\mathrm{E}R+\lambda_\Phi\nabla P"
-            r"+P\,\nabla\lambda_\Phi,\quad P=(\mathrm{E}|\nabla_w R|)^2$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"With risks (Phi - 1)^2 + 1 and (Phi - 2)^2 the worst risk is least at Phi = {least_at:.3f}, and descent "

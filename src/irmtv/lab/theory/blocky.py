@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.coarea import crossings
 from irmtv.lab.theory.figures import BAD, ERM, L1, L2, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Function
 from irmtv.lab.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, mixed, risk_gradient
 
@@ -67,12 +67,19 @@ def _smooth_step(u: Floats) -> Floats:
     return np.asarray(v * v * (3 - 2 * v))
 
 
+@statement(
+    title="A blocky function does not have the smaller total variation",
+    label="section 2.2, below the coarea formula (eqn:coarea)",
+    text="If a function is more blocky (piecewise-constant) it has a smaller total variation.",
+    formula=r"$\int_\Omega|\nabla f|=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
+    size=(7.2, 2.7),
+)
 def coarea_prefers_blocks(
     widths: Sequence[float] = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02),
     l1: Energy = l1_energy,
     l2: Energy = l2_energy,
     measure: Function = blockiness,
-) -> Finding:
+) -> Result:
     """A step from 0 to 1 made steeper and steeper: total variation, squared energy and blockiness against its width.
 
     `l1`, `l2` (moduli of the gradient, cell volume) and `measure` (moduli) are the formulas under test.
@@ -113,53 +120,41 @@ def coarea_prefers_blocks(
 
     both = (float(line[-1, 0]), float(line[0, 0]))
     comparisons = [
-        Comparison("total variation, on a line", f"step {d[-1]:g} wide", both[0], "<", f"ramp {d[0]:g}", both[1], 1e-6),
-        Comparison(
-            "total variation, blocks of heights 0, 1, 0, 1", "blocks", blocks_cost, "<", f"ramp {d[0]:g}", both[1], 1e-6
+        claim("total variation, on a line", less(f"step {d[-1]:g} wide", both[0], f"ramp {d[0]:g}", both[1], 1e-6)),
+        claim(
+            "total variation, blocks of heights 0, 1, 0, 1",
+            less("blocks", blocks_cost, f"ramp {d[0]:g}", both[1], 1e-6),
         ),
-        Comparison(
-            "the same by counting", "int of |f'|", blocks_cost, "=", "level sets",
-            float(crossings(battlements, levels).mean()), 1e-10, "ours",
+        ours(
+            "the same by counting",
+            equal("int of |f'|", blocks_cost, "level sets", float(crossings(battlements, levels).mean()), 1e-10),
         ),
-        Comparison("their blockiness", "blocks", blocks_are, ">", f"ramp {d[0]:g}", line[0, 2], 0.5, "ours"),
+        ours("their blockiness", greater("blocks", blocks_are, f"ramp {d[0]:g}", line[0, 2], 0.5)),
         # exact but for rounding on the line; second order in (cell / width) for squares and in the plane
-        Comparison("TV on the line, farthest from 1", "sum", worst(line[:, 0], 1), "=", "none", 0.0, 1e-10, "ours"),
-        Comparison("level sets counted, farthest from 1", "count", worst(contours, 1), "=", "none", 0, 1e-10, "ours"),
-        Comparison(
-            "squared energy, farthest from 6 / (5 d)", "sum", worst(line[:, 1], 1.2 / d), "=", "none", 0, 1e-4, "ours"
-        ),
-        Comparison(
-            "blockiness of the steepest", "measured", line[-1, 2], "=", "1 - 5 d / 6", 1 - d[-1] / 1.2, 1e-5, "ours"
-        ),
-        Comparison(
+        ours("TV on the line, farthest from 1", equal("sum", worst(line[:, 0], 1), "none", 0.0, 1e-10)),
+        ours("level sets counted, farthest from 1", equal("count", worst(contours, 1), "none", 0, 1e-10)),
+        ours("squared energy, farthest from 6 / (5 d)", equal("sum", worst(line[:, 1], 1.2 / d), "none", 0, 1e-4)),
+        ours("blockiness of the steepest", equal("measured", line[-1, 2], "1 - 5 d / 6", 1 - d[-1] / 1.2, 1e-5)),
+        ours(
             "blockiness of straight ramps, farthest from 1 - d",
-            "measured",
-            float(np.abs(np.array(ramps) - (1 - d)).max()),
-            "=",
-            "none",
-            0.0,
-            2 * cell,
-            "ours",
+            equal("measured", float(np.abs(np.array(ramps) - (1 - d)).max()), "none", 0.0, 2 * cell),
         ),
-        Comparison("of 7 - 3 f on an interval 5 long", "measured", float(other), "=", "f", line[1, 2], 1e-10, "ours"),
-        Comparison(
-            "one field already gives the jump", "pairing", pairing, "=", "its height", 1.0, 1e-6,
-            "ours",
-        ),
-    ]  # fmt: skip
+        ours("of 7 - 3 f on an interval 5 long", equal("measured", float(other), "f", line[1, 2], 1e-10)),
+        ours("one field already gives the jump", equal("pairing", pairing, "its height", 1.0, 1e-6)),
+    ]
     if len(flat) > 1:
         in_plane = (float(plane[-1, 0]), float(plane[0, 0]))
         comparisons += [
-            Comparison(
-                "total variation, a disc", f"edge {flat[-1]:g} wide", in_plane[0], "<", f"{flat[0]:g} wide",
-                in_plane[1], 0.002,
+            claim(
+                "total variation, a disc",
+                less(f"edge {flat[-1]:g} wide", in_plane[0], f"{flat[0]:g} wide", in_plane[1], 0.002),
             ),
-            Comparison("TV of the disc", "grid", in_plane[0], "=", "its outline", length, 0.002, "ours"),
-            Comparison(
-                "blockiness of the disc", "grid", plane[-1, 2], "=", "1 - 5 length d / 6",
-                1 - length * flat[-1] / 1.2, 0.002, "ours",
+            ours("TV of the disc", equal("grid", in_plane[0], "its outline", length, 0.002)),
+            ours(
+                "blockiness of the disc",
+                equal("grid", plane[-1, 2], "1 - 5 length d / 6", 1 - length * flat[-1] / 1.2, 0.002),
             ),
-        ]  # fmt: skip
+        ]
 
     def paint(figure: Figure) -> None:
         shapes, energies, blocks = figure.subplots(1, 3)
@@ -183,12 +178,7 @@ def coarea_prefers_blocks(
         blocks.set_ylim(0, 1.02)
         legend(blocks, loc="lower left")
 
-    return Finding(
-        name="coarea-prefers-blocks",
-        title="A blocky function does not have the smaller total variation",
-        label="section 2.2, below the coarea formula (eqn:coarea)",
-        statement="If a function is more blocky (piecewise-constant) it has a smaller total variation.",
-        formula=r"$\int_\Omega|\nabla f|=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
+    return Result(
         comparisons=tuple(comparisons),
         meaning=(
             f"A climb from 0 to 1 has total variation {both[1]:.4f} when it is {d[0]:g} wide and {both[0]:.4f} when it "
@@ -202,7 +192,6 @@ def coarea_prefers_blocks(
             f"(next statement), because of the kink of |.| at gradient 0; not because blocks are cheaper."
         ),
         paint=paint,
-        size=(7.2, 2.7),
     )
 
 
@@ -254,6 +243,19 @@ def _variation_in_the_plane(model: Linear, p_s: float) -> float:
     return float(moduli.sum() * (corner[1] - corner[0]))
 
 
+@statement(
+    title="Does TV-l1 make the risk blockier in w?",
+    label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
+    text=(
+        "To lower the total variation the optimisation may squash the graph of the risk over the classifier w in "
+        "every level set, which makes it more blocky (piecewise-constant)."
+    ),
+    formula=(
+        r"$|\{w:\,|\nabla_w R|\leq\tau\,\mathrm{mean}\}|\approx\mathrm{constant\ (block)\ or}\ \propto\tau"
+        r"\ \mathrm{(point)}$"
+    ),
+    size=(7.2, 2.9),
+)
 def blockiness_in_w(
     p_s: tuple[float, float] = (0.999, 0.9),
     p_v: float = 0.8,
@@ -263,7 +265,7 @@ def blockiness_in_w(
     steps: int = STEPS,
     measure: Function = blockiness,
     gradient: Callable[[Linear, Floats], Floats] = risk_gradient,
-) -> Finding:
+) -> Result:
     """Trained predictors: is their population risk squashed, has it plateaus, in a scalar w over [0, 2] or a vector w?
 
     The vector w, over [0, 2]^2, multiplies the invariant and the spurious part of the logit. `measure` (moduli of the
@@ -324,58 +326,62 @@ def blockiness_in_w(
 
     tv = {name: float(variation[name, "pooled"].mean()) for name in NAMES}
     comparisons = (
-        Comparison("squashed: total variation in scalar w", "TV-l1", tv["irm-tv-l1"], "<", "ERM", tv["erm"]),
+        claim("squashed: total variation in scalar w", less("TV-l1", tv["irm-tv-l1"], "ERM", tv["erm"])),
         # a block is flat at every tolerance; a minimum inside a smooth convex graph is a point: ten times the
         # tolerance, ten times the share
-        Comparison(
-            "piecewise-constant: flat share of TV-l1 at 1 % over that at 0.1 % of the mean slope", "measured", plateau,
-            "=", "a block", 1.0, 0.2,
+        claim(
+            "piecewise-constant: flat share of TV-l1 at 1 % over that at 0.1 % of the mean slope",
+            equal("measured", plateau, "a block", 1.0, 0.2),
         ),
-        Comparison("the same share", "measured", plateau, "=", "a point", 10.0, 0.5, "ours"),
-        Comparison(
-            "distance to the nearest two-step function", "TV-l1", steps_away["irm-tv-l1"], "<", "ERM",
-            steps_away["erm"], 0.1 * steps_away["erm"], "ours",
+        ours("the same share", equal("measured", plateau, "a point", 10.0, 0.5)),
+        ours(
+            "distance to the nearest two-step function",
+            less("TV-l1", steps_away["irm-tv-l1"], "ERM", steps_away["erm"], 0.1 * steps_away["erm"]),
         ),
         # a twentieth of ERM's: no more than the repetitions differ among themselves
-        Comparison(
-            "distance to the nearest two-step function", "TV-l1", steps_away["irm-tv-l1"], "=", "TV-l2",
-            steps_away["irm-tv-l2"], 0.05 * steps_away["erm"], "ours",
+        ours(
+            "distance to the nearest two-step function",
+            equal("TV-l1", steps_away["irm-tv-l1"], "TV-l2", steps_away["irm-tv-l2"], 0.05 * steps_away["erm"]),
         ),
-        Comparison(
-            "total variation in scalar w", "TV-l1", tv["irm-tv-l1"], "=", "TV-l2", tv["irm-tv-l2"], 0.05 * tv["erm"],
-            "ours",
+        ours(
+            "total variation in scalar w", equal("TV-l1", tv["irm-tv-l1"], "TV-l2", tv["irm-tv-l2"], 0.05 * tv["erm"])
         ),
-        Comparison(
-            "blockiness in scalar w (free of scale)", "TV-l1", mean("scalar", "irm-tv-l1"), "<", "ERM",
-            mean("scalar", "erm"), doubt("scalar", "erm"), "ours",
+        ours(
+            "blockiness in scalar w (free of scale)",
+            less("TV-l1", mean("scalar", "irm-tv-l1"), "ERM", mean("scalar", "erm"), doubt("scalar", "erm")),
         ),
         # three standard errors of the difference, 0.005 at least
         *(
-            Comparison(
-                f"blockiness in {w} w (free of scale)", "TV-l1", mean(w, "irm-tv-l1"), "=", "TV-l2",
-                mean(w, "irm-tv-l2"), max(1.5 * doubt(w, "irm-tv-l2"), 0.005), "ours",
+            ours(
+                f"blockiness in {w} w (free of scale)",
+                equal(
+                    "TV-l1",
+                    mean(w, "irm-tv-l1"),
+                    "TV-l2",
+                    mean(w, "irm-tv-l2"),
+                    max(1.5 * doubt(w, "irm-tv-l2"), 0.005),
+                ),
             )
             for w in ("scalar", "vector")
         ),
-        Comparison("mean |slope| at w = 1", "TV-l1", at_one["irm-tv-l1"], "<", "ERM", at_one["erm"], 0.0, "ours"),
+        ours("mean |slope| at w = 1", less("TV-l1", at_one["irm-tv-l1"], "ERM", at_one["erm"])),
         # the midpoint rule on 400 cells, with a kink at the minimum: second order
-        Comparison(
-            "total variation of TV-l1 in scalar w", "by slopes", tv["irm-tv-l1"], "=", "by values",
-            by_values, 1e-4, "ours",
+        ours("total variation of TV-l1 in scalar w", equal("by slopes", tv["irm-tv-l1"], "by values", by_values, 1e-4)),
+        ours(
+            "total variation in vector w",
+            equal("by slopes", float(plane["irm-tv-l1", "pooled"][0]), "by differences", rise, 0.002 * rise),
         ),
-        Comparison(
-            "total variation in vector w", "by slopes", float(plane["irm-tv-l1", "pooled"][0]), "=", "by differences",
-            rise, 0.002 * rise, "ours",
+        ours(
+            "risk at w = 1",
+            equal(
+                "quadrature", exact, "200,000 rows", float(loss.mean()), 4.5 * float(loss.std()) / np.sqrt(len(loss))
+            ),
         ),
-        Comparison(
-            "risk at w = 1", "quadrature", exact, "=", "200,000 rows", float(loss.mean()),
-            4.5 * float(loss.std()) / np.sqrt(len(loss)), "ours",
+        ours(
+            "blockiness of (w - 1)^2 on [0, 2]",
+            equal("measured", float(measure(2 * np.abs(line - 1))), "1/4", 0.25, 1e-4),
         ),
-        Comparison(
-            "blockiness of (w - 1)^2 on [0, 2]", "measured", float(measure(2 * np.abs(line - 1))), "=", "1/4", 0.25,
-            1e-4, "ours",
-        ),
-    )  # fmt: skip
+    )
 
     def paint(figure: Figure) -> None:
         graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
@@ -407,16 +413,7 @@ def blockiness_in_w(
         flat.axhline(0.5, color=BAD, lw=1, ls="--", label="half of it a block")
         legend(flat, loc="lower right")
 
-    return Finding(
-        name="blockiness-in-w",
-        title="Does TV-l1 make the risk blockier in w?",
-        label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
-        statement=(
-            "To lower the total variation the optimisation may squash the graph of the risk over the classifier w in "
-            "every level set, which makes it more blocky (piecewise-constant)."
-        ),
-        formula=r"$|\{w:\,|\nabla_w R|\leq\tau\,\mathrm{mean}\}|\approx\mathrm{constant\ (block)\ or}\ \propto\tau"
-        r"\ \mathrm{(point)}$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Squashed, yes (over w in [0, 2] the total variation of the pooled risk is {tv['erm']:.3f} for ERM, "
@@ -435,5 +432,4 @@ def blockiness_in_w(
             f"{at_one['irm-tv-l1']:.3f} for TV-l1."
         ),
         paint=paint,
-        size=(7.2, 2.9),
     )

@@ -23,7 +23,7 @@ from irmtv.core.types import Task
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.blocky import COLOURS, NAMES, blockiness
 from irmtv.lab.theory.figures import ERM, L1, L2, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, at_most, beyond, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, statistics_from
 from irmtv.lab.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, risk_gradient, risk_line
 from irmtv.objectives.irm_tv_l1 import tv_l1
@@ -85,6 +85,16 @@ def _gap_at_equal_risk(l1: tuple[Floats, Floats], l2: tuple[Floats, Floats]) -> 
     return float(np.abs(there - range_l1[inside]).max(initial=0))
 
 
+@statement(
+    title="Is the risk blocky in the environment?",
+    label="section 3, opening, and section 3.2 (sec:IRM-TVL1)",
+    text=(
+        "TV-l1 produces a risk that is blocky (piecewise-constant) with respect to the environment, and so less "
+        "sensitive to it than the risk of TV-l2."
+    ),
+    formula=r"$R(t)=p_s(t)\,R_{agree}+(1-p_s(t))\,R_{disagree}$",
+    size=(7.2, 3.0),
+)
 def blocky_over_time(
     p_s: Function = wave,
     p_v: float = 0.8,
@@ -96,7 +106,7 @@ def blocky_over_time(
     n_samples: int = 5000,
     steps: int = STEPS,
     line: Line = risk_line,
-) -> Finding:
+) -> Result:
     """Environments that change continuously, p_s(t): range and total variation of the population risk over time.
 
     The methods see labels of `segments` equal segments of time, and then of `blind` ones that have the same mean
@@ -162,44 +172,44 @@ def blocky_over_time(
     closer = int((extent["TV-l1"] < extent["TV-l2"]).sum())
     of = {name: mean(extent, name) / mean(extent, "ERM") for name in fits}
     comparisons = (
-        Comparison("range over time", "TV-l1", mean(extent, "TV-l1"), "<", "ERM", mean(extent, "ERM")),
-        Comparison("total variation over time", "TV-l1", mean(tv, "TV-l1"), "<", "ERM", mean(tv, "ERM")),
-        Comparison("range over time", "TV-l1", mean(extent, "TV-l1"), "<", "TV-l2", mean(extent, "TV-l2")),
-        Comparison(
-            "share of time with |dR/dt| below 1 % of ERM's mean slope", "TV-l1", mean(still, "TV-l1"), ">", "TV-l2",
-            mean(still, "TV-l2"),
+        claim("range over time", less("TV-l1", mean(extent, "TV-l1"), "ERM", mean(extent, "ERM"))),
+        claim("total variation over time", less("TV-l1", mean(tv, "TV-l1"), "ERM", mean(tv, "ERM"))),
+        claim("range over time", less("TV-l1", mean(extent, "TV-l1"), "TV-l2", mean(extent, "TV-l2"))),
+        claim(
+            "share of time with |dR/dt| below 1 % of ERM's mean slope",
+            greater("TV-l1", mean(still, "TV-l1"), "TV-l2", mean(still, "TV-l2")),
         ),
-        Comparison(
-            "share of time with |dR/dt| below 1 % of ERM's mean slope", "TV-l1", mean(still, "TV-l1"), ">", "ERM",
-            mean(still, "ERM"),
+        claim(
+            "share of time with |dR/dt| below 1 % of ERM's mean slope",
+            greater("TV-l1", mean(still, "TV-l1"), "ERM", mean(still, "ERM")),
         ),
-        Comparison(
-            "blockiness over time (free of scale)", "TV-l1", float(blocks["TV-l1"]), "=", "ERM", float(blocks["ERM"]),
-            1e-6, "ours",
+        ours(
+            "blockiness over time (free of scale)",
+            equal("TV-l1", float(blocks["TV-l1"]), "ERM", float(blocks["ERM"]), 1e-6),
         ),
-        Comparison(
-            f"range over time, {blind} labels of equal mean agreement (10 % less is less)", "TV-l1",
-            mean(extent, f"TV-l1, {blind} labels"), "<", "ERM", mean(extent, "ERM"), 0.1 * mean(extent, "ERM"),
-            "beyond",
+        beyond(
+            f"range over time, {blind} labels of equal mean agreement (10 % less is less)",
+            less(
+                "TV-l1", mean(extent, f"TV-l1, {blind} labels"), "ERM", mean(extent, "ERM"), 0.1 * mean(extent, "ERM")
+            ),
         ),
-        Comparison(
-            "blockiness over time", "TV-l1's risk", float(blocks["TV-l1"]), "=", "p_s(t)",
-            float(blockiness(np.abs(np.gradient(share)))), 1e-4, "ours",
+        ours(
+            "blockiness over time",
+            equal(
+                "TV-l1's risk", float(blocks["TV-l1"]), "p_s(t)", float(blockiness(np.abs(np.gradient(share)))), 1e-4
+            ),
         ),
         *(
-            Comparison(
-                f"chi-square per bin about the line, {name}", f"{FRESH_ROWS:,} rows", value, "≤", "chance", chance, 0.0,
-                "ours",
-            )
+            ours(f"chi-square per bin about the line, {name}", at_most(f"{FRESH_ROWS:,} rows", value, "chance", chance))
             for name, value in misfit.items()
         ),
-        Comparison("correlation of ERM's measured risk with p_s", "bins", follows, "=", "-1", -1.0, 0.02, "ours"),
-        Comparison("l1 penalty over l2 penalty, ERM", "ratio", ratio, "≤", "Jensen", 1.0, 1e-12, "ours"),
-        Comparison(
-            "largest gap between the ranges at equal mean risk", "TV-l1, TV-l2", gap, "<", "a tenth of ERM's range",
-            0.1 * mean(extent, "ERM"), 0.0, "ours",
+        ours("correlation of ERM's measured risk with p_s", equal("bins", follows, "-1", -1.0, 0.02)),
+        ours("l1 penalty over l2 penalty, ERM", at_most("ratio", ratio, "Jensen", 1.0, 1e-12)),
+        ours(
+            "largest gap between the ranges at equal mean risk",
+            less("TV-l1, TV-l2", gap, "a tenth of ERM's range", 0.1 * mean(extent, "ERM")),
         ),
-    )  # fmt: skip
+    )
 
     def paint(figure: Figure) -> None:
         graph, bars, front = figure.subplots(1, 3, width_ratios=(1.1, 1, 0.9))
@@ -224,15 +234,7 @@ def blocky_over_time(
         front.set_ylim(0)
         legend(front)
 
-    return Finding(
-        name="blocky-over-time",
-        title="Is the risk blocky in the environment?",
-        label="section 3, opening, and section 3.2 (sec:IRM-TVL1)",
-        statement=(
-            "TV-l1 produces a risk that is blocky (piecewise-constant) with respect to the environment, and so less "
-            "sensitive to it than the risk of TV-l2."
-        ),
-        formula=r"$R(t)=p_s(t)\,R_{agree}+(1-p_s(t))\,R_{disagree}$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"For every predictor the risk at time t is a straight line in p_s(t) (chi-square per bin "
@@ -251,5 +253,4 @@ def blocky_over_time(
             f"segments of equal mean agreement {100 * of[f'TV-l1, {blind} labels']:.0f} % of ERM's range is left."
         ),
         paint=paint,
-        size=(7.2, 3.0),
     )

@@ -33,7 +33,7 @@ from irmtv.datasets import make_simulation
 from irmtv.engine import train
 from irmtv.lab.theory.coarea import FORMULA, LABEL, Crossings, crossings, every_crossing, level_side
 from irmtv.lab.theory.figures import L1, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, claim, equal, ours, statement
 from irmtv.lab.theory.sides import Floats, Integers
 from irmtv.lab.theory.variation import dual_value, pixel_centres
 
@@ -64,12 +64,22 @@ def _almost_everywhere(f: Callable[[Floats], Floats], w: Floats, step: float) ->
     return float(np.abs((f(w + step) - f(w - step)) / (2 * step)).mean())
 
 
+@statement(
+    title="Coarea formula for a blocky risk",
+    label="section 2.2 and Proposition 3.6 (eqn:coarea)",
+    text=(
+        "Total variation is the integral over the levels of the size of the preimages, also where the function is "
+        "piecewise constant."
+    ),
+    formula=r"$\int_\Omega|\nabla f|:=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
+    size=(7.2, 2.9),
+)
 def coarea_piecewise_constant(
     rows: int = 60,
     preimages: LevelSizes = on_plateaus,
     boundaries: LevelSizes = _boundaries,
     random_state: int = 0,
-) -> Finding:
+) -> Result:
     """The 0-1 error of a trained linear model as a function of its threshold w: flat pieces and jumps.
 
     `rows` is the number of rows whose error is taken. Under test: `preimages(plateaus, levels)`, the size of
@@ -111,25 +121,17 @@ def coarea_piecewise_constant(
 
     comparisons = (
         # Each side is exactly 0: R does not move between jumps, and finitely many levels are a null set.
-        Comparison("Proposition 3.6, gradient a.e.", "∫|R'| dw", gradient, "=", "{R = γ}", printed, 1e-12),
-        Comparison("section 2.2, total variation", "sup (TV)", supremum, "=", "{R = γ}", printed, 0.01),
+        claim("Proposition 3.6, gradient a.e.", equal("∫|R'| dw", gradient, "{R = γ}", printed, 1e-12)),
+        claim("section 2.2, total variation", equal("sup (TV)", supremum, "{R = γ}", printed, 0.01)),
         # Jumps farther apart than three cells are exact; the closest two cost at most 2 / rows each.
-        Comparison("total variation", "sup (TV)", supremum, "=", "sum of jumps", jumps, 0.01, "ours"),
-        Comparison("total variation", "sup (TV)", supremum, "=", "boundary of {R > γ}", repaired, 0.01, "ours"),
-        Comparison("size of the preimages", "{R = γ}", printed, "=", "finitely many levels", 0.0, 1e-12, "ours"),
-        Comparison("a ramp", "sup (TV)", ramp, "=", "{R = γ}", ramp_levels, 1e-3, "ours"),
-        Comparison(
-            "l1 price of one step, wide and narrow", "narrow", l1_price[-1], "=", "wide", l1_price[0], 1e-9, "ours"
-        ),
-        Comparison(
+        ours("total variation", equal("sup (TV)", supremum, "sum of jumps", jumps, 0.01)),
+        ours("total variation", equal("sup (TV)", supremum, "boundary of {R > γ}", repaired, 0.01)),
+        ours("size of the preimages", equal("{R = γ}", printed, "finitely many levels", 0.0, 1e-12)),
+        ours("a ramp", equal("sup (TV)", ramp, "{R = γ}", ramp_levels, 1e-3)),
+        ours("l1 price of one step, wide and narrow", equal("narrow", l1_price[-1], "wide", l1_price[0], 1e-9)),
+        ours(
             "l2 price of one step grows like 1 / width",
-            "price times width",
-            float(l2_price[-1] * widths[-1]),
-            "=",
-            "constant",
-            1.0,
-            0.02,
-            "ours",
+            equal("price times width", float(l2_price[-1] * widths[-1]), "constant", 1.0, 0.02),
         ),
     )
 
@@ -151,15 +153,7 @@ def coarea_piecewise_constant(
         prices.loglog(widths, l2_price, "s-", color=L2, ms=3, label=r"$\int|\nabla f|^2$")
         legend(prices)
 
-    return Finding(
-        name="coarea-piecewise-constant",
-        title="Coarea formula for a blocky risk",
-        label="section 2.2 and Proposition 3.6 (eqn:coarea)",
-        statement=(
-            "Total variation is the integral over the levels of the size of the preimages, also where the function is "
-            "piecewise constant."
-        ),
-        formula=r"$\int_\Omega|\nabla f|:=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"The 0-1 error of {rows} rows is flat between {len(places)} jumps. Read with the gradient almost "
@@ -175,7 +169,6 @@ def coarea_piecewise_constant(
             f"jumps, l2 does not."
         ),
         paint=paint,
-        size=(7.2, 2.9),
     )
 
 
@@ -205,12 +198,22 @@ def iterate_slope(digits: int, in_a_gap: NDArray[np.bool_]) -> Floats:
     return np.where(in_a_gap, 0.0, 1.5**digits)
 
 
+@statement(
+    title="The coarea formula needs more than its conditions",
+    label=LABEL,
+    text=(
+        "The coarea formula is stated for every risk that is integrable together with the modulus of its gradient "
+        "(Conditions 1 to 3 and 4b), without asking for continuity or a Lipschitz constant."
+    ),
+    formula=FORMULA,
+    size=(7.2, 2.9),
+)
 def coarea_needs_lipschitz(
     depth: int = 12,
     slope: Callable[[int, NDArray[np.bool_]], Floats] = iterate_slope,
     level_size: Crossings = crossings,
     levels: int = 4096,
-) -> Finding:
+) -> Result:
     """The Cantor function satisfies the printed conditions and not the formula; its Lipschitz approximations do.
 
     `depth` is the number of approximations, `levels` that of the levels. Under test: `slope(digits, in_a_gap)`, the
@@ -257,50 +260,24 @@ def coarea_needs_lipschitz(
 
     comparisons = (
         # Both sides are exact up to rounding, the levels being shifted away from the values: every one is met once.
-        Comparison("Cantor function, gradient a.e.", "∫|R'| dw", gradient, "=", "{R = γ}", preimages, 1e-6),
-        Comparison(
+        claim("Cantor function, gradient a.e.", equal("∫|R'| dw", gradient, "{R = γ}", preimages, 1e-6)),
+        claim(
             "a step, total variation in place of the gradient",
-            "sup (TV)",
-            step_supremum,
-            "=",
-            "{R = γ}",
-            step_preimages,
-            1e-6,
+            equal("sup (TV)", step_supremum, "{R = γ}", step_preimages, 1e-6),
         ),
-        Comparison("a step, gradient a.e.", "∫|R'| dw", step_gradient, "=", "{R = γ}", step_preimages, 1e-6, "ours"),
-        Comparison(
-            "a step, total variation",
-            "sup (TV)",
-            step_supremum,
-            "=",
-            "boundary of {R > γ}",
-            step_boundary,
-            1e-6,
-            "ours",
-        ),
-        Comparison("Cantor function, total variation", "sup (TV)", supremum, "=", "{R = γ}", preimages, 1e-6, "ours"),
+        ours("a step, gradient a.e.", equal("∫|R'| dw", step_gradient, "{R = γ}", step_preimages, 1e-6)),
+        ours("a step, total variation", equal("sup (TV)", step_supremum, "boundary of {R > γ}", step_boundary, 1e-6)),
+        ours("Cantor function, total variation", equal("sup (TV)", supremum, "{R = γ}", preimages, 1e-6)),
         # the integral is improper at 0; of values on a grid the count is exact
-        Comparison("sqrt(w) on [0, 1], not Lipschitz", "∫|R'| dw", root_left, "=", "{R = γ}", root_right, 1e-8, "ours"),
-        Comparison(
+        ours("sqrt(w) on [0, 1], not Lipschitz", equal("∫|R'| dw", root_left, "{R = γ}", root_right, 1e-8)),
+        ours(
             f"Lipschitz approximations 1 to {depth}: largest difference",
-            "∫|R'| dw - {R = γ}",
-            float(np.abs(np.subtract(left, right)).max()),
-            "=",
-            "none",
-            0.0,
-            1e-9,
-            "ours",
+            equal("∫|R'| dw - {R = γ}", float(np.abs(np.subtract(left, right)).max()), "none", 0.0, 1e-9),
         ),
-        Comparison("the first of them", "∫|R'| dw", left[0], "=", "sup (TV)", first_supremum, 1e-9, "ours"),
-        Comparison(
+        ours("the first of them", equal("∫|R'| dw", left[0], "sup (TV)", first_supremum, 1e-9)),
+        ours(
             f"steepest chord over 3^-{depth} in any of 16 bands of levels",
-            "smallest",
-            steepest,
-            "=",
-            f"(3/2)^{depth}",
-            constant,
-            1e-6 * constant,
-            "ours",
+            equal("smallest", steepest, f"(3/2)^{depth}", constant, 1e-6 * constant),
         ),
     )
 
@@ -338,15 +315,7 @@ def coarea_needs_lipschitz(
         readings.set_ylim(0, 1.65)
         legend(readings, ncols=2, loc="upper center", columnspacing=1.0, handlelength=1.2)
 
-    return Finding(
-        name="coarea-needs-lipschitz",
-        title="The coarea formula needs more than its conditions",
-        label=LABEL,
-        statement=(
-            "The coarea formula is stated for every risk that is integrable together with the modulus of its gradient "
-            "(Conditions 1 to 3 and 4b), without asking for continuity or a Lipschitz constant."
-        ),
-        formula=FORMULA,
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"The Cantor function climbs from 0 to 1 with gradient 0 almost everywhere, so it meets the conditions; "
@@ -364,5 +333,4 @@ def coarea_needs_lipschitz(
             f"formula is true."
         ),
         paint=paint,
-        size=(7.2, 2.9),
     )

@@ -32,7 +32,7 @@ from irmtv.lab.theory.coarea import (
     level_side,
 )
 from irmtv.lab.theory.figures import ERM, L1, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Comparison, Result, claim, equal, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, fitted_order, length
 from irmtv.lab.theory.variation import pixel_centres
 
@@ -92,6 +92,16 @@ def _cell_centres(cells: int) -> Floats:
     return np.stack(np.meshgrid(middle, middle), -1).reshape(-1, 2)
 
 
+@statement(
+    title="Coarea formula of trained networks",
+    label=LABEL,
+    text=(
+        "The coarea formula holds for the risk of a trained network as a function of the classifier w, in every "
+        "environment: the integral of |grad R| is the total size of the level sets of the risk."
+    ),
+    formula=FORMULA,
+    size=(7.2, 4.6),
+)
 def coarea_trained(
     hidden: tuple[int, ...] = (8,),
     penalty_weight: float = 1000.0,
@@ -102,7 +112,7 @@ def coarea_trained(
     level_size_1d: Crossings = crossings,
     level_size_2d: ContourLengths = contour_lengths,
     random_state: int = 0,
-) -> Finding:
+) -> Result:
     """Both sides of the coarea formula for the risks of two networks, trained with and without the l1 penalty.
 
     `hidden` are the widths of the network, () is a linear model; `cells` are the numbers of cells per axis of
@@ -156,7 +166,7 @@ def coarea_trained(
             right = level_side(values, 1 << 15, every_crossing(level_size_1d, values))
             # Values on 1,024 cells and 32,768 levels: h^2 and one level per turn, relative 1e-5 and 1e-4.
             comparisons.append(
-                Comparison(f"{where}: w on the logits", "∫|R'| dw", left, "=", "counting", right, 3e-4 * left)
+                claim(f"{where}: w on the logits", equal("∫|R'| dw", left, "counting", right, 3e-4 * left))
             )
             maps[run, e] = np.asarray(map_losses[run][:, rows].mean(1)).reshape(finest + 1, finest + 1)
             for k, n in enumerate(cells):  # coarser grids are parts of the finest one
@@ -168,7 +178,7 @@ def coarea_trained(
             # Midpoint rule and chords, both order 2 in the cell: on 48 cells a few times 1e-4.
             close = 1.5e-3 * left * (48 / finest) ** 2
             comparisons.append(
-                Comparison(f"{where}: w on the inputs", "∫|∇R| dw", left, "=", "contour lengths", sizes[run, e], close)
+                claim(f"{where}: w on the inputs", equal("∫|∇R| dw", left, "contour lengths", sizes[run, e], close))
             )
             shares[run, e] = float(np.abs(gradient[1]).sum() / np.abs(gradient).sum())
             steep = np.hypot(*gradient)
@@ -178,11 +188,10 @@ def coarea_trained(
     order = fitted_order(cells, np.sqrt((relative**2).mean(1)))
     # Midpoints, chords and levels (see coarea.py) have order 2, but for the kinks of ReLUs and the luck of four maps.
     comparisons.append(
-        Comparison(
-            "w on the inputs: order in the cells, rms over the four maps", "measured", order, "=", "chords", 2.0, 0.3,
-            "ours",
+        ours(
+            "w on the inputs: order in the cells, rms over the four maps", equal("measured", order, "chords", 2.0, 0.3)
         )
-    )  # fmt: skip
+    )
     flattest = (
         f"at most {max(flat):,} of {finest**2:,} cells of any map have" if any(flat) else "no cell of any map has"
     )
@@ -208,15 +217,7 @@ def coarea_trained(
             lengths.set_ylim(0, 1.35 * lengths.get_ylim()[1])
             legend(lengths, loc="upper right")
 
-    return Finding(
-        name="coarea-trained",
-        title="Coarea formula of trained networks",
-        label=LABEL,
-        statement=(
-            "The coarea formula holds for the risk of a trained network as a function of the classifier w, in every "
-            "environment: the integral of |grad R| is the total size of the level sets of the risk."
-        ),
-        formula=FORMULA,
+    return Result(
         comparisons=tuple(comparisons),
         meaning=(
             f"Two networks with hidden layers {hidden}, trained for {steps} steps with penalty weight 0 (ERM) and "
@@ -231,5 +232,4 @@ def coarea_trained(
             f"piecewise constant."
         ),
         paint=paint,
-        size=(7.2, 4.6),
     )

@@ -33,8 +33,8 @@ from irmtv.core.types import Runs, Statistics
 from irmtv.datasets import make_simulation
 from irmtv.engine import train
 from irmtv.lab.theory.figures import BAD, ERM, L1, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import Floats, PenaltyFunction, all_equal, check_above, fitted_order
+from irmtv.lab.theory.finding import Result, all_equal, at_most, beyond, claim, equal, less, ours, statement
+from irmtv.lab.theory.sides import Floats, PenaltyFunction, check_above, fitted_order
 from irmtv.lab.theory.simulated_risk import LEARNING_RATE, Linear, risk_line
 from irmtv.objectives.vrex import risk_variance
 
@@ -57,13 +57,22 @@ def _drifting_risk(e: Floats, shift: float = 3.0) -> Floats:
     return result
 
 
+@statement(
+    title="V-REx with any measure on the environments",
+    label="Proposition 3.3 (cor:VREx)",
+    text=(
+        "V-REx generalises to any probability measure on the environments, finite or not: mean risk plus lambda "
+        "times the variance of the risk. Where the risk is continuous in e some environment has the mean risk."
+    ),
+    formula=r"$\min_\Phi\ \mathbb{E}_e[R]+\lambda\,\mathbb{E}_e[(R-\mathbb{E}_e[R])^2]$",
+)
 def vrex_l2(
     variance: PenaltyFunction = risk_variance,
     risk: Callable[[Floats], Floats] = _drifting_risk,
     beta: tuple[float, float] = (2.0, 5.0),
     environments: tuple[int, ...] = (10, 20, 40, 80, 160, 320, 640),
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """The variance under finite measures and under a Beta measure on [0, 1], by two formulas and two quadratures.
 
     `variance` (Statistics, mu) -> (R,) is under test. `risk` is R(e), continuous in e on [0, 1]; `beta` are the two
@@ -110,65 +119,38 @@ def vrex_l2(
     general = line.mean(-1) + weight / 3 * _variance(line, uniform, variance)
 
     comparisons = (
-        all_equal(
+        claim(
             "variance of 4 risks, measure not uniform",
-            "E(R - ER)^2",
-            _variance(risks, mu, variance),
-            "E R^2 - (E R)^2",
-            by_moments,
-            1e-13,
+            all_equal("E(R - ER)^2", _variance(risks, mu, variance), "E R^2 - (E R)^2", by_moments, 1e-13),
         ),
         # the rule of midpoints leaves d / (24 n^2), d the slope of density times squared deviation at the ends: 30 R^2
-        Comparison(
+        claim(
             f"variance under Beta({a:g}, {b:g})",
-            f"{environments[-1]} environments",
-            finite[-1],
-            "=",
-            "Gauss's rule",
-            exact,
-            2 * (float(np.ptp(risk(nodes))) / environments[-1]) ** 2,
+            equal(
+                f"{environments[-1]} environments",
+                finite[-1],
+                "Gauss's rule",
+                exact,
+                2 * (float(np.ptp(risk(nodes))) / environments[-1]) ** 2,
+            ),
         ),
-        all_equal(
+        ours(
             "V-REx with lambda and V-REx-l2 with lambda / |E|, uniform",
-            "sum R + lambda Var",
-            original,
-            "|E| times V-REx-l2",
-            3 * general,
-            1e-10,
-            "ours",
+            all_equal("sum R + lambda Var", original, "|E| times V-REx-l2", 3 * general, 1e-10),
         ),
-        Comparison(
+        claim(
             "continuous in e: risk of a mean-risk environment",
-            f"R at e = {middle:.4f}",
-            float(risk(np.array(middle))),
-            "=",
-            "E R",
-            mean,
-            1e-10,
+            equal(f"R at e = {middle:.4f}", float(risk(np.array(middle))), "E R", mean, 1e-10),
         ),
-        Comparison(
+        beyond(
             "finitely many e: risk nearest to the mean",
-            f"R at e in {', '.join(f'{e:g}' for e in few)}",
-            nearest,
-            "=",
-            "E R",
-            float(on_few.mean()),
-            1e-6,
-            "beyond",
+            equal(f"R at e in {', '.join(f'{e:g}' for e in few)}", nearest, "E R", float(on_few.mean()), 1e-6),
         ),
-        Comparison(
+        beyond(
             "R = u^-0.6, not square integrable (Condition 4a violated): variance",
-            f"{many[1]:,} environments",
-            heavy[1],
-            "=",
-            f"{many[0]:,}",
-            heavy[0],
-            0.01 * heavy[0],
-            "beyond",
+            equal(f"{many[1]:,} environments", heavy[1], f"{many[0]:,}", heavy[0], 0.01 * heavy[0]),
         ),
-        Comparison(
-            "rate of the finite measures, as a power of n", "measured", rate, "≤", "midpoints", -2, 0.05, "ours"
-        ),
+        ours("rate of the finite measures, as a power of n", at_most("measured", rate, "midpoints", -2, 0.05)),
     )
 
     def paint(figure: Figure) -> None:
@@ -188,15 +170,7 @@ def vrex_l2(
         right.loglog(environments, guide, color=TRUTH, lw=0.8, ls=":", label=r"$n^{-2}$")
         legend(right)
 
-    return Finding(
-        name="vrex-l2",
-        title="V-REx with any measure on the environments",
-        label="Proposition 3.3 (cor:VREx)",
-        statement=(
-            "V-REx generalises to any probability measure on the environments, finite or not: mean risk plus lambda "
-            "times the variance of the risk. Where the risk is continuous in e some environment has the mean risk."
-        ),
-        formula=r"$\min_\Phi\ \mathbb{E}_e[R]+\lambda\,\mathbb{E}_e[(R-\mathbb{E}_e[R])^2]$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Over 50 random risks and measures the two forms of the variance agree to {comparisons[0].error:.0e}. "
@@ -231,6 +205,15 @@ def divided_lambda(weight: float, count: int) -> float:
     return weight / count
 
 
+@statement(
+    title="V-REx's sum of risks is not their expectation",
+    label="proof of Proposition 3.3 (eqn:sumRe)",
+    text=(
+        "The proof identifies (it writes ':=') the sum of the risks in V-REx with their expectation under a "
+        "probability measure and keeps lambda."
+    ),
+    formula=r"$\sum_{e} R(\Phi,e):=\mathbb{E}_e[R(\Phi,e)]$",
+)
 def vrex_sum_is_no_expectation(
     penalty_weight: float = 1.0,
     curvatures: tuple[float, ...] = (1.0, 0.2, 0.2, 0.2, 0.2),
@@ -238,7 +221,7 @@ def vrex_sum_is_no_expectation(
     printed: Callable[[float, int], float] = same_lambda,
     corrected: Callable[[float, int], float] = divided_lambda,
     variance: PenaltyFunction = risk_variance,
-) -> Finding:
+) -> Result:
     """V-REx against V-REx-l2 with the uniform measure, in one parameter w with R_e(w) = curvature (w - centre)^2.
 
     `printed` and `corrected` (lambda, |E|) -> the lambda of V-REx-l2, and `variance`, are under test.
@@ -266,38 +249,26 @@ def vrex_sum_is_no_expectation(
     step = 1.5e-4  # the grid's, and rounding
     at = int(original.argmin())
     comparisons = (
-        Comparison(
-            "first term at V-REx's minimiser", "sum of risks", risks[at].sum(), "=", "E R", risks[at].mean(), 1e-9
-        ),
-        Comparison(
+        claim("first term at V-REx's minimiser", equal("sum of risks", risks[at].sum(), "E R", risks[at].mean(), 1e-9)),
+        claim(
             f"minimiser, lambda = {weights['printed']:g} in both",
-            "V-REx",
-            best,
-            "=",
-            "V-REx-l2",
-            chosen["printed"],
-            step,
+            equal("V-REx", best, "V-REx-l2", chosen["printed"], step),
         ),
-        Comparison(
+        ours(
             f"minimiser, lambda = {weights['corrected']:.3g} in V-REx-l2",
-            "V-REx",
-            best,
-            "=",
-            "V-REx-l2",
-            chosen["corrected"],
-            step,
-            "ours",
+            equal("V-REx", best, "V-REx-l2", chosen["corrected"], step),
         ),
-        all_equal(
+        ours(
             "objective over w",
-            "V-REx",
-            original,
-            "|E| times V-REx-l2, lambda / |E|",
-            count * general["corrected"],
-            1e-12 * float(original.max()),
-            "ours",
+            all_equal(
+                "V-REx",
+                original,
+                "|E| times V-REx-l2, lambda / |E|",
+                count * general["corrected"],
+                1e-12 * float(original.max()),
+            ),
         ),
-        Comparison("IRMv1: minimiser with sums and with means", "sums", irm, "=", "means", irm_expected, step, "ours"),
+        ours("IRMv1: minimiser with sums and with means", equal("sums", irm, "means", irm_expected, step)),
     )
 
     def paint(figure: Figure) -> None:
@@ -327,15 +298,7 @@ def vrex_sum_is_no_expectation(
         right.set_ylim(-0.02, 0.5)
         legend(right, loc="upper center")
 
-    return Finding(
-        name="vrex-sum-is-no-expectation",
-        title="V-REx's sum of risks is not their expectation",
-        label="proof of Proposition 3.3 (eqn:sumRe)",
-        statement=(
-            "The proof identifies (it writes ':=') the sum of the risks in V-REx with their expectation under a "
-            "probability measure and keeps lambda."
-        ),
-        formula=r"$\sum_{e} R(\Phi,e):=\mathbb{E}_e[R(\Phi,e)]$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"With {count} environments the sum is {count} times the expectation, while the variance stays as it is: "
@@ -368,6 +331,15 @@ def _measured(model: Linear, p_s: Floats, p_v: float, rows: int, seed: int) -> t
     return loss.mean(-1), loss.std(-1) / np.sqrt(rows)
 
 
+@statement(
+    title="Two environments tell the risk of all those on their line",
+    label="proof of Proposition 3.3 (fig:riskextra)",
+    text=(
+        "The deviations of the training risks from their mean span a linear space along which the risk "
+        "extrapolates to a larger region; making them small makes the risk flat there too."
+    ),
+    formula=r"$R(\Phi,p)=R(\Phi,p_1)+\frac{p-p_1}{p_2-p_1}\,[R(\Phi,p_2)-R(\Phi,p_1)]$",
+)
 def risk_extrapolation(
     p_s: tuple[float, float] = (0.9, 0.7),
     p_v: float = 0.8,
@@ -376,7 +348,7 @@ def risk_extrapolation(
     steps: int = 800,
     extrapolate: Callable[[Floats, tuple[float, float], Floats], Floats] = straight_line,
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """ERM, V-REx and IRM-TV-l1 trained on two environments; their risks at every p_s from these two.
 
     `extrapolate` (p, the two p_s, risks (R, 2)) -> (R, k) is under test. `rows` are fresh ones per environment.
@@ -423,39 +395,24 @@ def risk_extrapolation(
 
     comparisons = (
         # 18 scores of about normal size: the largest exceeds 4 with probability 0.001
-        Comparison(
+        claim(
             f"largest |measured - extrapolated| over {score.size} risks, in standard errors",
-            f"{rows:,} fresh rows each",
-            float(score.max()),
-            "≤",
-            "chance",
-            4.0,
+            at_most(f"{rows:,} fresh rows each", float(score.max()), "chance", 4.0),
         ),
-        Comparison(
+        ours(
             "largest |measured - population|, in standard errors",
-            f"{rows:,} fresh rows each",
-            float(exact_score.max()),
-            "≤",
-            "chance",
-            4.0,
-            role="ours",
+            at_most(f"{rows:,} fresh rows each", float(exact_score.max()), "chance", 4.0),
         ),
-        Comparison("rise of the risk from p_s = 1 to 0", "V-REx", abs(slopes["V-REx"]), "<", "ERM", abs(slopes["ERM"])),
-        Comparison("largest risk over p_s in [0, 1]", "V-REx", worst["V-REx"], "<", "ERM", worst["ERM"]),
-        Comparison(
+        claim("rise of the risk from p_s = 1 to 0", less("V-REx", abs(slopes["V-REx"]), "ERM", abs(slopes["ERM"]))),
+        claim("largest risk over p_s in [0, 1]", less("V-REx", worst["V-REx"], "ERM", worst["ERM"])),
+        beyond(
             f"p_v = {other_p_v:g}: |measured - extrapolated| at p_s = {elsewhere[middle]:g}, in standard errors",
-            f"ERM, {rows:,} fresh rows",
-            float(off_score[0, middle]),
-            "≤",
-            "chance",
-            4.0,
-            role="beyond",
+            at_most(f"ERM, {rows:,} fresh rows", float(off_score[0, middle]), "chance", 4.0),
         ),
-        Comparison(
-            "rise of the risk from p_s = 1 to 0", "IRM-TV-l1", abs(slopes["IRM-TV-l1"]), "<", "ERM", abs(slopes["ERM"]),
-            role="ours",
+        ours(
+            "rise of the risk from p_s = 1 to 0", less("IRM-TV-l1", abs(slopes["IRM-TV-l1"]), "ERM", abs(slopes["ERM"]))
         ),
-    )  # fmt: skip
+    )
 
     def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
@@ -478,15 +435,7 @@ def risk_extrapolation(
             axes.set_ylim(low - 0.05, high + 0.05)
         legend(right)
 
-    return Finding(
-        name="risk-extrapolation",
-        title="Two environments tell the risk of all those on their line",
-        label="proof of Proposition 3.3 (fig:riskextra)",
-        statement=(
-            "The deviations of the training risks from their mean span a linear space along which the risk "
-            "extrapolates to a larger region; making them small makes the risk flat there too."
-        ),
-        formula=r"$R(\Phi,p)=R(\Phi,p_1)+\frac{p-p_1}{p_2-p_1}\,[R(\Phi,p_2)-R(\Phi,p_1)]$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Three predictors are trained at p_s = {p_s[0]:g} and {p_s[1]:g}. The line through the two risks tells "

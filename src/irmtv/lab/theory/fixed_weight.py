@@ -32,8 +32,8 @@ from torch import Tensor
 from irmtv.core.types import Statistics
 from irmtv.lab.theory.classifiers import NO_CAP, on_classifiers
 from irmtv.lab.theory.figures import BAD, ERM, L1, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, all_equal, largest_on_simplex, uniform_measure
+from irmtv.lab.theory.finding import Result, all_equal, claim, equal, greater, less, ours, statement
+from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, largest_on_simplex, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import worst_risk_objective
 
@@ -146,12 +146,24 @@ def _without_square(e: Statistics, mu: Tensor) -> Tensor:
     return tv_l1(e, mu).sqrt()
 
 
+@statement(
+    title="A fixed penalty weight misses the worst risk's optimum",
+    label="Theorems 3.8 and 3.9, item 1 (thm:OODwequiv)",
+    text=(
+        "With one weight lambda for all Phi the model need not have the worst risk's optimum: in the paper's "
+        "example, fitting -1 by w Phi, every fixed lambda ends at another Phi with another value."
+    ),
+    formula=(
+        r"$\mathrm{argmin}_\Phi\,\{1-\frac{2}{5}\Phi+\lambda\Phi^2\}=\min(1,\frac{1}{5\lambda})\neq 0"
+        r"=\mathrm{argmin}_\Phi\,\max_w|w\Phi+1|$"
+    ),
+)
 def fixed_weight_misses(
     weights: Sequence[float] = (0.0, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 3.0, 10.0, 100.0),
     penalty: PenaltyFunction = tv_l1,
     minimiser: Callable[[float], float] = printed_minimiser,
     least: Callable[[float], float] = printed_least,
-) -> Finding:
+) -> Result:
     """The minimisers of the counterexample for fixed lambda, found by search, against the printed ones.
 
     `weights` are the values of lambda. Under test are `penalty`, a function of the statistics and the measure, and the
@@ -187,50 +199,43 @@ def fixed_weight_misses(
     excess = _on_interval(found[:, 0]).risk.amax(-1).numpy() - 1  # type: ignore[union-attr]  # (L,)
 
     comparisons = (
-        all_equal("worst risk on a grid of Phi", "over w", worst, "printed", printed_worst(every_phi), ROUNDING),
-        Comparison("least worst risk", "over w", worst.min(), "=", "printed", 1.0, ROUNDING),
-        Comparison("where it is", "over w", float(every_phi[worst.argmin()]), "=", "printed", 0.0, ROUNDING),
+        claim("worst risk on a grid of Phi", all_equal("over w", worst, "printed", printed_worst(every_phi), ROUNDING)),
+        claim("least worst risk", equal("over w", worst.min(), "printed", 1.0, ROUNDING)),
+        claim("where it is", equal("over w", float(every_phi[worst.argmin()]), "printed", 0.0, ROUNDING)),
         # 1e-12 relative to the largest lambda
-        all_equal(
-            "objective on a grid of Phi", "quadrature", values, "1 - 2/5 Phi + lambda Phi^2", printed_values,
-            ROUNDING * max(1, lam[-1]),
+        claim(
+            "objective on a grid of Phi",
+            all_equal("quadrature", values, "1 - 2/5 Phi + lambda Phi^2", printed_values, ROUNDING * max(1, lam[-1])),
         ),
-        all_equal(f"least value, {len(lam)} lambda", "search", found[:, 1], "printed", lowest, 1e-10),
-        all_equal(f"minimiser, {len(lam)} lambda", "search", found[:, 0], "printed", at, SEARCH),
-        all_equal("least value, minimax form", "search", minimax[:, 1], "printed", lowest_some, 1e-10),
-        all_equal("minimiser, minimax form", "search", minimax[:, 0], "printed", at_some, SEARCH),
-        Comparison(
-            "nearest that a minimiser comes to 0", f"lambda {lam[-1]:g}", np.abs(found[:, 0]).min(), ">", "optimum", 0,
-            SEARCH,
+        claim(f"least value, {len(lam)} lambda", all_equal("search", found[:, 1], "printed", lowest, 1e-10)),
+        claim(f"minimiser, {len(lam)} lambda", all_equal("search", found[:, 0], "printed", at, SEARCH)),
+        claim("least value, minimax form", all_equal("search", minimax[:, 1], "printed", lowest_some, 1e-10)),
+        claim("minimiser, minimax form", all_equal("search", minimax[:, 0], "printed", at_some, SEARCH)),
+        claim(
+            "nearest that a minimiser comes to 0",
+            greater(f"lambda {lam[-1]:g}", np.abs(found[:, 0]).min(), "optimum", 0, SEARCH),
         ),
-        Comparison("largest least value", f"lambda {lam[-1]:g}", found[:, 1].max(), "<", "least worst risk", 1, 1e-10),
+        claim("largest least value", less(f"lambda {lam[-1]:g}", found[:, 1].max(), "least worst risk", 1, 1e-10)),
         # "need not": where w is centred each fixed lambda > 0 gets there
-        all_equal("w centred, on [-0.5, 0.5]: minimiser", "search", centred, "optimum", 0.0, SEARCH, "ours"),
-        Comparison(
-            f"R = (w Phi - 1)^2, w = 1, 2, lambda {TOO_LARGE:g}: worst risk", "at the minimiser", second.worst, ">",
-            "its least", second.least, 0.5, "ours",
+        ours("w centred, on [-0.5, 0.5]: minimiser", all_equal("search", centred, "optimum", 0.0, SEARCH)),
+        ours(
+            f"R = (w Phi - 1)^2, w = 1, 2, lambda {TOO_LARGE:g}: worst risk",
+            greater("at the minimiser", second.worst, "its least", second.least, 0.5),
         ),
-        Comparison(
-            f"R = (w Phi - 1)^2, lambda {TOO_LARGE:g}: minimiser", "search", second.phi, "=", "root of the derivative",
-            second.root, 1e-8, "ours",
+        ours(
+            f"R = (w Phi - 1)^2, lambda {TOO_LARGE:g}: minimiser",
+            equal("search", second.phi, "root of the derivative", second.root, 1e-8),
         ),
         # the worst risk has slopes up to 4 beside its least, and the grid steps of 5e-4
-        Comparison(
-            "R = (w Phi - 1)^2: least worst risk", "grid", second.least, "=", "1/9 at Phi = 2/3", 1 / 9, 2e-3, "ours"
+        ours("R = (w Phi - 1)^2: least worst risk", equal("grid", second.least, "1/9 at Phi = 2/3", 1 / 9, 2e-3)),
+        ours(
+            "excess of the worst risk, lambda > 1/5",
+            all_equal("measured", excess[inside], "0.02 / lambda", 0.02 / lam[inside], SEARCH),
         ),
-        all_equal(
-            "excess of the worst risk, lambda > 1/5", "measured", excess[inside], "0.02 / lambda", 0.02 / lam[inside],
-            SEARCH, "ours",
-        ),
-        all_equal(
-            "penalty not squared, lambda > 2/5: minimiser", "search", unsquared, "optimum", 0.0,
-            SEARCH, "ours",
-        ),
+        ours("penalty not squared, lambda > 2/5: minimiser", all_equal("search", unsquared, "optimum", 0.0, SEARCH)),
         # the last steps are 700^-0.75 = 0.007 long, times a slope of 0.9 at most
-        all_equal(
-            "lambda_Phi, differentiated: minimiser", "descent", ends, "optimum", 0.0, 0.01, "ours"
-        ),
-    )  # fmt: skip
+        ours("lambda_Phi, differentiated: minimiser", all_equal("descent", ends, "optimum", 0.0, 0.01)),
+    )
 
     def paint(figure: Figure) -> None:
         left, middle, right = figure.subplots(1, 3)
@@ -256,18 +261,7 @@ def fixed_weight_misses(
         right.loglog(positive, excess[lam > 0], "o", color=L1, ms=4, mfc="none")
         right.annotate("0.02 / λ", (3, 0.02 / 3), (6, 4), textcoords="offset points", fontsize=7)
 
-    return Finding(
-        name="fixed-weight-misses",
-        title="A fixed penalty weight misses the worst risk's optimum",
-        label="Theorems 3.8 and 3.9, item 1 (thm:OODwequiv)",
-        statement=(
-            "With one weight lambda for all Phi the model need not have the worst risk's optimum: in the paper's "
-            "example, fitting -1 by w Phi, every fixed lambda ends at another Phi with another value."
-        ),
-        formula=(
-            r"$\mathrm{argmin}_\Phi\,\{1-\frac{2}{5}\Phi+\lambda\Phi^2\}=\min(1,\frac{1}{5\lambda})\neq 0"
-            r"=\mathrm{argmin}_\Phi\,\max_w|w\Phi+1|$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Search and printed forms agree to {np.abs(found[:, 0] - at).max():.0e} for {len(lam)} weights from "

@@ -35,7 +35,7 @@ from scipy.special import expit
 from irmtv.core.losses import as_loss
 from irmtv.core.messages import check_positive
 from irmtv.lab.theory.figures import BAD, ERM, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, beyond, claim, equal, less, ours, statement
 from irmtv.lab.theory.sides import Floats
 from irmtv.lab.theory.sigma_algebras import (
     Family,
@@ -222,13 +222,23 @@ def _draw_example(axes: Axes) -> None:
     axes.text(-0.5, -0.7, f"push-forward: {_shown(right)}", fontsize=7, color=OTHER)
 
 
+@statement(
+    title="The measure that environments induce on classifiers",
+    label="appendix A.1.1 (proof:thmIRMTVL2inducemeasure)",
+    text=(
+        "A map from environments to classifiers carries mu over to a measure nu, and integrals of the risk and of "
+        "its gradient over the classifiers equal those over the environments."
+    ),
+    formula=r"$\nu(G)=\mu(w^{-1}(G)),\quad \int_\Omega R(w\circ\Phi)\,d\nu=\int_{E_{tr}}R(w(e)\circ\Phi)\,d\mu$",
+    size=(7.2, 2.8),
+)
 def induced_measure(
     seed: int = 0,
     points: int = 4,
     induced: Induced = sum_over_preimages,
     density: Density = two_branches,
     family: FamilyRule = printed_family,
-) -> Finding:
+) -> Result:
     """Integrals over environments against integrals over classifiers, and the sets on which nu is defined.
 
     Under test: `induced(mu, w)` gives the values of w and their masses, `density(w)` the density of w = e^2 for e
@@ -249,106 +259,56 @@ def induced_measure(
     comparisons = (
         # sums of a few numbers of size 1
         *(
-            Comparison(
+            claim(
                 f"six environments, three classifiers: {name}",
-                "over w",
-                finite.over_w[k],
-                "=",
-                "over e",
-                finite.over_e[k],
-                1e-12,
+                equal("over w", finite.over_w[k], "over e", finite.over_e[k], 1e-12),
             )
             for k, name in enumerate(QUANTITIES)
         ),
-        Comparison("total mass", "of nu", float(nu.sum()), "=", "of mu", float(MASSES.sum()), 1e-12),
+        claim("total mass", equal("of nu", float(nu.sum()), "of mu", float(MASSES.sum()), 1e-12)),
         # both quadratures say less than this of themselves, which is a comparison below
         *(
-            Comparison(
+            claim(
                 f"e uniform, w = e^2: {name}",
-                "over w",
-                continuous.over_w[k],
-                "=",
-                "over e",
-                continuous.over_e[k],
-                1e-10,
+                equal("over w", continuous.over_w[k], "over e", continuous.over_e[k], 1e-10),
             )
             for k, name in enumerate(QUANTITIES)
         ),
-        Comparison(
+        claim(
             f"w measurable: cases of {census.count[True]} with a G whose preimage is not in F_tr",
-            "printed",
-            census.undefined[True],
-            "=",
-            "none",
-            0,
+            equal("printed", census.undefined[True], "none", 0),
         ),
-        Comparison(
+        claim(
             f"w measurable: cases of {census.count[True]} in which the family is no sigma-algebra",
-            "printed",
-            census.not_closed[True],
-            "=",
-            "none",
-            0,
+            equal("printed", census.not_closed[True], "none", 0),
         ),
-        Comparison("quadrature", "own error", continuous.error.max(), "=", "zero", 0.0, 1e-10, "ours"),
-        Comparison(
+        ours("quadrature", equal("own error", continuous.error.max(), "zero", 0.0, 1e-10)),
+        ours(
             f"all {sum(census.count.values())} cases: nu undefined or no sigma-algebra",
-            "push-forward",
-            census.pushforward_fails,
-            "=",
-            "none",
-            0,
-            role="ours",
+            equal("push-forward", census.pushforward_fails, "none", 0),
         ),
-        Comparison(
-            "w measurable: cases in which both families differ", "cases", census.differ, "=", "none", 0, role="ours"
-        ),
-        Comparison(
+        ours("w measurable: cases in which both families differ", equal("cases", census.differ, "none", 0)),
+        ours(
             f"all {sum(census.count.values())} cases: {{w(F)}} is the push-forward exactly where w^-1(w(F)) is in F_tr",
-            "exceptions",
-            census.torn,
-            "=",
-            "none",
-            0,
-            role="ours",
+            equal("exceptions", census.torn, "none", 0),
         ),
-        Comparison(
+        ours(
             "three environments, w = 1 for all: variation",
-            "of the mean risk",
-            float(abs(slopes.mean())),
-            "<",
-            "over environments",
-            float(np.abs(slopes).mean()),
-            0.01,
-            "ours",
+            less(
+                "of the mean risk", float(abs(slopes.mean())), "over environments", float(np.abs(slopes).mean()), 0.01
+            ),
         ),
-        Comparison(
+        beyond(
             f"w not measurable: cases of {census.count[False]} with a G whose preimage is not in F_tr",
-            "printed",
-            failing,
-            "=",
-            "none",
-            0,
-            role="beyond",
+            equal("printed", failing, "none", 0),
         ),
-        Comparison(
+        beyond(
             f"w not measurable: cases of {census.count[False]} in which the family is no sigma-algebra",
-            "printed",
-            census.not_closed[False],
-            "=",
-            "none",
-            0,
-            role="beyond",
+            equal("printed", census.not_closed[False], "none", 0),
         ),
-        Comparison(
+        beyond(
             "three environments, w = 1 for all (Condition 2 violated): R(w)",
-            "largest",
-            risks.max(),
-            "=",
-            "smallest",
-            risks.min(),
-            1e-6,
-            "beyond",
+            equal("largest", risks.max(), "smallest", risks.min(), 1e-6),
         ),
     )
 
@@ -376,15 +336,7 @@ def induced_measure(
         legend(smooth)
         _draw_example(example)
 
-    return Finding(
-        name="induced-measure",
-        title="The measure that environments induce on classifiers",
-        label="appendix A.1.1 (proof:thmIRMTVL2inducemeasure)",
-        statement=(
-            "A map from environments to classifiers carries mu over to a measure nu, and integrals of the risk and of "
-            "its gradient over the classifiers equal those over the environments."
-        ),
-        formula=(r"$\nu(G)=\mu(w^{-1}(G)),\quad \int_\Omega R(w\circ\Phi)\,d\nu=\int_{E_{tr}}R(w(e)\circ\Phi)\,d\mu$"),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that "
@@ -402,5 +354,4 @@ def induced_measure(
             f"({abs(slopes.mean()):.3f})."
         ),
         paint=paint,
-        size=(7.2, 2.8),
     )

@@ -24,7 +24,7 @@ from irmtv.core.messages import check_positive
 from irmtv.core.risk import summarise
 from irmtv.core.types import Statistics
 from irmtv.lab.theory.figures import BAD, L1, L2, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, beyond, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Integers, PenaltyFunction, largest_on_simplex
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
@@ -63,6 +63,19 @@ def _all_assignments(slopes: Floats) -> tuple[Statistics, Integers]:
     return e, codes
 
 
+@statement(
+    title="On a given basis the minimax penalties coincide",
+    label="Theorems 3.4 and 3.5 (prop:ZIN)",
+    text=(
+        "ZIN generalises to Minimax-TV-l2: the maximum over rho of its penalty is that of the expected squared "
+        "slope. The same maximum belongs to Minimax-TV-l1."
+    ),
+    formula=(
+        r"$\max_\rho\sum_e\rho_e^2|S_e|^2=\max_\rho\sum_e\rho_e|S_e|^2="
+        r"\max_\rho(\sum_e\rho_e|S_e|)^2=\max_e|S_e|^2$"
+    ),
+    size=(7.2, 2.6),
+)
 def minimax_penalties_coincide(
     slopes: tuple[float, ...] = (0.9, -0.3, 0.6),
     rows: int = 12,
@@ -71,7 +84,7 @@ def minimax_penalties_coincide(
     l2: PenaltyFunction = tv_l2,
     zin: PenaltyFunction = authors_l2,
     seed: int = 1,
-) -> Finding:
+) -> Result:
     """The maximum over rho of the three penalties: over three basis environments, and over all assignments of rows.
 
     `slopes` are those of the three basis environments. `l1`, `l2` and `zin`, (Statistics, mu) -> (R,), are under test.
@@ -115,45 +128,26 @@ def minimax_penalties_coincide(
 
     tight = 1e-12
     comparisons = (
-        Comparison(
+        # of the linear program
+        claim(
             "given basis: ZIN's maximum and Minimax-TV-l2's",
-            "sum rho^2 |S|^2, grid",
-            float(on_grid["zin"].max()),
-            "=",
-            "sum rho |S|^2, linear program",
-            by_lp["l2"],
-            1e-8,  # of the linear program
+            equal(
+                "sum rho^2 |S|^2, grid", float(on_grid["zin"].max()), "sum rho |S|^2, linear program", by_lp["l2"], 1e-8
+            ),
         ),
-        Comparison(
-            "given basis: Minimax-TV-l1", "grid", float(on_grid["l1"].max()), "=", "max |S|^2", largest, tight, "ours"
-        ),
-        Comparison(
-            "given basis: Minimax-TV-l2", "grid", float(on_grid["l2"].max()), "=", "max |S|^2", largest, tight, "ours"
-        ),
-        Comparison("given basis: l1's maximum and l2's", "l1", by_lp["l1"], "=", "l2", by_lp["l2"], 1e-8, "ours"),
-        Comparison(
-            "rows assigned: ZIN's maximum and Minimax-TV-l2's",
-            "ZIN",
-            best["zin"],
-            "=",
-            "l2",
-            best["l2"],
-            1e-6,
-            "beyond",
-        ),
-        Comparison("rows assigned: l1's maximum and l2's", "l1", best["l1"], "=", "l2", best["l2"], 1e-6, "beyond"),
-        Comparison(
-            "rows assigned: l1", "all splits", best["l1"], "=", "(P + N)^2", (positive + negative) ** 2, tight, "ours"
-        ),
-        Comparison(
-            "rows assigned: ZIN", "all splits", best["zin"], "=", "P^2 + N^2", positive**2 + negative**2, tight, "ours"
-        ),
-        Comparison("rows assigned: l2", "all splits", best["l2"], "=", "best threshold", threshold, tight, "ours"),
-        Comparison("rows the best l1 split has not by sign", "rows", moved["l1"], "=", "none", 0, 0.0, "ours"),
-        Comparison("rows the best ZIN split has not by sign", "rows", moved["zin"], "=", "none", 0, 0.0, "ours"),
-        Comparison("rows the best l2 split has not by sign", "rows", moved["l2"], ">", "none", 0, 0.0, "ours"),
-        Comparison("ascents that reach the maximum: l2", "share", reached["l2"], "=", "all", 1.0, 0.0, "ours"),
-        Comparison("ascents that reach the maximum: ZIN", "share", reached["zin"], "<", "all", 1.0, 0.05, "ours"),
+        ours("given basis: Minimax-TV-l1", equal("grid", float(on_grid["l1"].max()), "max |S|^2", largest, tight)),
+        ours("given basis: Minimax-TV-l2", equal("grid", float(on_grid["l2"].max()), "max |S|^2", largest, tight)),
+        ours("given basis: l1's maximum and l2's", equal("l1", by_lp["l1"], "l2", by_lp["l2"], 1e-8)),
+        beyond("rows assigned: ZIN's maximum and Minimax-TV-l2's", equal("ZIN", best["zin"], "l2", best["l2"], 1e-6)),
+        beyond("rows assigned: l1's maximum and l2's", equal("l1", best["l1"], "l2", best["l2"], 1e-6)),
+        ours("rows assigned: l1", equal("all splits", best["l1"], "(P + N)^2", (positive + negative) ** 2, tight)),
+        ours("rows assigned: ZIN", equal("all splits", best["zin"], "P^2 + N^2", positive**2 + negative**2, tight)),
+        ours("rows assigned: l2", equal("all splits", best["l2"], "best threshold", threshold, tight)),
+        ours("rows the best l1 split has not by sign", equal("rows", moved["l1"], "none", 0)),
+        ours("rows the best ZIN split has not by sign", equal("rows", moved["zin"], "none", 0)),
+        ours("rows the best l2 split has not by sign", greater("rows", moved["l2"], "none", 0)),
+        ours("ascents that reach the maximum: l2", equal("share", reached["l2"], "all", 1.0)),
+        ours("ascents that reach the maximum: ZIN", less("share", reached["zin"], "all", 1.0, 0.05)),
     )
 
     def paint(figure: Figure) -> None:
@@ -181,18 +175,7 @@ def minimax_penalties_coincide(
         axes[2].set_yticks((2, 1, 0), [f"{n if n != 'zin' else 'ZIN'}\n{best[n]:.2f}" for n in names])
         axes[2].set_ylim(-0.5, 2.5)
 
-    return Finding(
-        name="minimax-penalties-coincide",
-        title="On a given basis the minimax penalties coincide",
-        label="Theorems 3.4 and 3.5 (prop:ZIN)",
-        statement=(
-            "ZIN generalises to Minimax-TV-l2: the maximum over rho of its penalty is that of the expected squared "
-            "slope. The same maximum belongs to Minimax-TV-l1."
-        ),
-        formula=(
-            r"$\max_\rho\sum_e\rho_e^2|S_e|^2=\max_\rho\sum_e\rho_e|S_e|^2="
-            r"\max_\rho(\sum_e\rho_e|S_e|)^2=\max_e|S_e|^2$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             "With one probability per basis environment all three penalties are largest where rho is 1 on the "
@@ -207,7 +190,6 @@ def minimax_penalties_coincide(
             f"squares {reached['zin']:.0%}."
         ),
         paint=paint,
-        size=(7.2, 2.6),
     )
 
 

@@ -32,8 +32,20 @@ from irmtv.core.risk import summarise
 from irmtv.core.types import Statistics, Task
 from irmtv.data import make_task
 from irmtv.lab.theory.figures import BAD, ERM, L1, L2, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding, Role
-from irmtv.lab.theory.sides import Floats, all_equal
+from irmtv.lab.theory.finding import (
+    Result,
+    Sides,
+    all_equal,
+    beyond,
+    claim,
+    equal,
+    greater,
+    less,
+    ours,
+    statement,
+    unequal,
+)
+from irmtv.lab.theory.sides import Floats
 from irmtv.lab.theory.simulated_risk import gauss_hermite, train_linear
 from irmtv.objectives.environments.affine import Affine, expanded
 from irmtv.objectives.vrex import risk_variance
@@ -158,13 +170,23 @@ def _mixtures_from_rows(task: Task, predictors: Predictors, expansion: Expansion
     return by_engine, np.stack([np.einsum("rmn,rn->rm", signed, v) for v in by_rows]), plain_numbers
 
 
+@statement(
+    title="Inside and outside the span of the training environments",
+    label="section 3.3, the linear environment space and its figure (eqn:basisspan)",
+    text=(
+        "Mixtures of the training environments are known as well as these, extrapolated ones too, so a method can "
+        "work there; an environment outside their span cannot be foreseen."
+    ),
+    formula=r"$R(\Phi,\,\sum_i c_i e_i)=\sum_i c_i R(\Phi,e_i),\quad \sum_i c_i=1$",
+    size=(7.2, 2.9),
+)
 def environment_span(
     n_rows: int = 4000,
     steps: int = 1500,
     seeds: int = 4,
     penalty_weight: float = 1e3,
     expansion: Expansion = expanded,
-) -> Finding:
+) -> Result:
     """Seven methods trained on two environments, then on three; accuracy inside and outside what these span.
 
     `expansion` is the formula under test: from the numbers of the environments to those of the mixtures. Settings were
@@ -199,16 +221,16 @@ def environment_span(
     )
     by_engine, by_rows, numbers = _mixtures_from_rows(tasks_of[TRAINING][0], everyone, expansion)
 
-    def predicted(what: str, test: Environment, places: Sequence[Environment], mixture: str, role: Role) -> Comparison:
+    def predicted(test: Environment, places: Sequence[Environment], mixture: str) -> Sides:
         """The risk in `test`, directly and from the environments `places` by the best affine mixture."""
         c, _ = affine_coefficients(places, test)
         direct, mixed = everyone.risk([test], gauss_hermite(80))[:, 0], everyone.risk(places, trapezoid()) @ c
         # both quadratures are exact to about 1e-12 for these analytic integrands, times coefficients up to 4
-        return all_equal(what, "directly", direct, mixture, mixed, 1e-9, role)
+        return all_equal("directly", direct, mixture, mixed, 1e-9)
 
     hull = everyone.risk([(p, 0.9) for p in np.linspace(0.7, 0.9, 101)], gauss_hermite(80)).max(1)
     ends = everyone.risk(TRAINING, trapezoid()).max(1)
-    segment = all_equal("worst risk", "over the hull", hull, "over the two ends", ends, 1e-9, "ours")
+    segment = ours("worst risk", all_equal("over the hull", hull, "over the two ends", ends, 1e-9))
     mass_of_sum = float(np.sum(theta(TRAINING[0]) + theta(TRAINING[1])))  # coefficients (1, 1) of the linear span
 
     far_away = affine_coefficients(more, CORNER)[1]
@@ -225,87 +247,41 @@ def environment_span(
 
     comparisons = (
         # sums of thousands of rows, coefficients up to 4: rounding
-        all_equal("risks and slopes of 32 affine mixtures", "expansion", by_engine, "signed rows", by_rows, 1e-12),
-        predicted("risk at p1 = 0.1, inside the span", BEYOND, TRAINING, "-3 R1 + 4 R2", "claim"),
-        Comparison(
+        claim(
+            "risks and slopes of 32 affine mixtures", all_equal("expansion", by_engine, "signed rows", by_rows, 1e-12)
+        ),
+        claim("risk at p1 = 0.1, inside the span", predicted(BEYOND, TRAINING, "-3 R1 + 4 R2")),
+        claim(
             "accuracy inside the span, outside the hull (p1 = 0.1)",
-            "lowest of the penalised",
-            lowest(BEYOND),
-            ">",
-            "ERM",
-            erm[BEYOND],
-            0.03,
+            greater("lowest of the penalised", lowest(BEYOND), "ERM", erm[BEYOND], 0.03),
         ),
-        Comparison(
+        claim(
             "accuracy outside the span (p2 = 0.1)",
-            "best of all methods",
-            highest(OUTSIDE),
-            "<",
-            "lowest of the penalised inside",
-            lowest(BEYOND),
-            0.2,
+            less("best of all methods", highest(OUTSIDE), "lowest of the penalised inside", lowest(BEYOND), 0.2),
         ),
-        Comparison(
+        claim(
             "accuracy at p2 = 0.1 once a third training environment brings it into the span",
-            "lowest of the penalised",
-            lowest(OUTSIDE, more),
-            ">",
-            "best of all without it",
-            highest(OUTSIDE),
-            0.1,
+            greater("lowest of the penalised", lowest(OUTSIDE, more), "best of all without it", highest(OUTSIDE), 0.1),
         ),
-        predicted("risk outside the span (p2 = 0.1)", OUTSIDE, TRAINING, "nearest affine mixture", "beyond"),
-        Comparison(
+        beyond("risk outside the span (p2 = 0.1)", predicted(OUTSIDE, TRAINING, "nearest affine mixture")),
+        ours(
             "mass of the linear combination 1 e1 + 1 e2",
-            "computed",
-            mass_of_sum,
-            "≠",
-            "an environment's",
-            1.0,
-            1e-9,
-            "ours",
+            unequal("computed", mass_of_sum, "an environment's", 1.0, 1e-9),
         ),
-        Comparison(
+        ours(
             "distance in theta of (0.1, 0.1) from what three environments span",
-            "least squares",
-            far_away,
-            ">",
-            "inside",
-            0.0,
-            0.1,
-            "ours",
+            greater("least squares", far_away, "inside", 0.0, 0.1),
         ),
-        predicted("the same risk, once a third environment is there", OUTSIDE, more, "affine mixture", "ours"),
-        Comparison(
-            "accuracy outside the span",
-            "best of the penalised",
-            penalised_outside,
-            "<",
-            "ERM",
-            erm[OUTSIDE],
-            0.05,
-            "ours",
-        ),
+        ours("the same risk, once a third environment is there", predicted(OUTSIDE, more, "affine mixture")),
+        ours("accuracy outside the span", less("best of the penalised", penalised_outside, "ERM", erm[OUTSIDE], 0.05)),
         segment,
-        Comparison(
+        ours(
             "V-REx penalty, expanded over plain, two environments",
-            "measured",
-            factor,
-            "=",
-            "4 Var(c)",
-            expected_factor,
-            1e-9 * expected_factor,
-            "ours",
+            equal("measured", factor, "4 Var(c)", expected_factor, 1e-9 * expected_factor),
         ),
-        Comparison(
+        ours(
             "three environments, (0.1, 0.1), which even they do not span: accuracy",
-            "lowest of the penalised",
-            lowest(CORNER, more),
-            ">",
-            "best of all from two",
-            highest(CORNER),
-            0.05,
-            "ours",
+            greater("lowest of the penalised", lowest(CORNER, more), "best of all from two", highest(CORNER), 0.05),
         ),
     )
 
@@ -334,15 +310,7 @@ def environment_span(
         handles, labels = across.get_legend_handles_labels()
         across.legend(handles[-2:], labels[-2:], fontsize=7, frameon=False, loc="lower right")
 
-    return Finding(
-        name="environment-span",
-        title="Inside and outside the span of the training environments",
-        label="section 3.3, the linear environment space and its figure (eqn:basisspan)",
-        statement=(
-            "Mixtures of the training environments are known as well as these, extrapolated ones too, so a method can "
-            "work there; an environment outside their span cannot be foreseen."
-        ),
-        formula=r"$R(\Phi,\,\sum_i c_i e_i)=\sum_i c_i R(\Phi,e_i),\quad \sum_i c_i=1$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"What holds: risks inside the affine span are mixtures of the training risks, extrapolated ones too. "
@@ -361,7 +329,6 @@ def environment_span(
             f"{gain['V-REx']:+.1f} points at p1 = 0.1)."
         ),
         paint=paint,
-        size=(7.2, 2.9),
     )
 
 

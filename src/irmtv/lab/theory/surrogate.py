@@ -35,12 +35,11 @@ from irmtv.core.membership import Codes, Soft
 from irmtv.core.types import Measure, Statistics
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.figures import BAD, ERM, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, all_equal, at_least, beyond, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import (
     Floats,
     Integers,
     PenaltyFunction,
-    all_equal,
     check_above,
     statistics_of,
     uniform_measure,
@@ -115,6 +114,15 @@ def _convex_losses(
     return found
 
 
+@statement(
+    title="Zero slope is necessary for IRM, and not sufficient",
+    label="section 3.1 (eqn:IRMorgness)",
+    text=(
+        "A classifier that minimises the risk of every environment has slope zero in each, but slope zero may also "
+        "be a maximum, so a solution of IRMv1 need not satisfy the constraints of bi-level IRM."
+    ),
+    formula=r"$w\in\arg\min_{v} R(v\circ\Phi,e)\ \Rightarrow\ \nabla_w R(w\circ\Phi,e)=0,\quad \forall e$",
+)
 def zero_slope_may_be_a_maximum(
     margins: tuple[tuple[float, float], ...] = ((0.5, 3.0), (0.8, 4.0)),
     loss: Callable[[Tensor, Tensor], Tensor] = sigmoid_loss,
@@ -122,7 +130,7 @@ def zero_slope_may_be_a_maximum(
     data_sets: int = 20,
     rows: int = 40,
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """Two environments in which w = 1 has slope 0 and is the worst of all w; convex risks, where that cannot be.
 
     Each environment has rows of two margins, (right, wrong): right by `right`, wrong by `wrong`. `loss` (f, y) -> l
@@ -176,37 +184,27 @@ def zero_slope_may_be_a_maximum(
 
     comparisons = (
         # the minimiser is known to about sqrt(rounding / curvature) = 1e-7, and the slope is the curvature times that
-        Comparison("necessary: largest |slope| at the minimisers", "slope", slope_at_best, "=", "zero", 0.0, 1e-6),
+        claim("necessary: largest |slope| at the minimisers", equal("slope", slope_at_best, "zero", 0.0, 1e-6)),
         # two numbers of about 0.06 that cancel
-        Comparison("largest |slope| of the environments at w = 1", "slope", slope, "=", "zero", 0.0, 1e-14),
-        Comparison("IRMv1's penalty at w = 1", "irmv1", penalty.item(), "=", "zero", 0.0, 1e-28),
-        Comparison(
+        claim("largest |slope| of the environments at w = 1", equal("slope", slope, "zero", 0.0, 1e-14)),
+        claim("IRMv1's penalty at w = 1", equal("irmv1", penalty.item(), "zero", 0.0, 1e-28)),
+        claim(
             "not sufficient: how far the risk at w = 1 lies above the least, smallest over the environments",
-            "R(1) - min R",
-            above_least,
-            ">",
-            "zero",
-            0.0,
-            1e-3,
+            greater("R(1) - min R", above_least, "zero", 0.0, 1e-3),
         ),
         *(
-            Comparison(
-                f"a maximum: risk of environment {e + 1}", "at w = 1", at_one[e], "=", "largest of all w", top, 1e-14
+            claim(
+                f"a maximum: risk of environment {e + 1}", equal("at w = 1", at_one[e], "largest of all w", top, 1e-14)
             )
             for e, top in enumerate(greatest)
         ),
-        Comparison(
+        # rounding of a mean of numbers of about 1
+        beyond(
             f"not sufficient, convex losses: largest R(w) - min R where the slope is 0, {3 * data_sets} data sets",
-            "R(w) - min R",
-            convex_gap,
-            ">",
-            "zero",
-            0.0,
-            1e-12,  # rounding of a mean of numbers of about 1
-            "beyond",
+            greater("R(w) - min R", convex_gap, "zero", 0.0, 1e-12),
         ),
-        Comparison("convex losses: least second difference", "measured", bend, "≥", "convex", 0.0, 1e-12, "ours"),
-        Comparison("sigmoid loss: least second difference", "measured", sigmoid_bend, "<", "convex", 0.0, 1e-9, "ours"),
+        ours("convex losses: least second difference", at_least("measured", bend, "convex", 0.0, 1e-12)),
+        ours("sigmoid loss: least second difference", less("measured", sigmoid_bend, "convex", 0.0, 1e-9)),
     )
 
     def paint(figure: Figure) -> None:
@@ -228,15 +226,7 @@ def zero_slope_may_be_a_maximum(
         right.set_ylim(-0.1, 3)
         legend(right, loc="upper left")
 
-    return Finding(
-        name="zero-slope-may-be-a-maximum",
-        title="Zero slope is necessary for IRM, and not sufficient",
-        label="section 3.1 (eqn:IRMorgness)",
-        statement=(
-            "A classifier that minimises the risk of every environment has slope zero in each, but slope zero may also "
-            "be a maximum, so a solution of IRMv1 need not satisfy the constraints of bi-level IRM."
-        ),
-        formula=r"$w\in\arg\min_{v} R(v\circ\Phi,e)\ \Rightarrow\ \nabla_w R(w\circ\Phi,e)=0,\quad \forall e$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"With the sigmoid loss, {count} environments are built in which w = 1 has slope zero (largest |slope| "
@@ -321,6 +311,19 @@ class _Problem:
         return float(share @ np.logaddexp(0, np.where(y == 1, -1.0, 1.0) * (x @ phi))), phi
 
 
+@statement(
+    title="IRMv1 is TV-l2 with the uniform measure, for a given w",
+    label="Theorem 3.1 and Corollary 3.2 (cor:IRMv1w)",
+    text=(
+        "Over finitely many environments with the uniform probability, IRMv1 divided by their number is the "
+        "expectation of the risk plus lambda times its squared slope, and has the same minimisers."
+    ),
+    formula=(
+        r"$\frac{1}{|\mathcal{E}|}\sum_e\{R(w\circ\Phi,e)+\lambda\|\nabla_w R(w\circ\Phi,e)\|_2^2\}="
+        r"\mathbb{E}_e[R+\lambda|\nabla_w R|^2]$"
+    ),
+    size=(7.2, 2.6),
+)
 def irmv1_is_tv_l2(
     penalty_weight: float = 30.0,
     agreement: tuple[float, ...] = (0.95, 0.8, 0.6),
@@ -329,7 +332,7 @@ def irmv1_is_tv_l2(
     l2: PenaltyFunction = tv_l2,
     measure: Measure = "uniform",
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """IRMv1 over environments of different size against E_e [R + lambda |grad R|^2], and what a free w does to it.
 
     `l2` and `measure` are under test: the penalty (Statistics, mu) -> (R,), and what each environment counts in risk
@@ -374,75 +377,43 @@ def irmv1_is_tv_l2(
 
     tight = 1e-12  # rounding of means of a thousand numbers of about 1, times lambda
     comparisons = (
-        all_equal(
+        claim(
             "objective over (w, Phi)",
-            "IRMv1 / |E|, autograd",
-            summed / count,
-            "E_e[R + lambda |grad R|^2]",
-            expected,
-            tight * penalty_weight,
+            all_equal(
+                "IRMv1 / |E|, autograd", summed / count, "E_e[R + lambda |grad R|^2]", expected, tight * penalty_weight
+            ),
         ),
-        Comparison(
-            f"best of {len(grid)} Phi: its place on the grid", "IRMv1", chosen[0], "=", "IRM-TV-l2", chosen[1], 0.0
-        ),
-        all_equal(
+        claim(f"best of {len(grid)} Phi: its place on the grid", equal("IRMv1", chosen[0], "IRM-TV-l2", chosen[1])),
+        ours(
             "the library's objective over (w, Phi)",
-            "IRMv1 / |E|, autograd",
-            summed / count,
-            "irmv1",
-            library,
-            tight * penalty_weight,
-            "ours",
+            all_equal("IRMv1 / |E|, autograd", summed / count, "irmv1", library, tight * penalty_weight),
         ),
-        Comparison(
+        beyond(
             "measure not uniform (share of the rows): objective at IRMv1's Phi",
-            "IRMv1 / |E|",
-            by_sum[chosen[0]].item(),
-            "=",
-            "IRM-TV-l2",
-            by_rows[chosen[0]].item(),
-            1e-6,
-            "beyond",
+            equal("IRMv1 / |E|", by_sum[chosen[0]].item(), "IRM-TV-l2", by_rows[chosen[0]].item(), 1e-6),
         ),
-        Comparison(
+        beyond(
             "measure not uniform (share of the rows): spurious weight of the best Phi",
-            "IRMv1",
-            grid[chosen[0], 1].item(),
-            "=",
-            "IRM-TV-l2",
-            grid[chosen[2], 1].item(),
-            1e-6,
-            "beyond",
+            equal("IRMv1", grid[chosen[0], 1].item(), "IRM-TV-l2", grid[chosen[2], 1].item(), 1e-6),
         ),
-        Comparison(
+        ours(
             "w free: least value",
-            f"over Phi and w up to {scales[-1]:g}",
-            least.min(),
-            "<",
-            "over Phi, w = 1",
-            least[0],
-            1e-3,
-            "ours",
+            less(f"over Phi and w up to {scales[-1]:g}", least.min(), "over Phi, w = 1", least[0], 1e-3),
         ),
-        all_equal(
+        ours(
             "penalty at (w, Phi) times w^2",
-            "autograd",
-            squares / count * w**2,
-            "penalty at (1, w Phi)",
-            moved,
-            tight * penalty_weight,
-            "ours",
+            all_equal("autograd", squares / count * w**2, "penalty at (1, w Phi)", moved, tight * penalty_weight),
         ),
         # the next term is of order w^-4
-        Comparison(
+        ours(
             f"excess over ERM at w = {scales[-1]:g}, times w^2",
-            "least value - ERM",
-            (least[-1] - erm_risk) * scales[-1] ** 2,
-            "=",
-            "lambda penalty of ERM",
-            predicted,
-            0.01 * predicted,
-            "ours",
+            equal(
+                "least value - ERM",
+                (least[-1] - erm_risk) * scales[-1] ** 2,
+                "lambda penalty of ERM",
+                predicted,
+                0.01 * predicted,
+            ),
         ),
     )
 
@@ -468,18 +439,7 @@ def irmv1_is_tv_l2(
         third.axhline(erm_phi[1] / erm_phi[0], color=ERM, lw=1, ls=":", label="ERM")
         legend(third, loc="lower right")
 
-    return Finding(
-        name="irmv1-is-tv-l2",
-        title="IRMv1 is TV-l2 with the uniform measure, for a given w",
-        label="Theorem 3.1 and Corollary 3.2 (cor:IRMv1w)",
-        statement=(
-            "Over finitely many environments with the uniform probability, IRMv1 divided by their number is the "
-            "expectation of the risk plus lambda times its squared slope, and has the same minimisers."
-        ),
-        formula=(
-            r"$\frac{1}{|\mathcal{E}|}\sum_e\{R(w\circ\Phi,e)+\lambda\|\nabla_w R(w\circ\Phi,e)\|_2^2\}="
-            r"\mathbb{E}_e[R+\lambda|\nabla_w R|^2]$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"For 40 random pairs (w, Phi) the two sides agree to {comparisons[0].error:.0e}, and both choose the same "
@@ -495,5 +455,4 @@ def irmv1_is_tv_l2(
             "that w can be set to 1 is a choice of scale on which lambda depends."
         ),
         paint=paint,
-        size=(7.2, 2.6),
     )

@@ -29,7 +29,7 @@ from scipy.integrate import quad
 from scipy.optimize import linprog
 
 from irmtv.lab.theory.figures import BAD, LEFT, OTHER, RIGHT, TRUTH, grid_axis, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, at_most, beyond, claim, equal, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, Surface, fitted_order, length
 
 PIXELS_1D, PIXELS_WILD, PIXELS_2D = 2**14, 2**18, 2**11  # f is sampled at the middle of so many pixels per axis
@@ -124,6 +124,18 @@ def _wild(x: Floats) -> Floats:
     return np.sin(1 / x)
 
 
+@statement(
+    title="Total variation is a supremum over test fields",
+    label="section 2.2 (eqn:TV)",
+    text=(
+        "The total variation of an integrable f is the largest value of the integral of f div g over smooth fields "
+        "g that are at most 1 long and vanish near the boundary; for a differentiable f it is the integral of the "
+        "modulus of the gradient, and it also makes sense for functions that jump. Only functions for which it is "
+        "finite (bounded variation) are considered."
+    ),
+    formula=r"$\int_\Omega|\nabla f|:=\sup\{\int_\Omega f\,\mathrm{div}\,g\,dx:\ g\in C_c^1,\ |g|\leq 1\}$",
+    size=(7.2, 5.4),
+)
 def dual_total_variation(
     curve: Function = _curve,
     slope: Function = _curve_slope,
@@ -136,7 +148,7 @@ def dual_total_variation(
     modulus: Function = length,
     cells_1d: tuple[int, ...] = (32, 64, 128, 256, 512),
     cells_2d: tuple[int, ...] = (16, 32, 64, 128),
-) -> Finding:
+) -> Result:
     """The sup over test fields rises to the integral of |grad f|, to the jumps, to the perimeter; or without bound.
 
     `curve` with `slope` and `surface` with `gradient` (which returns (2, ...)) are smooth functions on the unit
@@ -178,29 +190,23 @@ def dual_total_variation(
     grid_2d = f"sup, limit of {cells_2d[-1]} cells per axis"
     comparisons = (
         # What the extrapolation leaves: h^2 times a second derivative of some tens; h^3 times a third one.
-        Comparison("smooth f in one dimension", grid, limit_1d, "=", "∫|f'|", total_1d, 2e-4 * total_1d),
-        Comparison("smooth f in two dimensions", grid_2d, limit_2d, "=", "∫|∇f|", total_2d, 5e-4 * total_2d),
-        Comparison("step function", "sup", stepped[-1], "=", "sum of the jumps", total_steps, 1e-9),
+        claim("smooth f in one dimension", equal(grid, limit_1d, "∫|f'|", total_1d, 2e-4 * total_1d)),
+        claim("smooth f in two dimensions", equal(grid_2d, limit_2d, "∫|∇f|", total_2d, 5e-4 * total_2d)),
+        claim("step function", equal("sup", stepped[-1], "sum of the jumps", total_steps, 1e-9)),
         # order 2: (h / radius)^2 / 12 of the perimeter, and the pixels' staircase
-        Comparison("disc", "sup", round_2d[-1], "=", "perimeter", perimeter, 3e-4 * perimeter),
-        Comparison("smooth f: a lower bound", "sup", smooth_1d.max(), "≤", "∫|f'|", total_1d, 0.0, "ours"),
-        Comparison("the sup once more", "linear program", program, "=", "Σ|m|", smooth_1d[-1], 1e-9, "ours"),
-        Comparison("the best field of the disc is admissible", "largest |g|", largest, "≤", "1", 1.0, 1e-12, "ours"),
-        Comparison("order, smooth f, one dimension", "measured", rates[0], "=", "boundary layer", 1.0, 0.05, "ours"),
-        Comparison("order, smooth f, two dimensions", "measured", rates[1], "=", "boundary layer", 1.0, 0.1, "ours"),
-        Comparison("order, disc", "measured", rate_disc, "=", "turning normal", 2.0, 0.15, "ours"),
-        Comparison(
+        claim("disc", equal("sup", round_2d[-1], "perimeter", perimeter, 3e-4 * perimeter)),
+        ours("smooth f: a lower bound", at_most("sup", smooth_1d.max(), "∫|f'|", total_1d)),
+        ours("the sup once more", equal("linear program", program, "Σ|m|", smooth_1d[-1], 1e-9)),
+        ours("the best field of the disc is admissible", at_most("largest |g|", largest, "1", 1.0, 1e-12)),
+        ours("order, smooth f, one dimension", equal("measured", rates[0], "boundary layer", 1.0, 0.05)),
+        ours("order, smooth f, two dimensions", equal("measured", rates[1], "boundary layer", 1.0, 0.1)),
+        ours("order, disc", equal("measured", rate_disc, "turning normal", 2.0, 0.15)),
+        beyond(
             "f = sin(1/x), not of bounded variation: the sup is finite, so refining changes little",
-            last_doubling,
-            unbounded[-1],
-            "=",
-            "half of them",
-            unbounded[-2],
-            0.05 * unbounded[-2],
-            "beyond",
+            equal(last_doubling, unbounded[-1], "half of them", unbounded[-2], 0.05 * unbounded[-2]),
         ),
         # half-waves of width pi x^2 are seen down to x ~ sqrt(h), and there are 1 / (pi x) of them
-        Comparison("growth of that sup, as a power of n", "measured", growth, "=", "half-waves", 0.5, 0.05, "ours"),
+        ours("growth of that sup, as a power of n", equal("measured", growth, "half-waves", 0.5, 0.05)),
     )
 
     def paint(figure: Figure) -> None:
@@ -222,17 +228,7 @@ def dual_total_variation(
         grows.axhline(total_1d, color=TRUTH, lw=0.8, ls=":")
         legend(grows)
 
-    return Finding(
-        name="dual-total-variation",
-        title="Total variation is a supremum over test fields",
-        label="section 2.2 (eqn:TV)",
-        statement=(
-            "The total variation of an integrable f is the largest value of the integral of f div g over smooth fields "
-            "g that are at most 1 long and vanish near the boundary; for a differentiable f it is the integral of the "
-            "modulus of the gradient, and it also makes sense for functions that jump. Only functions for which it is "
-            "finite (bounded variation) are considered."
-        ),
-        formula=r"$\int_\Omega|\nabla f|:=\sup\{\int_\Omega f\,\mathrm{div}\,g\,dx:\ g\in C_c^1,\ |g|\leq 1\}$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Smooth fields of length at most 1, built from bumps, give lower bounds that need values of f only. For a "
@@ -244,7 +240,6 @@ def dual_total_variation(
             f"like n^{growth:.2f}."
         ),
         paint=paint,
-        size=(7.2, 5.4),
     )
 
 

@@ -31,7 +31,7 @@ from irmtv.lab.theory.classifiers import (
     worst_risk,
 )
 from irmtv.lab.theory.figures import BAD, ERM, LEFT, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding, Role
+from irmtv.lab.theory.finding import Result, Sides, at_least, beyond, claim, equal, ours, statement
 from irmtv.lab.theory.sides import ROUNDING, PenaltyFunction, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi
@@ -58,12 +58,21 @@ def _row(*values: float) -> Tensor:
     return torch.tensor([values], dtype=torch.float64)
 
 
+@statement(
+    title="A penalty of 0 does not make the risks equal",
+    label="Theorems 3.8 and 3.9, item 2, second sentence (thm:OODwequiv)",
+    text=(
+        "If the risk is Lipschitz in w and the penalty is 0, mean risk plus weighted penalty is said to equal the "
+        "worst risk still, since the risk would then be constant in w."
+    ),
+    formula=r"$\mathrm{E}|\nabla_w R|=0\;\Rightarrow\;\mathrm{E}R=\max_{w\in\Omega} R\quad(R\ \mathrm{Lipschitz})$",
+)
 def zero_penalty_without_constancy(
     noise: tuple[float, ...] = (0.25, 1.0),
     step: RiskFunction = smooth_step,
     weight: WeightFunction = lambda_phi,
     penalty: PenaltyFunction = tv_l1,
-) -> Finding:
+) -> Result:
     """Lipschitz risks of slope 0 on all of Omega that are not constant there; then where the conclusion is true.
 
     `noise` are the noise levels v_e of the example with the dummy classifier. Under test are `step`, the risk on
@@ -98,36 +107,33 @@ def zero_penalty_without_constancy(
     dummy = on_classifiers(lambda w: (w * target - target) ** 2 + levels, ones, uniform_measure(len(noise)))
     _, (with_vrex,) = adaptive_value(dummy, dummy.mass, weight, risk_variance)
 
-    def any_weight(what: str, e: Statistics, role: Role = "claim", minimax: bool = False) -> Comparison:
+    def any_weight(e: Statistics, minimax: bool = False) -> Sides:
         near = nearest_with_any_weight(e, worst_measure(e) if minimax else e.mass, penalty)
-        name = "nearest that any lambda comes"
-        return Comparison(what, name, near, "=", "worst risk", worst_risk(e), ROUNDING, role)
+        return equal("nearest that any lambda comes", near, "worst risk", worst_risk(e), ROUNDING)
 
     comparisons = (
-        any_weight("slope 0 on Omega = {0, 1}", two_points),
-        any_weight("slope 0 on Omega = {0, 1}, minimax form", two_points, minimax=True),
-        any_weight("slope 0 on Omega = two intervals", two_intervals),
-        any_weight("slope 0 on [0, 1] but for the middle, which nu misses", hole),
-        any_weight("w = 1 everywhere, noise levels differ (Condition 2a violated)", dummy, "beyond"),
+        claim("slope 0 on Omega = {0, 1}", any_weight(two_points)),
+        claim("slope 0 on Omega = {0, 1}, minimax form", any_weight(two_points, minimax=True)),
+        claim("slope 0 on Omega = two intervals", any_weight(two_intervals)),
+        claim("slope 0 on [0, 1] but for the middle, which nu misses", any_weight(hole)),
+        beyond("w = 1 everywhere, noise levels differ (Condition 2a violated)", any_weight(dummy)),
         # 1e-5: the third derivative is 12, the second 6, so central differences of step 1e-6 are off by some 1e-6
-        Comparison(
-            "slopes on {0, 1}, by differences", "largest", (around.abs().max() / (2 * beside)).item(), "=", "zero", 0,
-            1e-5, "ours",
+        ours(
+            "slopes on {0, 1}, by differences",
+            equal("largest", (around.abs().max() / (2 * beside)).item(), "zero", 0, 1e-5),
         ),
-        Comparison(
-            "the middle that nu misses: minimax form", "with lambda_Phi", hole_minimax, "=", "worst risk",
-            worst_risk(hole), ROUNDING, "ours",
+        ours(
+            "the middle that nu misses: minimax form",
+            equal("with lambda_Phi", hole_minimax, "worst risk", worst_risk(hole), ROUNDING),
         ),
-        any_weight("slope 0 on three points, R convex in w", convex, "ours"),
+        ours("slope 0 on three points, R convex in w", any_weight(convex)),
         # 1e-3: the mean over 10,001 nodes of a slope that lives on 100 of them
-        Comparison(
-            "[0, 1], nu uniform: E|dR/dw| over the climb of R", "least", min(variations), "≥", "one", 1, 1e-3, "ours"
+        ours("[0, 1], nu uniform: E|dR/dw| over the climb of R", at_least("least", min(variations), "one", 1, 1e-3)),
+        ours(
+            "noise levels differ: V-REx's penalty",
+            equal("with lambda_Phi", with_vrex, "worst risk", worst_risk(dummy), ROUNDING),
         ),
-        Comparison(
-            "noise levels differ: V-REx's penalty", "with lambda_Phi", with_vrex, "=", "worst risk", worst_risk(dummy),
-            ROUNDING, "ours",
-        ),
-    )  # fmt: skip
+    )
     near, top = comparisons[0].left, comparisons[0].right
     mean_noise = dummy.mean_risk.item()
 
@@ -162,15 +168,7 @@ def zero_penalty_without_constancy(
         legend(right, loc="upper center", ncols=2)
 
     lipschitz = float(np.abs(np.gradient(step(torch.linspace(0, 1, 1001).double()).numpy(), 1e-3)).max())
-    return Finding(
-        name="zero-penalty-without-constancy",
-        title="A penalty of 0 does not make the risks equal",
-        label="Theorems 3.8 and 3.9, item 2, second sentence (thm:OODwequiv)",
-        statement=(
-            "If the risk is Lipschitz in w and the penalty is 0, mean risk plus weighted penalty is said to equal the "
-            "worst risk still, since the risk would then be constant in w."
-        ),
-        formula=r"$\mathrm{E}|\nabla_w R|=0\;\Rightarrow\;\mathrm{E}R=\max_{w\in\Omega} R\quad(R\ \mathrm{Lipschitz})$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"3w^2 - 2w^3 is Lipschitz (steepest slope {lipschitz:.2g}) and has slope 0 at both points of Omega = "
