@@ -11,7 +11,7 @@ from rich.console import Console
 from irmtv.cli.output import AsJson, note, print_json, say
 
 if TYPE_CHECKING:
-    from irmtv.datasets.sources import Checked, Found, Source
+    from irmtv.datasets.sources import CheckResult, LocalFiles, Source
 
 app = typer.Typer(help="The data sets: which there are, where they are looked for, whether they are whole.")
 
@@ -83,7 +83,7 @@ def check_data(
     from irmtv.datasets.sources import check, data_folder, look
 
     folder, chosen = data_folder(data_home), _chosen(names or [])
-    done: list[Checked] = []
+    done: list[CheckResult] = []
     for source in chosen:
         if names or any(path is not None for path in look(source, data_home).paths):
             note(f"reading {source.name} ...")
@@ -139,7 +139,7 @@ def _chosen(names: list[str]) -> list[Source]:
     return [get_source(name) for name in dict.fromkeys(names)] or list(SOURCES.values())
 
 
-def _summary(found: Found) -> dict[str, Any]:
+def _summary(found: LocalFiles) -> dict[str, Any]:
     source = found.source
     return {
         "name": source.name,
@@ -157,7 +157,7 @@ def _summary(found: Found) -> dict[str, Any]:
     }
 
 
-def _verdict(checked: Checked) -> dict[str, Any]:
+def _verdict(checked: CheckResult) -> dict[str, Any]:
     return {
         "name": checked.found.source.name,
         "good": checked.good,
@@ -170,7 +170,7 @@ def _verdict(checked: Checked) -> dict[str, Any]:
     }
 
 
-def _print_check(checked: Checked) -> None:
+def _print_check(checked: CheckResult) -> None:
     name = checked.found.source.name
     if checked.problem is not None:
         say(f"{name}: WRONG. {checked.problem}")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from irmtv.core.types import Task
 from irmtv.datasets.adult import adult_task
-from irmtv.datasets.celeba import celeba_task
+from irmtv.datasets.celeba import load_celeba_features
 from irmtv.datasets.celeba_standin import make_celeba_standin
 from irmtv.datasets.cerrado import load_cerrado
 from irmtv.datasets.control import make_control
@@ -69,7 +69,7 @@ DATASETS: Mapping[str, DataSet] = {
     "selection-bias": DataSet(make_selection_bias),
     "adult": DataSet(adult_task),
     "house-prices": DataSet(house_prices_task),
-    "celeba-features": DataSet(celeba_task),
+    "celeba-features": DataSet(load_celeba_features),
     "celeba-standin": DataSet(make_celeba_standin),
     "landcover": DataSet(load_landcover, iid=("iid",)),
     "landcover-standin": DataSet(make_landcover_standin, iid=("iid",)),

@@ -28,16 +28,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import bdtrc, ndtr, owens_t
 
 from irmtv.core.losses import Binary
-from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import count, segment_names, segments, streams
+from irmtv.datasets.common import Floats, count, equal_sizes, one_of, segment_names, segments, streams
 
 GeneratorName = Literal["code", "appendix"]
-Floats = NDArray[np.float64]
 OverTime = Callable[[Floats], ArrayLike]  # times (N,) in [0, 1] -> probabilities (N,)
 
 
@@ -140,7 +138,7 @@ def make_simulation(
     x, y = _draw(train_stream, agreement, p_v, n_invariant, n_spurious, generator)
     train = Rows(x, y, torch.from_numpy(segment), torch.from_numpy(time).float()[:, None], segment_names(k))
 
-    sizes = [n_test // len(test_p_s) + (e < n_test % len(test_p_s)) for e in range(len(test_p_s))]
+    sizes = equal_sizes(n_test, len(test_p_s))
     code = np.repeat(np.arange(len(test_p_s)), sizes)  # (n_test,)
     x, y = _draw(test_stream, np.asarray(test_p_s)[code], p_v, n_invariant, n_spurious, generator)
     # a time like those of training, for predictors that read it; drawn last, so that x and y do not depend on it
@@ -440,13 +438,8 @@ _DIFFERS: dict[GeneratorName, str] = {
 
 
 def _known_generator(value: Any) -> GeneratorName:
-    if value == "code":
-        return "code"
-    if value == "appendix":
-        return "appendix"
-    names = get_args(GeneratorName)
-    hint = did_you_mean(value, names) or " Use 'code' for the data behind the published numbers."
-    raise ValueError(f"generator must be one of {list(names)}. Got {value!r}.{hint}")
+    names: tuple[GeneratorName, ...] = get_args(GeneratorName)
+    return one_of("generator", value, names, "Use 'code' for the data behind the published numbers.")
 
 
 def _probability(name: str, value: Any) -> float:

@@ -21,7 +21,8 @@ The risks are those of linear predictors on the simulation (:mod:`irmtv.lab.theo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ from matplotlib.figure import Figure
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.coarea import crossings
 from irmtv.lab.theory.figures import BAD, ERM, L1, L2, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Result, claim, equal, greater, less, ours, statement
+from irmtv.lab.theory.finding import Comparison, Result, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Function
 from irmtv.lab.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, mixed, risk_gradient
 
@@ -61,10 +62,41 @@ def l2_energy(modulus: Floats, cell: float) -> float:
     return float((modulus**2).sum() * cell)
 
 
+RADIUS = 0.3  # of the disc
+
+
 def _smooth_step(u: Floats) -> Floats:
     """0 below -1/2, 1 above 1/2, 3 v^2 - 2 v^3 between, v = u + 1/2. The integral of its squared slope is 6/5."""
     v = np.clip(u + 0.5, 0, 1)
     return np.asarray(v * v * (3 - 2 * v))
+
+
+def _disc(widths: Floats, l1: Energy, l2: Energy, measure: Function) -> tuple[Floats, Floats]:
+    """The same of a disc in the plane: the widths of its edge that fit (K,), and the three numbers of each (K, 3)."""
+    axis = np.linspace(-0.5, 0.5, 800)  # the square of side 1; an edge of at most 0.4 fits in
+    r = np.hypot(*np.meshgrid(axis, axis, indexing="ij"))
+    flat = widths[(widths <= 0.4) & (widths >= 0.05)]  # no narrower than forty cells, for the finite differences
+    moduli = [np.hypot(*np.gradient(_smooth_step((RADIUS - r) / w), axis[1] - axis[0])).ravel() for w in flat]
+    plane = np.array([[l1(m, (axis[1] - axis[0]) ** 2), l2(m, (axis[1] - axis[0]) ** 2), measure(m)] for m in moduli])
+    return flat, plane
+
+
+def _disc_comparisons(flat: Floats, plane: Floats, length: float) -> list[Comparison]:
+    """What is said of the line, of the disc; nothing where fewer than two widths fit."""
+    if len(flat) < 2:
+        return []
+    in_plane = (float(plane[-1, 0]), float(plane[0, 0]))
+    return [
+        claim(
+            "total variation, a disc",
+            less(f"edge {flat[-1]:g} wide", in_plane[0], f"{flat[0]:g} wide", in_plane[1], 0.002),
+        ),
+        ours("TV of the disc", equal("grid", in_plane[0], "its outline", length, 0.002)),
+        ours(
+            "blockiness of the disc",
+            equal("grid", plane[-1, 2], "1 - 5 length d / 6", 1 - length * flat[-1] / 1.2, 0.002),
+        ),
+    ]
 
 
 @statement(
@@ -97,14 +129,8 @@ def coarea_prefers_blocks(
     line = np.array([[l1(s, cell), l2(s, cell), measure(s)] for s in slopes])  # (widths, 3)
     levels = (np.arange(1000) + 0.5) / 1000
     contours = np.array([crossings(f, levels).mean() for f in steps])  # int over the levels 0 to 1
-    # the same in the plane: a disc of radius 0.3 in the square of side 1, its edge d wide; d at most 0.4 to fit in
-    radius, n = 0.3, 800
-    axis = np.linspace(-0.5, 0.5, n)
-    r = np.hypot(*np.meshgrid(axis, axis, indexing="ij"))
-    flat = d[(d <= 0.4) & (d >= 0.05)]  # no narrower than forty cells, for the finite differences
-    moduli = [np.hypot(*np.gradient(_smooth_step((radius - r) / w), axis[1] - axis[0])).ravel() for w in flat]
-    plane = np.array([[l1(m, (axis[1] - axis[0]) ** 2), l2(m, (axis[1] - axis[0]) ** 2), measure(m)] for m in moduli])
-    length = 2 * np.pi * radius
+    flat, plane = _disc(d, l1, l2, measure)
+    length = 2 * np.pi * RADIUS
     # d at its extremes is a jump: eq. (TV) with the field g = -sin^2(pi x), which vanishes at both ends, |g| <= 1
     middle = (edges[1:] + edges[:-1]) / 2
     pairing = float(((middle > 0.5) * -np.pi * np.sin(2 * np.pi * middle)).sum() * cell)
@@ -142,19 +168,7 @@ def coarea_prefers_blocks(
         ours("of 7 - 3 f on an interval 5 long", equal("measured", float(other), "f", line[1, 2], 1e-10)),
         ours("one field already gives the jump", equal("pairing", pairing, "its height", 1.0, 1e-6)),
     ]
-    if len(flat) > 1:
-        in_plane = (float(plane[-1, 0]), float(plane[0, 0]))
-        comparisons += [
-            claim(
-                "total variation, a disc",
-                less(f"edge {flat[-1]:g} wide", in_plane[0], f"{flat[0]:g} wide", in_plane[1], 0.002),
-            ),
-            ours("TV of the disc", equal("grid", in_plane[0], "its outline", length, 0.002)),
-            ours(
-                "blockiness of the disc",
-                equal("grid", plane[-1, 2], "1 - 5 length d / 6", 1 - length * flat[-1] / 1.2, 0.002),
-            ),
-        ]
+    comparisons += _disc_comparisons(flat, plane, length)
 
     def paint(figure: Figure) -> None:
         shapes, energies, blocks = figure.subplots(1, 3)
@@ -243,6 +257,56 @@ def _variation_in_the_plane(model: Linear, p_s: float) -> float:
     return float(moduli.sum() * (corner[1] - corner[0]))
 
 
+LINE = (np.arange(400) + 0.5) / 200  # midpoints of cells of [0, 2]
+SCALAR = np.stack([LINE, LINE, LINE], 1)
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """The risks of trained predictors over w, by method and environment, a number or a row per repetition."""
+
+    blocks: dict[tuple[str, str, str], Floats]  # (method, w, environment) -> blockiness
+    slopes: dict[tuple[str, str], Floats]  # over scalar w: (repetitions, W)
+    variation: dict[tuple[str, str], Floats]  # total variation over scalar w
+    plane: dict[tuple[str, str], Floats]  # ... over vector w
+
+    def mean(self, w: str, name: str) -> float:
+        """The mean blockiness of the pooled risk."""
+        return float(self.blocks[name, w, "pooled"].mean())
+
+    def doubt(self, w: str, name: str) -> float:
+        """Two standard errors of the mean difference to TV-l1, repetition by repetition: a difference is more."""
+        difference = self.blocks["irm-tv-l1", w, "pooled"] - self.blocks[name, w, "pooled"]
+        return float(2 * difference.std(ddof=1) / np.sqrt(len(difference)))
+
+    def difference(self, w: str) -> str:
+        """TV-l1 less TV-l2, in words."""
+        return f"{self.mean(w, 'irm-tv-l1') - self.mean(w, 'irm-tv-l2'):+.4f} ± {self.doubt(w, 'irm-tv-l2'):.4f}"
+
+
+def _shapes(
+    models: Mapping[str, Linear],
+    places: Mapping[str, float],
+    measure: Function,
+    gradient: Callable[[Linear, Floats], Floats],
+) -> _Shapes:
+    """The slopes of the population risk on cells of [0, 2] and of [0, 2]^2."""
+    side = (np.arange(24) + 0.5) / 12
+    box = np.stack([*(m.ravel() for m in np.meshgrid(side, side, indexing="ij")), np.ones(24 * 24)], 1)
+
+    blocks, slopes, variation, plane = {}, {}, {}, {}
+    for name, model in models.items():
+        along, across = gradient(model, SCALAR).sum(-1), gradient(model, box)[..., :2]
+        for place, share in places.items():
+            slopes[name, place] = mixed(along, share, -2)  # (repetitions, W)
+            variation[name, place] = 2 * np.abs(slopes[name, place]).mean(-1)
+            moduli = np.linalg.norm(mixed(across, share, -3), axis=-1)
+            plane[name, place] = 4 * moduli.mean(-1)
+            blocks[name, "scalar", place] = measure(np.abs(slopes[name, place]))
+            blocks[name, "vector", place] = measure(moduli)
+    return _Shapes(blocks, slopes, variation, plane)
+
+
 @statement(
     title="Does TV-l1 make the risk blockier in w?",
     label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
@@ -277,23 +341,7 @@ def blockiness_in_w(
         name: fit(tasks, name, p_v, steps, None if name == "erm" else [penalty_weight])[0] for name in NAMES
     }  # coef (repetitions, D)
     places = {"first": p_s[0], "second": p_s[1], "pooled": sum(p_s) / 2}
-    line = (np.arange(400) + 0.5) / 200  # midpoints of cells of [0, 2]
-    scalar = np.stack([line, line, line], 1)
-    side = (np.arange(24) + 0.5) / 12
-    box = np.stack([*(m.ravel() for m in np.meshgrid(side, side, indexing="ij")), np.ones(24 * 24)], 1)
-
-    blocks: dict[tuple[str, str, str], Floats] = {}  # (method, w, environment) -> one number per repetition
-    slopes, variation, plane = {}, {}, {}
-    for name, model in models.items():
-        along, across = gradient(model, scalar).sum(-1), gradient(model, box)[..., :2]
-        for place, share in places.items():
-            slopes[name, place] = mixed(along, share, -2)  # (repetitions, W)
-            variation[name, place] = 2 * np.abs(slopes[name, place]).mean(-1)
-            moduli = np.linalg.norm(mixed(across, share, -3), axis=-1)
-            plane[name, place] = 4 * moduli.mean(-1)
-            blocks[name, "scalar", place] = measure(np.abs(slopes[name, place]))
-            blocks[name, "vector", place] = measure(moduli)
-
+    shapes = _shapes(models, places, measure, gradient)
     # other ways to the numbers of TV-l1: variation from values alone, the risk from drawn rows
     l1_model = models["irm-tv-l1"]
     by_values = float(_variation_by_values(l1_model, places["pooled"]).mean())
@@ -305,7 +353,7 @@ def blockiness_in_w(
 
     steps_away = {name: two_step_distance(_pooled_curve(m, places["pooled"])).mean() for name, m in models.items()}
     thresholds = np.geomspace(1e-3, 1, 25)  # eight to a decade
-    shares = {name: _flat_share(slopes[name, "pooled"][0], thresholds) for name in NAMES}
+    shares = {name: _flat_share(shapes.slopes[name, "pooled"][0], thresholds) for name in NAMES}
     flat_thousandth, flat_hundredth = shares["irm-tv-l1"][[0, 8]]  # at 0.1 % and at 1 % of the mean slope
     plateau = float(flat_hundredth / max(flat_thousandth, 1e-300))
     at_one = {
@@ -313,18 +361,8 @@ def blockiness_in_w(
         for name, m in models.items()
     }
 
-    def mean(w: str, name: str) -> float:
-        return float(blocks[name, w, "pooled"].mean())
-
-    def doubt(w: str, name: str) -> float:
-        """Two standard errors of the mean difference to TV-l1, repetition by repetition: a difference is more."""
-        difference = blocks["irm-tv-l1", w, "pooled"] - blocks[name, w, "pooled"]
-        return float(2 * difference.std(ddof=1) / np.sqrt(repetitions))
-
-    def difference(w: str) -> str:
-        return f"{mean(w, 'irm-tv-l1') - mean(w, 'irm-tv-l2'):+.4f} ± {doubt(w, 'irm-tv-l2'):.4f}"
-
-    tv = {name: float(variation[name, "pooled"].mean()) for name in NAMES}
+    mean, doubt = shapes.mean, shapes.doubt
+    tv = {name: float(shapes.variation[name, "pooled"].mean()) for name in NAMES}
     comparisons = (
         claim("squashed: total variation in scalar w", less("TV-l1", tv["irm-tv-l1"], "ERM", tv["erm"])),
         # a block is flat at every tolerance; a minimum inside a smooth convex graph is a point: ten times the
@@ -369,7 +407,7 @@ def blockiness_in_w(
         ours("total variation of TV-l1 in scalar w", equal("by slopes", tv["irm-tv-l1"], "by values", by_values, 1e-4)),
         ours(
             "total variation in vector w",
-            equal("by slopes", float(plane["irm-tv-l1", "pooled"][0]), "by differences", rise, 0.002 * rise),
+            equal("by slopes", float(shapes.plane["irm-tv-l1", "pooled"][0]), "by differences", rise, 0.002 * rise),
         ),
         ours(
             "risk at w = 1",
@@ -379,39 +417,9 @@ def blockiness_in_w(
         ),
         ours(
             "blockiness of (w - 1)^2 on [0, 2]",
-            equal("measured", float(measure(2 * np.abs(line - 1))), "1/4", 0.25, 1e-4),
+            equal("measured", float(measure(2 * np.abs(LINE - 1))), "1/4", 0.25, 1e-4),
         ),
     )
-
-    def paint(figure: Figure) -> None:
-        graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
-        wide = {"erm": 1.6, "irm-tv-l2": 3.2, "irm-tv-l1": 1.4}  # the last two nearly coincide: one inside the other
-        plain(graph, "risk of the first repetition", "w", "R(w)")
-        for name in NAMES:
-            for place, style in (("first", "--"), ("second", ":"), ("pooled", "-")):
-                curve = mixed(models[name][0].risk(scalar[::8]), places[place], -2)
-                label = NAMES[name] if place == "pooled" else None
-                graph.plot(line[::8], curve, style, color=COLOURS[name], lw=wide[name] if label else 0.9, label=label)
-        graph.plot([], [], "--", color=TRUTH, lw=0.9, label=f"$p_s$ = {p_s[0]:g}")
-        graph.plot([], [], ":", color=TRUTH, lw=0.9, label=f"$p_s$ = {p_s[1]:g}")
-        graph.set_ylim(0, 0.95)
-        legend(graph, loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.5)
-        plain(dots, "blockiness, one dot a repetition", "", "")
-        cases = [(w, place) for w in ("scalar", "vector") for place in places]
-        for k, name in enumerate(NAMES):
-            for i, case in enumerate(cases):
-                values = blocks[name, case[0], case[1]]
-                dots.plot(np.full(len(values), i + 0.25 * (k - 1)), values, "o", ms=3, color=COLOURS[name])
-        dots.axvline(2.5, color=TRUTH, lw=0.5)
-        dots.set_xticks(range(6), [place for _, place in cases], rotation=45, ha="right")
-        dots.set_ylim(0, 1)
-        for x, w in ((1, "scalar w"), (4, "vector w")):
-            dots.text(x, 0.94, w, ha="center", fontsize=8)
-        plain(flat, r"share flatter than $\tau$ $\times$ mean", r"$\tau$", "")
-        for name in NAMES:
-            flat.loglog(thresholds, shares[name], color=COLOURS[name], lw=wide[name], label=NAMES[name])
-        flat.axhline(0.5, color=BAD, lw=1, ls="--", label="half of it a block")
-        legend(flat, loc="lower right")
 
     return Result(
         comparisons=comparisons,
@@ -426,10 +434,48 @@ def blockiness_in_w(
             f"Blockiness, which squashing cannot change, is "
             f"{mean('scalar', 'erm'):.3f}, {mean('scalar', 'irm-tv-l2'):.3f} and {mean('scalar', 'irm-tv-l1'):.3f} "
             f"({mean('vector', 'erm'):.3f}, {mean('vector', 'irm-tv-l2'):.3f}, {mean('vector', 'irm-tv-l1'):.3f} for a "
-            f"vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is {difference('scalar')} and "
-            f"{difference('vector')} (two standard errors). The penalty is evaluated at w = 1 only, and what it does "
-            f"is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
+            f"vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is {shapes.difference('scalar')} and "
+            f"{shapes.difference('vector')} (two standard errors). The penalty is evaluated at w = 1 only, and what it "
+            f"does is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
             f"{at_one['irm-tv-l1']:.3f} for TV-l1."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_blockiness_in_w(figure, models, places, shapes, thresholds, shares),
     )
+
+
+def _paint_blockiness_in_w(
+    figure: Figure,
+    models: Mapping[str, Linear],
+    places: Mapping[str, float],
+    shapes: _Shapes,
+    thresholds: Floats,
+    shares: Mapping[str, Floats],
+) -> None:
+    graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
+    wide = {"erm": 1.6, "irm-tv-l2": 3.2, "irm-tv-l1": 1.4}  # the last two nearly coincide: one inside the other
+    plain(graph, "risk of the first repetition", "w", "R(w)")
+    for name in NAMES:
+        for place, style in (("first", "--"), ("second", ":"), ("pooled", "-")):
+            curve = mixed(models[name][0].risk(SCALAR[::8]), places[place], -2)
+            label = NAMES[name] if place == "pooled" else None
+            graph.plot(LINE[::8], curve, style, color=COLOURS[name], lw=wide[name] if label else 0.9, label=label)
+    graph.plot([], [], "--", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['first']:g}")
+    graph.plot([], [], ":", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['second']:g}")
+    graph.set_ylim(0, 0.95)
+    legend(graph, loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.5)
+    plain(dots, "blockiness, one dot a repetition", "", "")
+    cases = [(w, place) for w in ("scalar", "vector") for place in places]
+    for k, name in enumerate(NAMES):
+        for i, case in enumerate(cases):
+            values = shapes.blocks[name, case[0], case[1]]
+            dots.plot(np.full(len(values), i + 0.25 * (k - 1)), values, "o", ms=3, color=COLOURS[name])
+    dots.axvline(2.5, color=TRUTH, lw=0.5)
+    dots.set_xticks(range(6), [place for _, place in cases], rotation=45, ha="right")
+    dots.set_ylim(0, 1)
+    for x, w in ((1, "scalar w"), (4, "vector w")):
+        dots.text(x, 0.94, w, ha="center", fontsize=8)
+    plain(flat, r"share flatter than $\tau$ $\times$ mean", r"$\tau$", "")
+    for name in NAMES:
+        flat.loglog(thresholds, shares[name], color=COLOURS[name], lw=wide[name], label=NAMES[name])
+    flat.axhline(0.5, color=BAD, lw=1, ls="--", label="half of it a block")
+    legend(flat, loc="lower right")

@@ -85,6 +85,35 @@ def _gap_at_equal_risk(l1: tuple[Floats, Floats], l2: tuple[Floats, Floats]) -> 
     return float(np.abs(there - range_l1[inside]).max(initial=0))
 
 
+def _train_methods(
+    draw: Callable[[int], list[Task]],
+    p_v: float,
+    segments: int,
+    blind: int,
+    steps: int,
+    penalty_weight: float,
+    other_weights: tuple[float, ...],
+) -> tuple[dict[str, Linear], dict[str, Linear]]:
+    """Every method at one penalty weight, and both IRM-TV objectives at all; `draw` gives tasks with k labels."""
+    weights = sorted({penalty_weight, *other_weights})
+    chosen = weights.index(penalty_weight)
+    tasks, blind_tasks = draw(segments), draw(blind)
+    one = [penalty_weight]
+    paths = {name: fit(tasks, name, p_v, steps, weights) for name in ("irm-tv-l2", "irm-tv-l1")}
+    fits = {
+        "ERM": fit(tasks, "erm", p_v, steps),
+        "TV-l2": paths["irm-tv-l2"][chosen][None],
+        "TV-l1": paths["irm-tv-l1"][chosen][None],
+        PUBLISHED: fit(tasks, "irm-tv-l2", p_v, steps, one, reduction="authors"),
+        "V-REx": fit(tasks, "vrex", p_v, steps, one),
+        "Minimax-TV-l2": fit(tasks, "minimax-tv-l2", p_v, steps, one, environment_learning_rate=1e-2),
+        "Minimax-TV-l1": fit(tasks, "minimax-tv-l1", p_v, steps, one, environment_learning_rate=1e-2),
+        f"TV-l2, {blind} labels": fit(blind_tasks, "irm-tv-l2", p_v, steps, one),
+        f"TV-l1, {blind} labels": fit(blind_tasks, "irm-tv-l1", p_v, steps, one),
+    }
+    return fits, paths
+
+
 @statement(
     title="Is the risk blocky in the environment?",
     label="section 3, opening, and section 3.2 (sec:IRM-TVL1)",
@@ -121,28 +150,13 @@ def blocky_over_time(
             f"p_s must vary over time, or every risk is constant. Got values from {share.min():g} to {share.max():g}. "
             "Give a function such as irmtv.lab.theory.blocky_time.wave."
         )
-    weights = sorted({penalty_weight, *other_weights})
-    chosen = weights.index(penalty_weight)
 
     def draw(k: int) -> list[Task]:
         return [
             make_simulation(n_samples, p_s, p_v, random_state=r, n_test=4, n_segments=k) for r in range(repetitions)
         ]
 
-    tasks, blind_tasks = draw(segments), draw(blind)
-    one = [penalty_weight]
-    paths = {name: fit(tasks, name, p_v, steps, weights) for name in ("irm-tv-l2", "irm-tv-l1")}
-    fits = {
-        "ERM": fit(tasks, "erm", p_v, steps),
-        "TV-l2": paths["irm-tv-l2"][chosen][None],
-        "TV-l1": paths["irm-tv-l1"][chosen][None],
-        PUBLISHED: fit(tasks, "irm-tv-l2", p_v, steps, one, reduction="authors"),
-        "V-REx": fit(tasks, "vrex", p_v, steps, one),
-        "Minimax-TV-l2": fit(tasks, "minimax-tv-l2", p_v, steps, one, environment_learning_rate=1e-2),
-        "Minimax-TV-l1": fit(tasks, "minimax-tv-l1", p_v, steps, one, environment_learning_rate=1e-2),
-        f"TV-l2, {blind} labels": fit(blind_tasks, "irm-tv-l2", p_v, steps, one),
-        f"TV-l1, {blind} labels": fit(blind_tasks, "irm-tv-l1", p_v, steps, one),
-    }
+    fits, paths = _train_methods(draw, p_v, segments, blind, steps, penalty_weight, other_weights)
 
     def over_time(model: Linear) -> Floats:  # (weights, repetitions, T)
         return line(*model.risk_by_agreement(), share)

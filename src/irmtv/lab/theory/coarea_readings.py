@@ -20,8 +20,9 @@ halved, are the digits of the value in base 2. It is constant on gaps of total l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -198,6 +199,41 @@ def iterate_slope(digits: int, in_a_gap: NDArray[np.bool_]) -> Floats:
     return np.where(in_a_gap, 0.0, 1.5**digits)
 
 
+class _Readings(NamedTuple):
+    """The two readings of the left side and the two of the right."""
+
+    gradient: float
+    supremum: float
+    preimages: float
+    boundary: float
+
+
+def _step_readings(x: Floats, levels: int) -> _Readings:
+    """Of a step at 1/2, sampled at x."""
+    step = (x > 0.5).astype(float)
+    step_gradient = _almost_everywhere(lambda w: (w > 0.5).astype(float), x[::8], 1e-9)
+    step_supremum = dual_value(step, PIXELS // 16)
+    two = np.array([0.0, 1.0])
+    step_preimages = level_side(two, levels, partial(on_plateaus, two))
+    step_boundary = level_side(two, levels, partial(_boundaries, two))
+    return _Readings(step_gradient, step_supremum, step_preimages, step_boundary)
+
+
+def _approximations(
+    depth: int, slope: Callable[[int, NDArray[np.bool_]], Floats], level_size: Crossings, levels: int
+) -> tuple[list[float], list[float]]:
+    """Both sides of the formula for the Lipschitz approximations 1 to `depth`."""
+    k = np.arange(3**depth + 1, dtype=np.int64)
+    middle = 3 * k[:-1] + 1  # numerators over 3^(depth + 1): inside every cell
+    left, right = [], []
+    for digits in range(1, depth + 1):
+        values = iterate(k, digits, depth)
+        gap = ~cantor(middle, digits, depth + 1)[1]
+        left.append(float(slope(digits, gap).mean()))
+        right.append(level_side(values, levels, every_crossing(level_size, values)))
+    return left, right
+
+
 @statement(
     title="The coarea formula needs more than its conditions",
     label=LABEL,
@@ -221,21 +257,13 @@ def coarea_needs_lipschitz(
     """
     if not 4 <= depth <= 13:
         raise ValueError(f"depth must be from 4 to 13, the grid has 3^depth points. Got {depth!r}.")
-    k = np.arange(3**depth + 1, dtype=np.int64)
-    middle = 3 * k[:-1] + 1  # numerators over 3^(depth + 1): inside every cell
-    left, right = [], []
-    for digits in range(1, depth + 1):
-        values = iterate(k, digits, depth)
-        gap = ~cantor(middle, digits, depth + 1)[1]
-        left.append(float(slope(digits, gap).mean()))
-        right.append(level_side(values, levels, every_crossing(level_size, values)))
-
+    left, right = _approximations(depth, slope, level_size, levels)
     # The Cantor function itself. Gradient: central differences of width 2 / 3^39 at 20,000 points; one of them would
     # have to miss all gaps of 38 digits, which has probability 20,000 (2/3)^38 = 0.004, to see anything but 0.
     at = np.random.default_rng(0).integers(1, 3**DIGITS - 1, 20_000)
     rise = cantor(at + 1, DIGITS)[0] - cantor(at - 1, DIGITS)[0]
     gradient = float(np.abs(rise).mean() * 3.0**DIGITS / 2)
-    values = cantor(k, depth)[0]
+    values = cantor(np.arange(3**depth + 1, dtype=np.int64), depth)[0]
     preimages = level_side(values, levels, every_crossing(level_size, values))
     x = 2 * pixel_centres(PIXELS) - 0.5  # Omega = (-1/2, 3/2)
     numerator = np.floor(x * 3.0**30).astype(np.int64)
@@ -250,23 +278,19 @@ def coarea_needs_lipschitz(
     root_left = quad(lambda w: 0.5 / np.sqrt(w), 0, 1)[0]
     root_values = np.sqrt(np.linspace(0, 1, 4097))
     root_right = level_side(root_values, levels, every_crossing(level_size, root_values))
-    # A step, with the two readings.
-    step = (x > 0.5).astype(float)
-    step_gradient = _almost_everywhere(lambda w: (w > 0.5).astype(float), x[::8], 1e-9)
-    step_supremum = dual_value(step, PIXELS // 16)
-    two = np.array([0.0, 1.0])
-    step_preimages = level_side(two, levels, partial(on_plateaus, two))
-    step_boundary = level_side(two, levels, partial(_boundaries, two))
+    first = _Readings(left[0], first_supremum, right[0], right[0])
+    limit = _Readings(gradient, supremum, preimages, preimages)
+    step = _step_readings(x, levels)
 
     comparisons = (
         # Both sides are exact up to rounding, the levels being shifted away from the values: every one is met once.
         claim("Cantor function, gradient a.e.", equal("∫|R'| dw", gradient, "{R = γ}", preimages, 1e-6)),
         claim(
             "a step, total variation in place of the gradient",
-            equal("sup (TV)", step_supremum, "{R = γ}", step_preimages, 1e-6),
+            equal("sup (TV)", step.supremum, "{R = γ}", step.preimages, 1e-6),
         ),
-        ours("a step, gradient a.e.", equal("∫|R'| dw", step_gradient, "{R = γ}", step_preimages, 1e-6)),
-        ours("a step, total variation", equal("sup (TV)", step_supremum, "boundary of {R > γ}", step_boundary, 1e-6)),
+        ours("a step, gradient a.e.", equal("∫|R'| dw", step.gradient, "{R = γ}", step.preimages, 1e-6)),
+        ours("a step, total variation", equal("sup (TV)", step.supremum, "boundary of {R > γ}", step.boundary, 1e-6)),
         ours("Cantor function, total variation", equal("sup (TV)", supremum, "{R = γ}", preimages, 1e-6)),
         # the integral is improper at 0; of values on a grid the count is exact
         ours("sqrt(w) on [0, 1], not Lipschitz", equal("∫|R'| dw", root_left, "{R = γ}", root_right, 1e-8)),
@@ -281,40 +305,6 @@ def coarea_needs_lipschitz(
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        curve, limit, readings = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
-        plain(curve, "Cantor function", "w", "R(w)")
-        shown = np.arange(3**7 + 1, dtype=np.int64)
-        for digits, colour in ((1, "#CCCCCC"), (3, "#999999")):
-            curve.plot(shown / 3**7, iterate(shown, digits, 7), color=colour, lw=0.9, label=f"approximation {digits}")
-        curve.plot(shown / 3**7, cantor(shown, 7)[0], color=TRUTH, lw=1.1, label="limit")
-        legend(curve, loc="lower right")
-        plain(limit, "both sides", "approximation")
-        steps = np.arange(1, depth + 1)
-        limit.plot(steps, left, "o", color=LEFT, ms=5, label=r"$\int|\nabla R|$")
-        limit.plot(steps, right, "x", color=RIGHT, ms=5, label="levels")
-        limit.plot([depth + 2], [gradient], "o", color=LEFT, ms=7)
-        limit.plot([depth + 2], [preimages], "x", color=RIGHT, ms=7)
-        limit.axvline(depth + 1, color="#999999", lw=0.8, ls=":")
-        limit.set_xticks([1, 4, 8, depth, depth + 2], ["1", "4", "8", f"{depth}", "∞"])
-        limit.set_ylim(-0.1, 1.2)
-        legend(limit, loc="center")
-        plain(readings, "what each reading gives")
-        bars = {
-            "gradient a.e.": (LEFT, (left[0], step_gradient, gradient)),
-            "sup (TV)": (L2, (first_supremum, step_supremum, supremum)),
-            "{R = γ}": (RIGHT, (right[0], step_preimages, preimages)),
-            "boundary of {R > γ}": (OTHER, (right[0], step_boundary, preimages)),
-        }
-        for i, (name, (colour, heights)) in enumerate(bars.items()):
-            readings.bar(np.arange(3) + 0.2 * (i - 1.5), heights, 0.18, color=colour, label=name)
-            for j, height in enumerate(heights):
-                if height == 0:
-                    readings.plot(j + 0.2 * (i - 1.5), 0.015, "v", color=colour, ms=4)
-        readings.set_xticks(range(3), ["Lipschitz", "step", "Cantor"])
-        readings.set_ylim(0, 1.65)
-        legend(readings, ncols=2, loc="upper center", columnspacing=1.0, handlelength=1.2)
-
     return Result(
         comparisons=comparisons,
         meaning=(
@@ -325,12 +315,48 @@ def coarea_needs_lipschitz(
             f"{steepest:.0f} steep at scale 3^-{depth}), the left side is {gradient:g} and the right side is "
             f"{preimages:.4g}.\n\n"
             f"The proposition fails under either reading of its left side: total variation mends this function "
-            f"({supremum:.4f}) and breaks a step ({step_supremum:.4f} against {step_preimages:g}), for which the "
+            f"({supremum:.4f}) and breaks a step ({step.supremum:.4f} against {step.preimages:g}), for which the "
             f"boundaries of {{R > gamma}} must replace the preimages. A Lipschitz risk is sufficient (the "
             f"approximations have {left[-1]:.4f} on both sides) and not needed (sqrt w on [0, 1]: {root_left:.4f} and "
             f"{root_right:.4f}); in one dimension absolute continuity is what a continuous risk needs. For a user "
             f"little is lost: a risk that is trained by gradients is as a rule locally Lipschitz in w, and there the "
             f"formula is true."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_coarea_needs_lipschitz(
+            figure, depth, (left, right), {"Lipschitz": first, "step": step, "Cantor": limit}
+        ),
     )
+
+
+def _paint_coarea_needs_lipschitz(
+    figure: Figure, depth: int, sides: tuple[list[float], list[float]], readings_of: Mapping[str, _Readings]
+) -> None:
+    left, right = sides
+    curve, limit, readings = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
+    plain(curve, "Cantor function", "w", "R(w)")
+    shown = np.arange(3**7 + 1, dtype=np.int64)
+    for digits, colour in ((1, "#CCCCCC"), (3, "#999999")):
+        curve.plot(shown / 3**7, iterate(shown, digits, 7), color=colour, lw=0.9, label=f"approximation {digits}")
+    curve.plot(shown / 3**7, cantor(shown, 7)[0], color=TRUTH, lw=1.1, label="limit")
+    legend(curve, loc="lower right")
+    plain(limit, "both sides", "approximation")
+    steps = np.arange(1, depth + 1)
+    limit.plot(steps, left, "o", color=LEFT, ms=5, label=r"$\int|\nabla R|$")
+    limit.plot(steps, right, "x", color=RIGHT, ms=5, label="levels")
+    limit.plot([depth + 2], [readings_of["Cantor"].gradient], "o", color=LEFT, ms=7)
+    limit.plot([depth + 2], [readings_of["Cantor"].preimages], "x", color=RIGHT, ms=7)
+    limit.axvline(depth + 1, color="#999999", lw=0.8, ls=":")
+    limit.set_xticks([1, 4, 8, depth, depth + 2], ["1", "4", "8", f"{depth}", "∞"])
+    limit.set_ylim(-0.1, 1.2)
+    legend(limit, loc="center")
+    plain(readings, "what each reading gives")
+    names = ("gradient a.e.", "sup (TV)", "{R = γ}", "boundary of {R > γ}")
+    bars = zip(names, (LEFT, L2, RIGHT, OTHER), zip(*readings_of.values(), strict=True), strict=True)
+    for i, (name, colour, heights) in enumerate(bars):
+        readings.bar(np.arange(3) + 0.2 * (i - 1.5), heights, 0.18, color=colour, label=name)
+        for j, height in enumerate(heights):
+            if height == 0:
+                readings.plot(j + 0.2 * (i - 1.5), 0.015, "v", color=colour, ms=4)
+    readings.set_xticks(range(3), list(readings_of))
+    readings.set_ylim(0, 1.65)
+    legend(readings, ncols=2, loc="upper center", columnspacing=1.0, handlelength=1.2)

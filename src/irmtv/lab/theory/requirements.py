@@ -203,24 +203,6 @@ def sufficient_condition(
         ours("largest penalty or worst risk", at_most("training less global", pairs.above, "Jensen", 0.0, ROUNDING)),
     )
 
-    def paint(figure: Figure) -> None:
-        grid, *scatter = figure.subplots(1, 3)
-        plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
-        grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
-        grid.set_xticks([])
-        grid.set_yticks([])
-        keys = ((OTHER, "F_tr contains F_all"), (L2, "penalty lost"), (BAD, "worst risk lost too"))
-        for place, (colour, text) in enumerate(keys):
-            grid.text(0, -0.22 - 0.09 * place, f"■ {text}", color=colour, fontsize=7, transform=grid.transAxes)
-        for axes, row, title in zip(scatter, (1, 2), ("l1 penalty", "worst risk"), strict=True):
-            plain(axes, f"{title} of random risks", "global", "seen through F_tr")
-            for holds, colour, text in ((False, BAD, "not contained"), (True, OTHER, "F_tr contains F_all")):
-                if pairs.sides[holds]:
-                    seen, truth = np.concatenate(pairs.sides[holds], -1)[:, row]
-                    axes.plot(truth, seen, ".", ms=3, color=colour, label=text, rasterized=True)
-            axes.axline((0, 0), slope=1, color=TRUTH, lw=0.6)
-            legend(axes, loc="upper left", markerscale=2)
-
     return Result(
         comparisons=comparisons,
         meaning=(
@@ -236,13 +218,48 @@ def sufficient_condition(
             f"For a user: pooled labels make a model look more invariant than it is, never less (largest excess of a "
             f"penalty or worst risk seen in training: {max(pairs.above, 0.0):.0e})."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_sufficient_condition(figure, algebras, pairs),
     )
+
+
+def _paint_sufficient_condition(
+    figure: Figure,
+    algebras: list[
+        tuple[tuple[int, ...]]
+        | tuple[tuple[int, int, int], tuple[int]]
+        | tuple[tuple[int, int], tuple[int, int]]
+        | tuple[tuple[int, int], tuple[int], tuple[int]]
+        | tuple[tuple[int], ...]
+        | tuple[tuple[int], tuple[int, int, int]]
+        | tuple[tuple[int], tuple[int, int], tuple[int]]
+        | tuple[tuple[int], tuple[int], tuple[int, int]]
+    ],
+    pairs: _Pairs,
+) -> None:
+    grid, *scatter = figure.subplots(1, 3)
+    plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
+    grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
+    grid.set_xticks([])
+    grid.set_yticks([])
+    keys = ((OTHER, "F_tr contains F_all"), (L2, "penalty lost"), (BAD, "worst risk lost too"))
+    for place, (colour, text) in enumerate(keys):
+        grid.text(0, -0.22 - 0.09 * place, f"■ {text}", color=colour, fontsize=7, transform=grid.transAxes)
+    for axes, row, title in zip(scatter, (1, 2), ("l1 penalty", "worst risk"), strict=True):
+        plain(axes, f"{title} of random risks", "global", "seen through F_tr")
+        for holds, colour, text in ((False, BAD, "not contained"), (True, OTHER, "F_tr contains F_all")):
+            if pairs.sides[holds]:
+                seen, truth = np.concatenate(pairs.sides[holds], -1)[:, row]
+                axes.plot(truth, seen, ".", ms=3, color=colour, label=text, rasterized=True)
+        axes.axline((0, 0), slope=1, color=TRUTH, lw=0.6)
+        legend(axes, loc="upper left", markerscale=2)
 
 
 def to_probability(weights: Tensor) -> Tensor:
     """nu / nu(Omega)."""
     return weights / weights.sum()
+
+
+LOW = (-0.9, 0.0)  # the corner of the box
 
 
 def _box(sides: tuple[float, float], low: tuple[float, float], n: int) -> tuple[Floats, Floats]:
@@ -251,6 +268,35 @@ def _box(sides: tuple[float, float], low: tuple[float, float], n: int) -> tuple[
     x, y = ((nodes + 1) / 2 * side + start for side, start in zip(sides, low, strict=True))
     grid = np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2)
     return grid, np.outer(weights, weights).ravel() / 4 * sides[0] * sides[1]
+
+
+def _expectations(probability: Tensor, w: Floats, sides: tuple[float, float]) -> tuple[Floats, Floats]:
+    """E R, E |grad R| and E |grad R|^2 over the box: with weights of the nodes w, and by averages over midpoints."""
+    # logistic risk of one row with features (1.5, -0.5): R = log(1 + exp(-w . x)), |grad_w R| = sigmoid(-w . x) |x|
+    features = np.array([1.5, -0.5])
+
+    def three(nodes: Floats) -> Floats:
+        margin = nodes @ features
+        slope = expit(-margin) * np.linalg.norm(features)
+        return np.stack([np.logaddexp(0, -margin), slope, slope**2])
+
+    expected = three(w) @ probability.numpy()
+    ticks = [(np.arange(800) + 0.5) / 800 * side + start for side, start in zip(sides, LOW, strict=True)]
+    middles = np.stack(np.meshgrid(*ticks, indexing="ij"), -1).reshape(-1, 2)
+    averages = three(middles).mean(1)
+    return expected, averages
+
+
+BOXES = 10.0 ** np.arange(1, 7)  # sides of boxes [0, side]^2, longer and longer
+
+
+def _weight_of_squares(normalise: Callable[[Tensor], Tensor]) -> tuple[Floats, Floats]:
+    """What a hundred unit squares weigh in every box after normalising: Lebesgue's measure, and a finite one."""
+    share = np.array([normalise(torch.tensor([100.0, side**2 - 100], dtype=torch.float64))[0].item() for side in BOXES])
+    # the same squares, [0, 10]^2, under the density exp(-x - y), whose total is 1
+    inside, total = (1 - np.exp(-10.0)) ** 2, (1 - np.exp(-BOXES)) ** 2
+    finite = np.array([normalise(torch.tensor([inside, t - inside]).double())[0].item() for t in total])
+    return share, finite
 
 
 @statement(
@@ -281,24 +327,12 @@ def normalised_measure(
             f"penalty_weight must exceed 0.2 / min(mass, 1) = {0.2 / min(mass, 1):.3g}, so that the minimiser lies "
             f"below 1. Got {penalty_weight!r}. Use 1.0."
         )
-    low, sides = (-0.9, 0.0), (1.0, float(mass))
-    w, area = _box(sides, low, 24)
+    sides = (1.0, float(mass))
+    w, area = _box(sides, LOW, 24)
     weights = torch.from_numpy(area)
     probability = normalise(weights)
 
-    # logistic risk of one row with features (1.5, -0.5): R = log(1 + exp(-w . x)), |grad_w R| = sigmoid(-w . x) |x|
-    features = np.array([1.5, -0.5])
-
-    def three(nodes: Floats) -> Floats:
-        margin = nodes @ features
-        slope = expit(-margin) * np.linalg.norm(features)
-        return np.stack([np.logaddexp(0, -margin), slope, slope**2])
-
-    expected = three(w) @ probability.numpy()
-    ticks = [(np.arange(800) + 0.5) / 800 * side + start for side, start in zip(sides, low, strict=True)]
-    middles = np.stack(np.meshgrid(*ticks, indexing="ij"), -1).reshape(-1, 2)
-    averages = three(middles).mean(1)
-
+    expected, averages = _expectations(probability, w, sides)
     phi = np.linspace(0, 1, n_models)
     risk = np.abs(1 + np.outer(phi, w[:, 0]))  # (models, nodes)
     slope = np.stack([np.outer(phi, np.ones(len(w))), np.zeros((n_models, len(w)))], -1)  # grad_w R = (Phi, 0)
@@ -315,12 +349,7 @@ def normalised_measure(
     known = 1 / (5 * penalty_weight)  # E R = 1 - 0.4 Phi, both penalties Phi^2
     step = 1 / (n_models - 1) if n_models > 1 else 1.0
 
-    # boxes [0, side]^2, longer and longer: what a hundred of their unit squares weigh after normalising
-    boxes = 10.0 ** np.arange(1, 7)
-    share = np.array([normalise(torch.tensor([100.0, side**2 - 100], dtype=torch.float64))[0].item() for side in boxes])
-    # the same squares, [0, 10]^2, under the density exp(-x - y), whose total is 1
-    inside, total = (1 - np.exp(-10.0)) ** 2, (1 - np.exp(-boxes)) ** 2
-    finite = np.array([normalise(torch.tensor([inside, t - inside]).double())[0].item() for t in total])
+    share, finite = _weight_of_squares(normalise)
 
     def minimiser(what: str, key: tuple[str, str], name: str, value: float) -> Comparison:
         return ours(what, equal("brute force", best[key], name, value, step))
@@ -335,7 +364,7 @@ def normalised_measure(
         beyond(
             "Lebesgue's measure on the plane: weight of 100 unit squares when the side of the box grows tenfold",
             equal(
-                f"ratio, {boxes[-1]:.0e} to {boxes[-2]:.0e}",
+                f"ratio, {BOXES[-1]:.0e} to {BOXES[-2]:.0e}",
                 float(share[-1] / share[-2]),
                 "as under a finite measure",
                 1.0,
@@ -344,7 +373,7 @@ def normalised_measure(
         ),
         ours(
             "density exp(-x - y), a finite measure: the same ratio",
-            equal(f"ratio, {boxes[-1]:.0e} to {boxes[-2]:.0e}", float(finite[-1] / finite[-2]), "one", 1.0, 1e-9),
+            equal(f"ratio, {BOXES[-1]:.0e} to {BOXES[-2]:.0e}", float(finite[-1] / finite[-2]), "one", 1.0, 1e-9),
         ),
         minimiser("l2, as it is", ("l2", "as it is"), "1 / (5 lambda)", known),
         minimiser("l2, normalised", ("l2", "normalised"), "1 / (5 lambda)", known),
@@ -352,26 +381,6 @@ def normalised_measure(
         minimiser("l1, normalised", ("l1", "normalised"), "1 / (5 lambda)", known),
         minimiser("l1, normalised, lambda m", ("l1", "normalised, lambda m"), "1 / (5 lambda m)", known / mass),
     )
-
-    def paint(figure: Figure) -> None:
-        first, second, third = figure.subplots(1, 3)
-        styles = {"as it is": (LEFT, "-"), "normalised": (RIGHT, "-"), "normalised, lambda m": (TRUTH, ":")}
-        for axes, name, shown in ((first, "l1", tuple(styles)), (second, "l2", tuple(styles)[:2])):
-            plain(axes, f"IRM-TV-{name}, $\\nu(\\Omega)={mass:g}$", "Phi", "objective less its minimum")
-            for measure in shown:
-                value = objective[name, measure] / (mass if measure == "as it is" else 1)
-                colour, style = styles[measure]
-                label = f"{measure}, / m" if measure == "as it is" else measure
-                wide = 3.0 if measure == "as it is" else 1.3
-                axes.plot(phi, value - value.min(), color=colour, ls=style, lw=wide, label=label, alpha=0.9)
-                axes.plot([best[name, measure]], [0], "o", color=colour, ms=4)
-            axes.set_ylim(-0.02, 0.5)
-            axes.set_xlim(0, 1)
-        figure.legend(*first.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=7, frameon=False)
-        plain(third, "an infinite measure vanishes", "side of the box", "weight of 100 unit squares")
-        third.loglog(boxes, share, "o-", color=BAD, label="Lebesgue")
-        third.loglog(boxes, finite, "s-", color=OTHER, ms=4, label="density $e^{-x-y}$")
-        legend(third)
 
     return Result(
         comparisons=comparisons,
@@ -386,5 +395,29 @@ def normalised_measure(
             f"measure on the whole plane cannot be normalised: in boxes whose side grows tenfold the weight of a set "
             f"goes down to {share[-1] / share[-2]:.2g} of itself each time, so every bounded set ends with weight 0."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_normalised_measure(figure, mass, phi, objective, (share, finite)),
     )
+
+
+def _paint_normalised_measure(
+    figure: Figure, mass: float, phi: Floats, objective: dict[tuple[str, str], Floats], weights: tuple[Floats, Floats]
+) -> None:
+    first, second, third = figure.subplots(1, 3)
+    styles = {"as it is": (LEFT, "-"), "normalised": (RIGHT, "-"), "normalised, lambda m": (TRUTH, ":")}
+    for axes, name, shown in ((first, "l1", tuple(styles)), (second, "l2", tuple(styles)[:2])):
+        plain(axes, f"IRM-TV-{name}, $\\nu(\\Omega)={mass:g}$", "Phi", "objective less its minimum")
+        for measure in shown:
+            value = objective[name, measure] / (mass if measure == "as it is" else 1)
+            colour, style = styles[measure]
+            label = f"{measure}, / m" if measure == "as it is" else measure
+            wide = 3.0 if measure == "as it is" else 1.3
+            axes.plot(phi, value - value.min(), color=colour, ls=style, lw=wide, label=label, alpha=0.9)
+            axes.plot([phi[objective[name, measure].argmin()]], [0], "o", color=colour, ms=4)
+        axes.set_ylim(-0.02, 0.5)
+        axes.set_xlim(0, 1)
+    figure.legend(*first.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=7, frameon=False)
+    plain(third, "an infinite measure vanishes", "side of the box", "weight of 100 unit squares")
+    share, finite = weights
+    third.loglog(BOXES, share, "o-", color=BAD, label="Lebesgue")
+    third.loglog(BOXES, finite, "s-", color=OTHER, ms=4, label="density $e^{-x-y}$")
+    legend(third)

@@ -170,6 +170,32 @@ def _mixtures_from_rows(task: Task, predictors: Predictors, expansion: Expansion
     return by_engine, np.stack([np.einsum("rmn,rn->rm", signed, v) for v in by_rows]), plain_numbers
 
 
+def _variance_factor(numbers: Statistics, expansion: Expansion) -> tuple[float, float]:
+    """By how much expansion raises V-REx's penalty over two environments: measured, and from the coefficients.
+
+    The variance over mixtures c R_1 + (1 - c) R_2 is Var(c) (R_1 - R_2)^2; the plain one a quarter of the square.
+    """
+    c = Affine(n=64, reach=REACH).draw(2, [torch.Generator().manual_seed(0)])
+    wide = expansion(replace(numbers, mixtures=c.expand(len(numbers.mass), -1, -1)))
+    factor = (risk_variance(wide, wide.mass) / risk_variance(numbers, numbers.mass))[0].item()
+    expected_factor = 4 * float(np.var([1.0, 0.0, *c[0, :, 0].numpy()]))
+    return factor, expected_factor
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """Every method trained on two environments, the penalised ones on three; accuracies by test environment."""
+
+    fits: dict[tuple[str, tuple[Environment, ...]], Predictors]  # by method and training environments
+    accuracy: dict[tuple[str, tuple[Environment, ...]], dict[Environment, float]]
+
+    def lowest(self, test: Environment, places: Sequence[Environment] = TRAINING) -> float:
+        return float(min(self.accuracy[name, tuple(places)][test] for name in PENALISED))
+
+    def highest(self, test: Environment) -> float:
+        return float(max(self.accuracy[name, TRAINING][test] for name in METHODS))
+
+
 @statement(
     title="Inside and outside the span of the training environments",
     label="section 3.3, the linear environment space and its figure (eqn:basisspan)",
@@ -204,13 +230,9 @@ def environment_span(
         for name in (METHODS if places == TRAINING else PENALISED)
     }
     accuracy = {key: dict(zip(TESTS, fit.accuracy(TESTS).mean(0), strict=True)) for key, fit in fits.items()}
+    trained = _Trained(fits, accuracy)
 
-    def lowest(test: Environment, places: Sequence[Environment] = TRAINING) -> float:
-        return float(min(accuracy[name, tuple(places)][test] for name in PENALISED))
-
-    def highest(test: Environment) -> float:
-        return float(max(accuracy[name, TRAINING][test] for name in METHODS))
-
+    lowest, highest = trained.lowest, trained.highest
     erm = accuracy["ERM", TRAINING]
     penalised_outside = max(accuracy[name, TRAINING][OUTSIDE] for name in PENALISED)
 
@@ -235,11 +257,7 @@ def environment_span(
 
     far_away = affine_coefficients(more, CORNER)[1]
 
-    # two environments: the variance over mixtures c R_1 + (1 - c) R_2 is Var(c) (R_1 - R_2)^2; the plain one a quarter
-    c = Affine(n=64, reach=REACH).draw(2, [torch.Generator().manual_seed(0)])
-    wide = expansion(replace(numbers, mixtures=c.expand(len(numbers.mass), -1, -1)))
-    factor = (risk_variance(wide, wide.mass) / risk_variance(numbers, numbers.mass))[0].item()
-    expected_factor = 4 * float(np.var([1.0, 0.0, *c[0, :, 0].numpy()]))
+    factor, expected_factor = _variance_factor(numbers, expansion)
     gain = {
         name: 100 * (accuracy[f"{name}, expanded", TRAINING][BEYOND] - accuracy[name, TRAINING][BEYOND])
         for name in ("TV-l1", "V-REx")
@@ -285,31 +303,6 @@ def environment_span(
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        where, along, across = figure.subplots(1, 3, width_ratios=(1, 1.1, 1.1))
-        _paint_plane(where)
-        grid = np.linspace(0, 1, 41)
-        for axes, title, x, path in (
-            (along, "the first block turns: inside", "p1  (p2 = 0.9)", [(p, 0.9) for p in grid]),
-            (across, "the second block turns: outside", "p2  (p1 = 0.8)", [(0.8, p) for p in grid]),
-        ):
-            plain(axes, title, x, "")
-            axes.set_ylim(0, 1)
-            for name, colour in COLOURS.items():
-                style = (0, (3, 3)) if name == "TV-l1" else "-"  # it lies on TV-l2
-                line = fits[name, TRAINING].accuracy(path).mean(0)
-                axes.plot(grid, line, color=colour, lw=1.4, ls=style, label=name)
-        along.axvspan(0.7, 0.9, color="#dddddd", lw=0)
-        along.text(0.8, 0.03, "hull", fontsize=6.5, ha="center")
-        along.set_ylabel("accuracy", fontsize=8)
-        legend(along, loc="lower left")
-        path = [(0.8, p) for p in grid]
-        for name in ("V-REx", "TV-l1"):
-            again = fits[name, more].accuracy(path).mean(0)
-            across.plot(grid, again, color=COLOURS[name], lw=1.4, ls=":", label=f"{name}, with a third")
-        handles, labels = across.get_legend_handles_labels()
-        across.legend(handles[-2:], labels[-2:], fontsize=7, frameon=False, loc="lower right")
-
     return Result(
         comparisons=comparisons,
         meaning=(
@@ -328,8 +321,36 @@ def environment_span(
             f"mixtures of the known ones add weight and no direction (TV-l1 {gain['TV-l1']:+.1f}, V-REx "
             f"{gain['V-REx']:+.1f} points at p1 = 0.1)."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_environment_span(figure, fits, more),
     )
+
+
+def _paint_environment_span(
+    figure: Figure, fits: Mapping[tuple[str, tuple[Environment, ...]], Predictors], more: tuple[Environment, ...]
+) -> None:
+    where, along, across = figure.subplots(1, 3, width_ratios=(1, 1.1, 1.1))
+    _paint_plane(where)
+    grid = np.linspace(0, 1, 41)
+    for axes, title, x, path in (
+        (along, "the first block turns: inside", "p1  (p2 = 0.9)", [(p, 0.9) for p in grid]),
+        (across, "the second block turns: outside", "p2  (p1 = 0.8)", [(0.8, p) for p in grid]),
+    ):
+        plain(axes, title, x, "")
+        axes.set_ylim(0, 1)
+        for name, colour in COLOURS.items():
+            style = (0, (3, 3)) if name == "TV-l1" else "-"  # it lies on TV-l2
+            line = fits[name, TRAINING].accuracy(path).mean(0)
+            axes.plot(grid, line, color=colour, lw=1.4, ls=style, label=name)
+    along.axvspan(0.7, 0.9, color="#dddddd", lw=0)
+    along.text(0.8, 0.03, "hull", fontsize=6.5, ha="center")
+    along.set_ylabel("accuracy", fontsize=8)
+    legend(along, loc="lower left")
+    path = [(0.8, p) for p in grid]
+    for name in ("V-REx", "TV-l1"):
+        again = fits[name, more].accuracy(path).mean(0)
+        across.plot(grid, again, color=COLOURS[name], lw=1.4, ls=":", label=f"{name}, with a third")
+    handles, labels = across.get_legend_handles_labels()
+    across.legend(handles[-2:], labels[-2:], fontsize=7, frameon=False, loc="lower right")
 
 
 def _paint_plane(axes: Axes) -> None:

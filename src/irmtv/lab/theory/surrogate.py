@@ -311,6 +311,33 @@ class _Problem:
         return float(share @ np.logaddexp(0, np.where(y == 1, -1.0, 1.0) * (x @ phi))), phi
 
 
+def _least_by_scale(
+    problem: _Problem, scales: tuple[float, ...], weight: float, starts: tuple[Floats, ...]
+) -> tuple[Floats, Floats]:
+    """w free: the least value for each |w|, and the spurious weight over the invariant one there."""
+    free = [min((problem.least_over_phi(s, weight, v) for v in starts), key=lambda r: r[0]) for s in scales]
+    return np.array([value for value, _ in free]), np.array([v[1] / v[0] for _, v in free])
+
+
+INVARIANT, SPURIOUS = np.linspace(0, 2, 41), np.linspace(-0.5, 1.5, 41)  # the weights of Phi that are tried
+
+
+def _on_grid(
+    problem: _Problem, weight: float, measure: Measure, l2: PenaltyFunction
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], list[int]]:
+    """Phi by brute force at w = 1: the grid (G, 2), the three objectives on it (G,), and where each is least.
+
+    The objectives are IRMv1 / |E|, and E_e [R + lambda |grad R|^2] under `measure` and by the share of the rows.
+    """
+    grid = torch.from_numpy(np.stack(np.meshgrid(INVARIANT, SPURIOUS, indexing="ij"), -1).reshape(-1, 2))
+    ones = torch.ones(len(grid), dtype=torch.float64)
+    by_sum = problem.irmv1(ones, grid, weight)[0].detach() / problem.count
+    by_expectation = problem.tv_l2(ones, grid, weight, measure, l2)
+    by_rows = problem.tv_l2(ones, grid, weight, "empirical", l2)
+    chosen = [int(v.argmin()) for v in (by_sum, by_expectation, by_rows)]
+    return grid, (by_sum, by_expectation, by_rows), chosen
+
+
 @statement(
     title="IRMv1 is TV-l2 with the uniform measure, for a given w",
     label="Theorem 3.1 and Corollary 3.2 (cor:IRMv1w)",
@@ -358,22 +385,11 @@ def irmv1_is_tv_l2(
     one = torch.ones_like(w)
     moved = l2(problem.statistics(one, w.unsqueeze(1) * phi), uniform_measure(count).unsqueeze(0))
 
-    # Phi by brute force, w = 1
-    invariant, spurious = np.linspace(0, 2, 41), np.linspace(-0.5, 1.5, 41)
-    grid = torch.from_numpy(np.stack(np.meshgrid(invariant, spurious, indexing="ij"), -1).reshape(-1, 2))
-    ones = torch.ones(len(grid), dtype=torch.float64)
-    by_sum = problem.irmv1(ones, grid, penalty_weight)[0].detach() / count
-    by_expectation = problem.tv_l2(ones, grid, penalty_weight, measure, l2)
-    by_rows = problem.tv_l2(ones, grid, penalty_weight, "empirical", l2)
-    chosen = [int(v.argmin()) for v in (by_sum, by_expectation, by_rows)]
-
-    # w free: the least value for each |w|
+    grid, objectives, chosen = _on_grid(problem, penalty_weight, measure, l2)
+    by_sum, _, by_rows = objectives
     erm_risk, erm_phi = problem.erm()
-    starts = (grid[chosen[0]].numpy(), erm_phi)
-    free = [min((problem.least_over_phi(s, penalty_weight, v) for v in starts), key=lambda r: r[0]) for s in scales]
-    least = np.array([value for value, _ in free])
-    predicted = penalty_weight * problem.irmv1(ones[:1], torch.from_numpy(erm_phi[None]), 0.0)[1].item() / count
-    leaning = np.array([v[1] / v[0] for _, v in free])  # the spurious weight over the invariant one
+    least, leaning = _least_by_scale(problem, scales, penalty_weight, (grid[chosen[0]].numpy(), erm_phi))
+    predicted = penalty_weight * problem.irmv1(one[:1], torch.from_numpy(erm_phi[None]), 0.0)[1].item() / count
 
     tight = 1e-12  # rounding of means of a thousand numbers of about 1, times lambda
     comparisons = (
@@ -417,28 +433,6 @@ def irmv1_is_tv_l2(
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        first, second, third = figure.subplots(1, 3)
-        plain(first, "w = 1: the objective", "spurious weight of Phi", "objective")
-        table = [v.reshape(len(invariant), -1)[chosen[0] // len(spurious)] for v in (by_sum, by_expectation, by_rows)]
-        first.plot(spurious, table[1], color=RIGHT, lw=1.6, label=r"$E_e[R+\lambda|\nabla R|^2]$, uniform")
-        first.plot(spurious[::2], table[0][::2], ".", color=LEFT, ms=5, label="IRMv1 / |E|")
-        first.plot(spurious, table[2], color=ERM, lw=1.2, ls="--", label="share of the rows")
-        for values, colour in ((table[1], RIGHT), (table[2], ERM)):
-            first.plot(spurious[int(values.argmin())], values.min(), "v", color=colour, ms=6)
-        lowest = min(float(t.min()) for t in table)
-        first.set_xlim(-0.25, 1.05)
-        first.set_ylim(lowest - 0.05, lowest + 0.8)
-        legend(first, loc="upper center")
-        plain(second, "w free: least value", "|w|", "minimum over Phi")
-        second.semilogx(scales, least, "o-", color=L2, ms=4, label="IRMv1 with this w")
-        second.axhline(erm_risk, color=ERM, lw=1, ls=":", label="ERM")
-        legend(second)
-        plain(third, "w free: the minimiser", "|w|", "spurious / invariant weight")
-        third.semilogx(scales, leaning, "o-", color=L2, ms=4, label="IRMv1 with this w")
-        third.axhline(erm_phi[1] / erm_phi[0], color=ERM, lw=1, ls=":", label="ERM")
-        legend(third, loc="lower right")
-
     return Result(
         comparisons=comparisons,
         meaning=(
@@ -454,5 +448,38 @@ def irmv1_is_tv_l2(
             f"{leaning[-1]:.2f}, ERM {erm_phi[1] / erm_phi[0]:.2f}). A user must keep w fixed, or its measure given; "
             "that w can be set to 1 is a choice of scale on which lambda depends."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_irmv1_is_tv_l2(
+            figure, objectives, chosen[0], scales, (least, leaning), (erm_risk, erm_phi)
+        ),
     )
+
+
+def _paint_irmv1_is_tv_l2(
+    figure: Figure,
+    objectives: tuple[Tensor, Tensor, Tensor],
+    chosen: int,
+    scales: tuple[float, ...],
+    free: tuple[Floats, Floats],
+    erm: tuple[float, Floats],
+) -> None:
+    (least, leaning), (erm_risk, erm_phi) = free, erm
+    first, second, third = figure.subplots(1, 3)
+    plain(first, "w = 1: the objective", "spurious weight of Phi", "objective")
+    table = [v.reshape(len(INVARIANT), -1)[chosen // len(SPURIOUS)] for v in objectives]
+    first.plot(SPURIOUS, table[1], color=RIGHT, lw=1.6, label=r"$E_e[R+\lambda|\nabla R|^2]$, uniform")
+    first.plot(SPURIOUS[::2], table[0][::2], ".", color=LEFT, ms=5, label="IRMv1 / |E|")
+    first.plot(SPURIOUS, table[2], color=ERM, lw=1.2, ls="--", label="share of the rows")
+    for values, colour in ((table[1], RIGHT), (table[2], ERM)):
+        first.plot(SPURIOUS[int(values.argmin())], values.min(), "v", color=colour, ms=6)
+    lowest = min(float(t.min()) for t in table)
+    first.set_xlim(-0.25, 1.05)
+    first.set_ylim(lowest - 0.05, lowest + 0.8)
+    legend(first, loc="upper center")
+    plain(second, "w free: least value", "|w|", "minimum over Phi")
+    second.semilogx(scales, least, "o-", color=L2, ms=4, label="IRMv1 with this w")
+    second.axhline(erm_risk, color=ERM, lw=1, ls=":", label="ERM")
+    legend(second)
+    plain(third, "w free: the minimiser", "|w|", "spurious / invariant weight")
+    third.semilogx(scales, leaning, "o-", color=L2, ms=4, label="IRMv1 with this w")
+    third.axhline(erm_phi[1] / erm_phi[0], color=ERM, lw=1, ls=":", label="ERM")
+    legend(third, loc="lower right")

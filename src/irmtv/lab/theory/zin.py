@@ -238,6 +238,17 @@ class _Gated:
     def statistics(self, q: Tensor) -> Statistics:
         return statistics_of(Binary(), self.logits.unsqueeze(0), self.y, Soft(q.T.view(1, 1, 2, -1)))
 
+    def by_library(self, name: str, q: Tensor) -> float:
+        """The penalty of one of the library's objectives."""
+        objective = OBJECTIVES[name]
+        return objective.penalty_values(self.statistics(q), objective.resolve({}))[0].item()
+
+    def both_forms(self, q: Tensor, expectation: PenaltyFunction) -> tuple[float, float, float, float]:
+        """Definition and expectation of the penalty; mean loss and uniform mean of the risks."""
+        e = self.statistics(q)
+        assert e.risk is not None
+        return self.squared_norm(q), expectation(e, e.mass).item(), e.mean_risk.item(), e.risk.mean().item()
+
 
 @statement(
     title="ZIN and TIVA assign rows: Minimax-TV-l2 for equal masses only, with another lambda",
@@ -275,21 +286,9 @@ def tiva_is_minimax_tv_l2(
 
     random_rho = [model.rho(network(6 if gated else 2), gated=gated) for gated in (True, False) for _ in range(draws)]
     defined = np.array([model.squared_norm(q) for q in random_rho])
-    named = {name: OBJECTIVES[name] for name in ("tiva", "zin", "minimax-tv-l2")}
-    settings = {name: objective.resolve({}) for name, objective in named.items()}
-
-    def by_library(name: str, q: Tensor) -> float:
-        return named[name].penalty_values(model.statistics(q), settings[name])[0].item()
-
-    def values(q: Tensor) -> tuple[float, float, float, float]:
-        """Definition and expectation of the penalty; mean loss and uniform mean of the risks."""
-        e = model.statistics(q)
-        assert e.risk is not None
-        return model.squared_norm(q), expectation(e, e.mass).item(), e.mean_risk.item(), e.risk.mean().item()
-
     weights = network(6)
     balance = float(brentq(lambda b: model.rho(weights, b)[:, 0].mean().item() - 0.5, -50, 50, xtol=1e-14))
-    balanced, unbalanced = (values(model.rho(weights, balance + shift)) for shift in (0.0, bias))
+    balanced, unbalanced = (model.both_forms(model.rho(weights, balance + shift), expectation) for shift in (0.0, bias))
     share = model.rho(weights, balance + bias)[:, 0].mean().item()
 
     comparisons = (
@@ -324,7 +323,7 @@ def tiva_is_minimax_tv_l2(
                 "definition, autograd",
                 defined[:draws],
                 "tiva",
-                np.array([by_library("tiva", q) for q in random_rho[:draws]]),
+                np.array([model.by_library("tiva", q) for q in random_rho[:draws]]),
                 1e-14,
             ),
         ),
@@ -334,7 +333,7 @@ def tiva_is_minimax_tv_l2(
                 "definition, autograd",
                 defined[draws:],
                 "zin",
-                np.array([by_library("zin", q) for q in random_rho[draws:]]),
+                np.array([model.by_library("zin", q) for q in random_rho[draws:]]),
                 1e-14,
             ),
         ),
@@ -344,27 +343,11 @@ def tiva_is_minimax_tv_l2(
                 "sum m |S|^2",
                 balanced[1],
                 "minimax-tv-l2",
-                by_library("minimax-tv-l2", model.rho(weights, balance)),
+                model.by_library("minimax-tv-l2", model.rho(weights, balance)),
                 1e-14,
             ),
         ),
     )
-
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        biases = balance + np.linspace(-6, 6, 61)
-        masses = [model.rho(weights, b)[:, 0].mean().item() for b in biases]
-        table = np.array([values(model.rho(weights, b)) for b in biases])
-        plain(left, "penalty as rows move to environment 1", r"mass $m_1$", "penalty")
-        left.plot(masses, table[:, 1], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\sum m_e|S_e|^2$")
-        left.plot(masses, 2 * table[:, 0], color=OTHER, lw=1.5, label="E times ZIN's / TIVA's")
-        left.plot(0.5, balanced[1], "o", color=BAD, ms=5, label="equal masses")
-        legend(left)
-        plain(right, "first term", r"mass $m_1$", "risk")
-        right.plot(masses, table[:, 3], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\frac{1}{E}\sum R_e$")
-        right.plot(masses, table[:, 2], color=OTHER, lw=1.5, label="ZIN, TIVA: mean loss")
-        right.plot(0.5, balanced[3], "o", color=BAD, ms=5, label="equal masses")
-        legend(right)
 
     return Result(
         comparisons=comparisons,
@@ -377,8 +360,28 @@ def tiva_is_minimax_tv_l2(
             f"lambda.\n\n"
             f"The theorem asks for no equal masses and prints no such factor. With masses {share:.2f} and "
             f"{1 - share:.2f} the penalty is {unbalanced[0]:.5f} by definition and {unbalanced[1]:.5f} in "
-            f"Minimax-TV-l2, and the first term, the mean loss {unbalanced[2]:.3f}, is not the uniform mean of the risks "
-            f"{unbalanced[3]:.3f}. reduction='authors' or 'expectation' chooses between the two penalties."
+            f"Minimax-TV-l2, and the first term, the mean loss {unbalanced[2]:.3f}, is not the uniform mean of the "
+            f"risks {unbalanced[3]:.3f}. reduction='authors' or 'expectation' chooses between the two penalties."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_tiva_is_minimax_tv_l2(figure, model, weights, balance, expectation),
     )
+
+
+def _paint_tiva_is_minimax_tv_l2(
+    figure: Figure, model: _Gated, weights: tuple[Tensor, Tensor], balance: float, expectation: PenaltyFunction
+) -> None:
+    left, right = figure.subplots(1, 2)
+    balanced = model.both_forms(model.rho(weights, balance), expectation)
+    biases = balance + np.linspace(-6, 6, 61)
+    masses = [model.rho(weights, b)[:, 0].mean().item() for b in biases]
+    table = np.array([model.both_forms(model.rho(weights, b), expectation) for b in biases])
+    plain(left, "penalty as rows move to environment 1", r"mass $m_1$", "penalty")
+    left.plot(masses, table[:, 1], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\sum m_e|S_e|^2$")
+    left.plot(masses, 2 * table[:, 0], color=OTHER, lw=1.5, label="E times ZIN's / TIVA's")
+    left.plot(0.5, balanced[1], "o", color=BAD, ms=5, label="equal masses")
+    legend(left)
+    plain(right, "first term", r"mass $m_1$", "risk")
+    right.plot(masses, table[:, 3], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\frac{1}{E}\sum R_e$")
+    right.plot(masses, table[:, 2], color=OTHER, lw=1.5, label="ZIN, TIVA: mean loss")
+    right.plot(0.5, balanced[3], "o", color=BAD, ms=5, label="equal masses")
+    legend(right)
