@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -99,11 +99,11 @@ def find_any(alternatives: Sequence[DataFile], data_home: str | os.PathLike[str]
 
 
 @contextmanager
-def open_unpacked(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def open_unpacked(path: Path) -> Iterator[IO[bytes]]:
     """The content of a file, unpacked where its name ends in .gz or .zip."""
     if path.suffix == ".gz":
         with gzip.open(path, "rb") as unpacked:
-            yield unpacked
+            yield cast("IO[bytes]", unpacked)
     elif path.suffix == ".zip":
         with ZipFile(path) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/")]

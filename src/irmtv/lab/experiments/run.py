@@ -39,7 +39,7 @@ from irmtv.lab.experiments.plan import (
 )
 from irmtv.lab.experiments.spec import Spec
 from irmtv.lab.experiments.store import Group, Metric, RunRecord, Store, group_key
-from irmtv.lab.experiments.workers import one_by_one, side_by_side
+from irmtv.lab.workers import one_by_one, side_by_side
 from irmtv.models.inference import infer_environments
 from irmtv.models.own_models import MOST_OWN, divergence_is_recorded, gains_of_own_models
 from irmtv.selection.folds import align, constant_risk, fold_tasks, left_out_tasks

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -90,6 +91,31 @@ def _one(e: Statistics, mu: Tensor) -> Tensor:
     return torch.ones_like(mu[:, 0])
 
 
+class _Solved(NamedTuple):
+    """At every Phi of a family: statistics, the model's objective in both forms, and the worst risk, (P,) each."""
+
+    statistics: Statistics
+    irm: Floats
+    minimax: Floats
+    worst: Floats
+
+
+def _solve(family: _Family, weight: WeightFunction, penalty: PenaltyFunction, cap: float = NO_CAP) -> _Solved:
+    w = family.w.expand(len(family.phi), -1)
+    e = on_classifiers(lambda at: family.risk(at, family.phi), w, uniform_measure(len(family.w)))
+    _, irm = adaptive_value(e, e.mass, weight, penalty, cap)
+    _, minimax = adaptive_value(e, worst_measure(e), weight, penalty, cap)
+    worst = np.full(len(family.phi), -np.inf)
+    for one in family.w:  # w after w
+        worst = np.maximum(worst, family.risk(one.expand(len(family.phi), 1), family.phi)[:, 0].numpy())
+    return _Solved(e, irm, minimax, worst)
+
+
+def _optima(values: Floats) -> Floats:
+    """Which values are least, up to ties."""
+    return np.asarray(values <= values.min() + TIE)
+
+
 @statement(
     title="Where its weight exists, the model has the optima of the worst risk",
     label="Theorems 3.8 and 3.9, item 3 (thm:OODwequivmm)",
@@ -112,33 +138,19 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     if points < 41:
         raise ValueError(f"points must be at least 41, or the grids of Phi show nothing. Got {points}.")
 
-    def solve(family: _Family, cap: float = NO_CAP) -> tuple[Statistics, Floats, Floats, Floats]:
-        """What there is at every Phi, the model's objective in both forms, and the worst risk, w after w: (P,) each."""
-        w = family.w.expand(len(family.phi), -1)
-        e = on_classifiers(lambda at: family.risk(at, family.phi), w, uniform_measure(len(family.w)))
-        _, irm = adaptive_value(e, e.mass, weight, penalty, cap)
-        _, minimax = adaptive_value(e, worst_measure(e), weight, penalty, cap)
-        worst = np.full(len(family.phi), -np.inf)
-        for one in family.w:
-            worst = np.maximum(worst, family.risk(one.expand(len(family.phi), 1), family.phi)[:, 0].numpy())
-        return e, irm, minimax, worst
-
-    def optima(values: Floats) -> Floats:
-        return np.asarray(values <= values.min() + TIE)
-
     families = _families(points)
-    solved = [solve(family) for family in families]
+    solved = [_solve(family, weight, penalty) for family in families]
     # at one Phi slopes of 0 and risks that differ; the cap, as sin(pi) is 1e-16 in floating point and not 0
     turning = torch.linspace(math.pi - 0.5, math.pi + 0.5, points | 1, dtype=torch.float64)
     at_pi = len(turning) // 2
     turning[at_pi] = math.pi
     half_turn = _Family("half turn", _half_turn, torch.tensor([1.0, 2.0], dtype=torch.float64), turning)
-    turned, broken, _, broken_worst = solve(half_turn, cap=1e12)
+    turned, broken, _, broken_worst = _solve(half_turn, weight, penalty, cap=1e12)
 
-    counts = [int(optima(worst).sum()) for _, _, _, worst in solved]
+    counts = [int(_optima(worst).sum()) for _, _, _, worst in solved]
     rows = []
     for family, (_, irm, minimax, worst), count in zip(families, solved, counts, strict=True):
-        only_one = int((optima(irm) != optima(worst)).sum() + (optima(minimax) != optima(worst)).sum())
+        only_one = int((_optima(irm) != _optima(worst)).sum() + (_optima(minimax) != _optima(worst)).sum())
         what = f"{family.name}, {count} of {len(worst):,} Phi optimal"
         rows.append(claim(what, equal("optimal in one only", only_one, "none", 0)))
     least = np.array([[irm.min(), minimax.min()] for _, irm, minimax, _ in solved])
@@ -147,7 +159,7 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     disagree = int(sum(row.left for row in rows))
     # any positive penalty will do: what lambda_Phi multiplies is divided out again
     with_constant = sum(
-        int((optima(adaptive_value(e, e.mass, weight, _one)[1]) != optima(worst)).sum()) for e, _, _, worst in solved
+        int((_optima(adaptive_value(e, e.mass, weight, _one)[1]) != _optima(worst)).sum()) for e, _, _, worst in solved
     )
     comparisons = (
         *rows,
@@ -167,11 +179,11 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
         axes = figure.subplots(1, 3)
         for ax, family, (e, irm, _, worst) in zip(axes[:2], families[1:3], solved[1:3], strict=True):
             phi = family.phi.numpy()
-            plain(ax, f"{family.name}: {int(optima(worst).sum())} optima", "Φ", "risk")
+            plain(ax, f"{family.name}: {int(_optima(worst).sum())} optima", "Φ", "risk")
             ax.plot(phi, e.mean_risk, color=ERM, lw=1, label="mean risk")
             ax.plot(phi, worst, color=TRUTH, lw=2.5, alpha=0.4, label="worst risk")
             ax.plot(phi, irm, color=L1, lw=1, ls="--", label=r"with $\lambda_\Phi$")
-            ax.plot(phi[optima(irm)], irm[optima(irm)], ".", color=BAD, ms=5, label="optima")
+            ax.plot(phi[_optima(irm)], irm[_optima(irm)], ".", color=BAD, ms=5, label="optima")
             ax.set_ylim(-0.05, 2 if family.name == "double well" else 1)
         legend(axes[0], loc="upper center")
         plain(axes[2], "half turn: no λ at Φ = π", "Φ", "risk")
@@ -336,28 +348,6 @@ def detached_weight_stops_short(
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        phi = torch.linspace(0.4, 2.2, 300, dtype=torch.float64)
-        plain(left, "two environments", "Φ", "risk")
-        for k, colour in enumerate((LEFT, OTHER)):
-            left.plot(phi, (phi - TARGET[k]) ** 2 + NOISE[k], color=colour, lw=1, label=f"$R_{k + 1}$")
-        left.plot(phi, _parts(phi, penalty)[1], color=ERM, lw=1, label="mean")
-        left.plot(phi, _parts(phi, penalty)[0], color=TRUTH, lw=2.5, alpha=0.4, label="worst")
-        left.plot(OPTIMUM, worst.min(), "o", color=TRUTH, ms=6, label="optimum")
-        left.plot(stopped[-1], _parts(final, penalty)[0], "s", color=BAD, ms=6, label=r"$\lambda_\Phi$ held fixed")
-        left.set_ylim(0, 3.2)
-        legend(left, loc="upper center", ncols=2)
-        plain(right, "descent from several starts", "step + 1", "Φ")
-        at = np.arange(1, steps + 2)
-        for k in range(len(starts)):
-            right.semilogx(at, stopped[:, k], color=BAD, lw=1, label=r"$\lambda_\Phi$ held fixed" if k == 0 else None)
-            name = r"$\lambda_\Phi$ differentiated" if k == 0 else None
-            right.semilogx(at, arrived[:, k], color=TRUTH, lw=1, ls="--", label=name)
-        right.axhline(DETACHED, color=BAD, lw=0.8, ls=":")
-        right.axhline(OPTIMUM, color=TRUTH, lw=0.8, ls=":")
-        legend(right, loc="upper right")
-
     return Result(
         comparisons=comparisons,
         meaning=(
@@ -371,5 +361,32 @@ def detached_weight_stops_short(
             f"Recomputing lambda at each step does not by itself minimise the worst risk, and differentiating it is "
             f"nothing but minimising the worst risk, so that the penalty plays no part."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_detached_weight_stops_short(figure, penalty, (stopped, arrived), worst.min()),
     )
+
+
+def _paint_detached_weight_stops_short(
+    figure: Figure, penalty: PenaltyFunction, paths: tuple[Floats, Floats], least: float
+) -> None:
+    stopped, arrived = paths
+    left, right = figure.subplots(1, 2)
+    phi = torch.linspace(0.4, 2.2, 300, dtype=torch.float64)
+    plain(left, "two environments", "Φ", "risk")
+    for k, colour in enumerate((LEFT, OTHER)):
+        left.plot(phi, (phi - TARGET[k]) ** 2 + NOISE[k], color=colour, lw=1, label=f"$R_{k + 1}$")
+    left.plot(phi, _parts(phi, penalty)[1], color=ERM, lw=1, label="mean")
+    left.plot(phi, _parts(phi, penalty)[0], color=TRUTH, lw=2.5, alpha=0.4, label="worst")
+    left.plot(OPTIMUM, least, "o", color=TRUTH, ms=6, label="optimum")
+    final = torch.as_tensor(stopped[-1])
+    left.plot(final, _parts(final, penalty)[0], "s", color=BAD, ms=6, label=r"$\lambda_\Phi$ held fixed")
+    left.set_ylim(0, 3.2)
+    legend(left, loc="upper center", ncols=2)
+    plain(right, "descent from several starts", "step + 1", "Φ")
+    at = np.arange(1, len(stopped) + 1)
+    for k in range(stopped.shape[1]):
+        right.semilogx(at, stopped[:, k], color=BAD, lw=1, label=r"$\lambda_\Phi$ held fixed" if k == 0 else None)
+        name = r"$\lambda_\Phi$ differentiated" if k == 0 else None
+        right.semilogx(at, arrived[:, k], color=TRUTH, lw=1, ls="--", label=name)
+    right.axhline(DETACHED, color=BAD, lw=0.8, ls=":")
+    right.axhline(OPTIMUM, color=TRUTH, lw=0.8, ls=":")
+    legend(right, loc="upper right")

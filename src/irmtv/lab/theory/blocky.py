@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -63,12 +64,19 @@ def l2_energy(modulus: Floats, cell: float) -> float:
 
 
 RADIUS = 0.3  # of the disc
+LENGTH = 2 * np.pi * RADIUS  # of its outline
+EDGES = np.linspace(0, 1, 20_001)
 
 
 def _smooth_step(u: Floats) -> Floats:
     """0 below -1/2, 1 above 1/2, 3 v^2 - 2 v^3 between, v = u + 1/2. The integral of its squared slope is 6/5."""
     v = np.clip(u + 0.5, 0, 1)
     return np.asarray(v * v * (3 - 2 * v))
+
+
+def _steps(widths: Floats) -> list[Floats]:
+    """The step from 0 to 1 of every width, at EDGES."""
+    return [_smooth_step((EDGES - 0.5) / width) for width in widths]
 
 
 def _disc(widths: Floats, l1: Energy, l2: Energy, measure: Function) -> tuple[Floats, Floats]:
@@ -81,7 +89,7 @@ def _disc(widths: Floats, l1: Energy, l2: Energy, measure: Function) -> tuple[Fl
     return flat, plane
 
 
-def _disc_comparisons(flat: Floats, plane: Floats, length: float) -> list[Comparison]:
+def _disc_comparisons(flat: Floats, plane: Floats) -> list[Comparison]:
     """What is said of the line, of the disc; nothing where fewer than two widths fit."""
     if len(flat) < 2:
         return []
@@ -91,10 +99,10 @@ def _disc_comparisons(flat: Floats, plane: Floats, length: float) -> list[Compar
             "total variation, a disc",
             less(f"edge {flat[-1]:g} wide", in_plane[0], f"{flat[0]:g} wide", in_plane[1], 0.002),
         ),
-        ours("TV of the disc", equal("grid", in_plane[0], "its outline", length, 0.002)),
+        ours("TV of the disc", equal("grid", in_plane[0], "its outline", LENGTH, 0.002)),
         ours(
             "blockiness of the disc",
-            equal("grid", plane[-1, 2], "1 - 5 length d / 6", 1 - length * flat[-1] / 1.2, 0.002),
+            equal("grid", plane[-1, 2], "1 - 5 length d / 6", 1 - LENGTH * flat[-1] / 1.2, 0.002),
         ),
     ]
 
@@ -122,23 +130,21 @@ def coarea_prefers_blocks(
             f"Got {widths!r}. Leave out 0: the limit is what the other widths show."
         )
     d = np.sort(np.asarray(widths, dtype=np.float64))[::-1]  # from the ramp to the step
-    edges = np.linspace(0, 1, 20_001)
-    cell = edges[1] - edges[0]
-    steps = [_smooth_step((edges - 0.5) / width) for width in d]
+    cell = EDGES[1] - EDGES[0]
+    steps = _steps(d)
     slopes = [np.abs(np.diff(f)) / cell for f in steps]
     line = np.array([[l1(s, cell), l2(s, cell), measure(s)] for s in slopes])  # (widths, 3)
     levels = (np.arange(1000) + 0.5) / 1000
     contours = np.array([crossings(f, levels).mean() for f in steps])  # int over the levels 0 to 1
     flat, plane = _disc(d, l1, l2, measure)
-    length = 2 * np.pi * RADIUS
     # d at its extremes is a jump: eq. (TV) with the field g = -sin^2(pi x), which vanishes at both ends, |g| <= 1
-    middle = (edges[1:] + edges[:-1]) / 2
+    middle = (EDGES[1:] + EDGES[:-1]) / 2
     pairing = float(((middle > 0.5) * -np.pi * np.sin(2 * np.pi * middle)).sum() * cell)
     # four blocks of heights 0, 1, 0, 1, as blocky as can be, climb three times as much as the ramp
     battlements = np.repeat([0.0, 1.0, 0.0, 1.0], 5000)
     up_and_down = np.abs(np.diff(battlements)) / cell
     blocks_cost, blocks_are = l1(up_and_down, cell), float(measure(up_and_down))
-    ramps = [measure(np.abs(np.diff(np.clip((edges - 0.5) / w + 0.5, 0, 1))) / cell) for w in d]
+    ramps = [measure(np.abs(np.diff(np.clip((EDGES - 0.5) / w + 0.5, 0, 1))) / cell) for w in d]
     other = measure(np.abs(np.diff(7 - 3 * steps[1])) / (5 * cell))  # 7 - 3 f, on an interval of length 5
 
     def worst(values: Floats, expected: Floats | float) -> float:
@@ -168,29 +174,7 @@ def coarea_prefers_blocks(
         ours("of 7 - 3 f on an interval 5 long", equal("measured", float(other), "f", line[1, 2], 1e-10)),
         ours("one field already gives the jump", equal("pairing", pairing, "its height", 1.0, 1e-6)),
     ]
-    comparisons += _disc_comparisons(flat, plane, length)
-
-    def paint(figure: Figure) -> None:
-        shapes, energies, blocks = figure.subplots(1, 3)
-        plain(shapes, "the same climb, ever steeper", "x", "f(x)")
-        shades = np.linspace(0.75, 0.0, len(d))
-        for f, width, shade in zip(steps, d, shades, strict=True):
-            shapes.plot(edges[::50], f[::50], color=str(shade), lw=1.2, label=f"d = {width:g}")
-        legend(shapes, loc="upper left")
-        plain(energies, "cost of the climb", "width d", "")
-        energies.loglog(d, line[:, 0], "o-", color=L1, label=r"$\int|f'|$")
-        energies.loglog(d, line[:, 1], "s", color=L2, label=r"$\int|f'|^2$")
-        energies.loglog(d, 1.2 / d, color=L2, lw=0.8, ls=":", label="6 / (5 d)")
-        energies.loglog(flat, plane[:, 0] / length, "x", color=TRUTH, label="disc: TV / outline")
-        legend(energies)
-        plain(blocks, "blockiness", "width d", "")
-        blocks.semilogx(d, line[:, 2], "o", color=L1, label="line")
-        fine = np.geomspace(d[-1], d[0])
-        blocks.semilogx(fine, 1 - fine / 1.2, color=L1, lw=0.8, ls=":", label="1 - 5 d / 6")
-        blocks.semilogx(flat, plane[:, 2], "x", color=TRUTH, label="disc")
-        blocks.semilogx(flat, 1 - length * flat / 1.2, color=TRUTH, lw=0.8, ls=":", label="1 - 5 length d / 6")
-        blocks.set_ylim(0, 1.02)
-        legend(blocks, loc="lower left")
+    comparisons += _disc_comparisons(flat, plane)
 
     return Result(
         comparisons=tuple(comparisons),
@@ -205,8 +189,31 @@ def coarea_prefers_blocks(
             f"{line[-1, 1]:.0f} for the steepest. Together with a data term TV-l1 does make plateaus, even on a sine "
             f"(next statement), because of the kink of |.| at gradient 0; not because blocks are cheaper."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_coarea_prefers_blocks(figure, d, line, flat, plane),
     )
+
+
+def _paint_coarea_prefers_blocks(figure: Figure, d: Floats, line: Floats, flat: Floats, plane: Floats) -> None:
+    shapes, energies, blocks = figure.subplots(1, 3)
+    plain(shapes, "the same climb, ever steeper", "x", "f(x)")
+    shades = np.linspace(0.75, 0.0, len(d))
+    for f, width, shade in zip(_steps(d), d, shades, strict=True):
+        shapes.plot(EDGES[::50], f[::50], color=str(shade), lw=1.2, label=f"d = {width:g}")
+    legend(shapes, loc="upper left")
+    plain(energies, "cost of the climb", "width d", "")
+    energies.loglog(d, line[:, 0], "o-", color=L1, label=r"$\int|f'|$")
+    energies.loglog(d, line[:, 1], "s", color=L2, label=r"$\int|f'|^2$")
+    energies.loglog(d, 1.2 / d, color=L2, lw=0.8, ls=":", label="6 / (5 d)")
+    energies.loglog(flat, plane[:, 0] / LENGTH, "x", color=TRUTH, label="disc: TV / outline")
+    legend(energies)
+    plain(blocks, "blockiness", "width d", "")
+    blocks.semilogx(d, line[:, 2], "o", color=L1, label="line")
+    fine = np.geomspace(d[-1], d[0])
+    blocks.semilogx(fine, 1 - fine / 1.2, color=L1, lw=0.8, ls=":", label="1 - 5 d / 6")
+    blocks.semilogx(flat, plane[:, 2], "x", color=TRUTH, label="disc")
+    blocks.semilogx(flat, 1 - LENGTH * flat / 1.2, color=TRUTH, lw=0.8, ls=":", label="1 - 5 length d / 6")
+    blocks.set_ylim(0, 1.02)
+    legend(blocks, loc="lower left")
 
 
 # ---- the proof of Proposition 3.6: does TV-l1 make R(w) blockier in w?
@@ -307,6 +314,26 @@ def _shapes(
     return _Shapes(blocks, slopes, variation, plane)
 
 
+class _Otherwise(NamedTuple):
+    """The numbers of one method in other ways: variation from values alone, the risk from drawn rows."""
+
+    by_values: float  # total variation over scalar w
+    rise: float  # ... over vector w, of the first predictor
+    exact: float  # its risk at w = 1
+    loss: Floats  # (N,) of drawn rows
+
+
+def _otherwise(model: Linear, pooled: float, p_s: tuple[float, float], p_v: float) -> _Otherwise:
+    """The pooled risk's, at agreement `pooled`."""
+    by_values = float(_variation_by_values(model, pooled).mean())
+    rise = _variation_in_the_plane(model, pooled)
+    rows = make_simulation(2, p_s, p_v, random_state=99, n_test=200_000, test_p_s=pooled).test
+    assert rows is not None
+    loss = model[0].losses(rows)
+    exact = float(mixed(model[0].risk()[..., 0], pooled, -1))
+    return _Otherwise(by_values, rise, exact, loss)
+
+
 @statement(
     title="Does TV-l1 make the risk blockier in w?",
     label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
@@ -342,15 +369,7 @@ def blockiness_in_w(
     }  # coef (repetitions, D)
     places = {"first": p_s[0], "second": p_s[1], "pooled": sum(p_s) / 2}
     shapes = _shapes(models, places, measure, gradient)
-    # other ways to the numbers of TV-l1: variation from values alone, the risk from drawn rows
-    l1_model = models["irm-tv-l1"]
-    by_values = float(_variation_by_values(l1_model, places["pooled"]).mean())
-    rise = _variation_in_the_plane(l1_model, places["pooled"])
-    rows = make_simulation(2, p_s, p_v, random_state=99, n_test=200_000, test_p_s=places["pooled"]).test
-    assert rows is not None
-    loss = l1_model[0].losses(rows)
-    exact = float(mixed(l1_model[0].risk()[..., 0], places["pooled"], -1))
-
+    checks = _otherwise(models["irm-tv-l1"], places["pooled"], p_s, p_v)
     steps_away = {name: two_step_distance(_pooled_curve(m, places["pooled"])).mean() for name, m in models.items()}
     thresholds = np.geomspace(1e-3, 1, 25)  # eight to a decade
     shares = {name: _flat_share(shapes.slopes[name, "pooled"][0], thresholds) for name in NAMES}
@@ -404,15 +423,28 @@ def blockiness_in_w(
         ),
         ours("mean |slope| at w = 1", less("TV-l1", at_one["irm-tv-l1"], "ERM", at_one["erm"])),
         # the midpoint rule on 400 cells, with a kink at the minimum: second order
-        ours("total variation of TV-l1 in scalar w", equal("by slopes", tv["irm-tv-l1"], "by values", by_values, 1e-4)),
+        ours(
+            "total variation of TV-l1 in scalar w",
+            equal("by slopes", tv["irm-tv-l1"], "by values", checks.by_values, 1e-4),
+        ),
         ours(
             "total variation in vector w",
-            equal("by slopes", float(shapes.plane["irm-tv-l1", "pooled"][0]), "by differences", rise, 0.002 * rise),
+            equal(
+                "by slopes",
+                float(shapes.plane["irm-tv-l1", "pooled"][0]),
+                "by differences",
+                checks.rise,
+                0.002 * checks.rise,
+            ),
         ),
         ours(
             "risk at w = 1",
             equal(
-                "quadrature", exact, "200,000 rows", float(loss.mean()), 4.5 * float(loss.std()) / np.sqrt(len(loss))
+                "quadrature",
+                checks.exact,
+                "200,000 rows",
+                float(checks.loss.mean()),
+                4.5 * float(checks.loss.std()) / np.sqrt(len(checks.loss)),
             ),
         ),
         ours(

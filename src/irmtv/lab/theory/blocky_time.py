@@ -32,6 +32,7 @@ from irmtv.objectives.irm_tv_l2 import tv_l2
 Line = Callable[[Floats, Floats, Floats], Floats]  # risk where the signs agree, where they do not, p_s -> risk
 
 PUBLISHED = "TV-l2, as in\npublished code"
+TIME = np.linspace(0, 1, 6001)
 FRESH_ROWS, BINS = 400_000, 80
 NEARLY = 0.01  # of ERM's mean slope over time: below it a risk is nearly constant
 
@@ -114,6 +115,32 @@ def _train_methods(
     return fits, paths
 
 
+@dataclass(frozen=True)
+class _Courses:
+    """Risks over time by method, one row or number per repetition."""
+
+    curves: dict[str, Floats]  # (repetitions, T)
+    extent: dict[str, Floats]  # range
+    tv: dict[str, Floats]  # total variation
+    still: dict[str, Floats]  # share of time in which the risk is nearly constant
+    blocks: dict[str, float]  # blockiness, mean over the repetitions
+
+    def shrunk(self, name: str) -> float:
+        """The mean range, as a share of ERM's."""
+        return float(self.extent[name].mean()) / float(self.extent["ERM"].mean())
+
+
+def _courses(curves: dict[str, Floats]) -> _Courses:
+    """What is measured of risks over time."""
+    extent = {name: np.ptp(c, axis=-1) for name, c in curves.items()}
+    tv = {name: np.abs(np.diff(c)).sum(-1) for name, c in curves.items()}
+    blocks = {name: float(blockiness(np.abs(np.diff(c))).mean()) for name, c in curves.items()}
+    slopes = {name: np.abs(np.diff(c)) for name, c in curves.items()}  # (repetitions, T - 1)
+    still_below = NEARLY * slopes["ERM"].mean(-1, keepdims=True)
+    still = {name: (s < still_below).mean(-1) for name, s in slopes.items()}  # (repetitions,)
+    return _Courses(curves, extent, tv, still, blocks)
+
+
 @statement(
     title="Is the risk blocky in the environment?",
     label="section 3, opening, and section 3.2 (sec:IRM-TVL1)",
@@ -143,8 +170,7 @@ def blocky_over_time(
     (risk where the spurious sign agrees, where it does not, p_s) is the formula under test.
     """
     check_repetitions(repetitions)
-    time = np.linspace(0, 1, 6001)
-    share = np.asarray(p_s(time), dtype=np.float64)
+    share = np.asarray(p_s(TIME), dtype=np.float64)
     if not np.ptp(share) > 1e-3:  # nor is NaN a range
         raise ValueError(
             f"p_s must vary over time, or every risk is constant. Got values from {share.min():g} to {share.max():g}. "
@@ -162,12 +188,8 @@ def blocky_over_time(
         return line(*model.risk_by_agreement(), share)
 
     curves = {name: over_time(model)[0] for name, model in fits.items()}  # (repetitions, T)
-    extent = {name: np.ptp(c, axis=-1) for name, c in curves.items()}
-    tv = {name: np.abs(np.diff(c)).sum(-1) for name, c in curves.items()}
-    blocks = {name: blockiness(np.abs(np.diff(c))).mean() for name, c in curves.items()}
-    slopes = {name: np.abs(np.diff(c)) for name, c in curves.items()}  # (repetitions, T - 1)
-    still_below = NEARLY * slopes["ERM"].mean(-1, keepdims=True)
-    still = {name: (s < still_below).mean(-1) for name, s in slopes.items()}  # (repetitions,)
+    courses = _courses(curves)
+    extent, tv, still, blocks = courses.extent, courses.tv, courses.still, courses.blocks
     path = {
         name: (over_time(m).mean((1, 2)), np.ptp(over_time(m), axis=-1).mean(1)) for name, m in paths.items()
     }  # mean risk and range by weight
@@ -184,7 +206,7 @@ def blocky_over_time(
         return float(values[name].mean())
 
     closer = int((extent["TV-l1"] < extent["TV-l2"]).sum())
-    of = {name: mean(extent, name) / mean(extent, "ERM") for name in fits}
+    of = {name: courses.shrunk(name) for name in fits}
     comparisons = (
         claim("range over time", less("TV-l1", mean(extent, "TV-l1"), "ERM", mean(extent, "ERM"))),
         claim("total variation over time", less("TV-l1", mean(tv, "TV-l1"), "ERM", mean(tv, "ERM"))),
@@ -199,7 +221,7 @@ def blocky_over_time(
         ),
         ours(
             "blockiness over time (free of scale)",
-            equal("TV-l1", float(blocks["TV-l1"]), "ERM", float(blocks["ERM"]), 1e-6),
+            equal("TV-l1", blocks["TV-l1"], "ERM", blocks["ERM"], 1e-6),
         ),
         beyond(
             f"range over time, {blind} labels of equal mean agreement (10 % less is less)",
@@ -209,9 +231,7 @@ def blocky_over_time(
         ),
         ours(
             "blockiness over time",
-            equal(
-                "TV-l1's risk", float(blocks["TV-l1"]), "p_s(t)", float(blockiness(np.abs(np.gradient(share)))), 1e-4
-            ),
+            equal("TV-l1's risk", blocks["TV-l1"], "p_s(t)", float(blockiness(np.abs(np.gradient(share)))), 1e-4),
         ),
         *(
             ours(f"chi-square per bin about the line, {name}", at_most(f"{FRESH_ROWS:,} rows", value, "chance", chance))
@@ -224,29 +244,6 @@ def blocky_over_time(
             less("TV-l1, TV-l2", gap, "a tenth of ERM's range", 0.1 * mean(extent, "ERM")),
         ),
     )
-
-    def paint(figure: Figure) -> None:
-        graph, bars, front = figure.subplots(1, 3, width_ratios=(1.1, 1, 0.9))
-        plain(graph, "", "t", "risk, first repetition")
-        middle = (np.arange(BINS) + 0.5) / BINS
-        for name, colour in (("ERM", ERM), ("TV-l2", L2), ("TV-l1", L1)):
-            graph.plot(time[::30], curves[name][0, ::30], color=colour, lw=1.2, label=name)
-            graph.plot(middle, binned.measured[name], ".", color=colour, ms=3)
-        legend(graph, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.98), columnspacing=0.8, handlelength=1.2)
-        plain(bars, "range, share of ERM's", "", "")
-        colours = [ERM, L2, L1, L2, OTHER, L2, L1, L2, L1]
-        names = list(fits)
-        bars.barh(range(len(names)), [of[n] for n in names], color=colours, alpha=0.6)
-        for i, name in enumerate(names):
-            bars.plot(extent[name] / extent["ERM"], np.full(repetitions, i), ".", color=TRUTH, ms=3)
-        bars.set_yticks(range(len(names)), names, fontsize=6)
-        bars.invert_yaxis()
-        plain(front, "all penalty weights", "mean risk", "range over time")
-        for name, (risk, reach) in path.items():
-            front.plot(risk, reach, "o-", ms=4, color=COLOURS[name], label=NAMES[name])
-        front.plot(curves["ERM"].mean(), mean(extent, "ERM"), "s", ms=4, color=ERM, label="ERM")
-        front.set_ylim(0)
-        legend(front)
 
     return Result(
         comparisons=comparisons,
@@ -266,5 +263,33 @@ def blocky_over_time(
             f"% at the same weight. And labels must tell environments apart: with {blind} "
             f"segments of equal mean agreement {100 * of[f'TV-l1, {blind} labels']:.0f} % of ERM's range is left."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_blocky_over_time(figure, courses, binned, path),
     )
+
+
+def _paint_blocky_over_time(
+    figure: Figure, courses: _Courses, binned: _Binned, path: Mapping[str, tuple[Floats, Floats]]
+) -> None:
+    graph, bars, front = figure.subplots(1, 3, width_ratios=(1.1, 1, 0.9))
+    plain(graph, "", "t", "risk, first repetition")
+    middle = (np.arange(BINS) + 0.5) / BINS
+    for name, colour in (("ERM", ERM), ("TV-l2", L2), ("TV-l1", L1)):
+        graph.plot(TIME[::30], courses.curves[name][0, ::30], color=colour, lw=1.2, label=name)
+        graph.plot(middle, binned.measured[name], ".", color=colour, ms=3)
+    legend(graph, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.98), columnspacing=0.8, handlelength=1.2)
+    plain(bars, "range, share of ERM's", "", "")
+    colours = [ERM, L2, L1, L2, OTHER, L2, L1, L2, L1]
+    names = list(courses.curves)
+    bars.barh(range(len(names)), [courses.shrunk(n) for n in names], color=colours, alpha=0.6)
+    for i, name in enumerate(names):
+        bars.plot(
+            courses.extent[name] / courses.extent["ERM"], np.full(len(courses.extent[name]), i), ".", color=TRUTH, ms=3
+        )
+    bars.set_yticks(range(len(names)), names, fontsize=6)
+    bars.invert_yaxis()
+    plain(front, "all penalty weights", "mean risk", "range over time")
+    for name, (risk, reach) in path.items():
+        front.plot(risk, reach, "o-", ms=4, color=COLOURS[name], label=NAMES[name])
+    front.plot(courses.curves["ERM"].mean(), courses.extent["ERM"].mean(), "s", ms=4, color=ERM, label="ERM")
+    front.set_ylim(0)
+    legend(front)

@@ -92,6 +92,27 @@ def _cell_centres(cells: int) -> Floats:
     return np.stack(np.meshgrid(middle, middle), -1).reshape(-1, 2)
 
 
+INVARIANT = 5  # columns
+
+
+def _train_both(
+    hidden: tuple[int, ...], penalty_weight: float, n_samples: int, steps: int, seed: int
+) -> tuple[Task, FittedRuns]:
+    """The two networks, penalty weight 0 and this one, and what they were trained on."""
+    task = make_simulation(n_samples, p_s=(0.999, 0.7), p_v=0.9, n_invariant=INVARIANT, random_state=seed, n_test=4)
+    fitted = train(
+        task,
+        "irm-tv-l1",
+        Runs(penalty_weight=[0.0, penalty_weight], seed=seed),
+        hidden=hidden,
+        steps=steps,
+        learning_rate=0.02,
+        l2=1e-3,
+        dtype=torch.float64,
+    )
+    return task, fitted
+
+
 @statement(
     title="Coarea formula of trained networks",
     label=LABEL,
@@ -125,20 +146,7 @@ def coarea_trained(
             f"cells must be two or more increasing numbers of at least 8, each of which divides the last. "
             f"Got {cells!r}. Use for example (16, 32, 64)."
         )
-    invariant = 5
-    task = make_simulation(
-        n_samples, p_s=(0.999, 0.7), p_v=0.9, n_invariant=invariant, random_state=random_state, n_test=4
-    )
-    fitted = train(
-        task,
-        "irm-tv-l1",
-        Runs(penalty_weight=[0.0, penalty_weight], seed=random_state),
-        hidden=hidden,
-        steps=steps,
-        learning_rate=0.02,
-        l2=1e-3,
-        dtype=torch.float64,
-    )
+    task, fitted = _train_both(hidden, penalty_weight, n_samples, steps, random_state)
     assert task.train.environment is not None
     environments = [torch.nonzero(task.train.environment == e).squeeze(1) for e in range(2)]
     logits = fitted.logits(task.train.x)  # (2, N)
@@ -148,7 +156,7 @@ def coarea_trained(
     line_losses = task.loss.value(scaled, task.train.y.expand_as(scaled))
     axis = np.linspace(*ON_THE_INPUTS, finest + 1)
     corner = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)  # w_v along the columns, w_s along the rows
-    map_losses = _risks_2d(fitted, task, corner, invariant)
+    map_losses = _risks_2d(fitted, task, corner, INVARIANT)
 
     comparisons: list[Comparison] = []
     maps: dict[tuple[int, int], Floats] = {}
@@ -170,7 +178,7 @@ def coarea_trained(
             )
             maps[run, e] = np.asarray(map_losses[run][:, rows].mean(1)).reshape(finest + 1, finest + 1)
             for k, n in enumerate(cells):  # coarser grids are parts of the finest one
-                gradient = _gradient_2d(layers, task, rows, _cell_centres(n), invariant)
+                gradient = _gradient_2d(layers, task, rows, _cell_centres(n), INVARIANT)
                 left = float(modulus(gradient).mean() * np.ptp(ON_THE_INPUTS) ** 2)
                 part, values = axis[:: finest // n], maps[run, e][:: finest // n, :: finest // n]
                 sizes[run, e] = level_side(values, round(8 * n ** (4 / 3)), partial(level_size_2d, part, values))

@@ -21,6 +21,7 @@ so two environments determine it everywhere (figure riskextra), as long as nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,38 @@ def _drifting_risk(e: Floats, shift: float = 3.0) -> Floats:
     return result
 
 
+@dataclass(frozen=True)
+class _UnderBeta:
+    """The risk R(e) under a Beta measure on [0, 1]: by Gauss's rule for its density and by environments on a grid."""
+
+    mean: float
+    variance: float
+    span: float  # the range of R at the nodes
+    finite: list[float]  # the variance of n environments that are weighed by the density
+    errors: Floats
+
+
+def _under_beta(
+    beta: tuple[float, float],
+    risk: Callable[[Floats], Floats],
+    environments: tuple[int, ...],
+    variance: PenaltyFunction,
+) -> _UnderBeta:
+    """Both quadratures."""
+    a, b = beta
+    nodes, weights = roots_jacobi(60, b - 1, a - 1)
+    nodes, weights = (1 + nodes) / 2, weights / weights.sum()
+    mean = float(weights @ risk(nodes))
+    exact = float(weights @ risk(nodes) ** 2) - mean**2
+    finite = []
+    for n in environments:
+        e = (np.arange(n) + 0.5) / n
+        density = e ** (a - 1) * (1 - e) ** (b - 1)
+        finite.append(_variance(risk(e), density / density.sum(), variance)[0])
+    errors = np.abs(np.array(finite) - exact)
+    return _UnderBeta(mean, exact, float(np.ptp(risk(nodes))), finite, errors)
+
+
 @statement(
     title="V-REx with any measure on the environments",
     label="Proposition 3.3 (cor:VREx)",
@@ -86,19 +119,10 @@ def vrex_l2(
     risks, mu = rng.exponential(size=(50, 4)), rng.dirichlet(np.ones(4), 50)  # (50, E)
     by_moments = np.einsum("re,re->r", mu, risks**2) - np.einsum("re,re->r", mu, risks) ** 2
 
-    # a continuous measure: Gauss's rule for its own density against n environments on a grid
     a, b = beta
-    nodes, weights = roots_jacobi(60, b - 1, a - 1)
-    nodes, weights = (1 + nodes) / 2, weights / weights.sum()
-    mean = float(weights @ risk(nodes))
-    exact = float(weights @ risk(nodes) ** 2) - mean**2
-    finite = []
-    for n in environments:
-        e = (np.arange(n) + 0.5) / n
-        density = e ** (a - 1) * (1 - e) ** (b - 1)
-        finite.append(_variance(risk(e), density / density.sum(), variance)[0])
-    errors = np.abs(np.array(finite) - exact)
-    rate = -fitted_order(environments[-2:], errors[-2:])
+    under_beta = _under_beta(beta, risk, environments, variance)
+    mean, exact, finite = under_beta.mean, under_beta.variance, under_beta.finite
+    rate = -fitted_order(environments[-2:], under_beta.errors[-2:])
 
     # an environment whose risk is the mean
     middle = float(brentq(lambda e: float(risk(np.array(e))) - mean, *_bracket(risk)))
@@ -131,7 +155,7 @@ def vrex_l2(
                 finite[-1],
                 "Gauss's rule",
                 exact,
-                2 * (float(np.ptp(risk(nodes))) / environments[-1]) ** 2,
+                2 * (under_beta.span / environments[-1]) ** 2,
             ),
         ),
         ours(
@@ -153,23 +177,6 @@ def vrex_l2(
         ours("rate of the finite measures, as a power of n", at_most("measured", rate, "midpoints", -2, 0.05)),
     )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        plain(left, f"risk over e, and the measure Beta({a:g}, {b:g})", "environment e", "risk R(e)")
-        e = np.linspace(0, 1, 301)
-        density = e ** (a - 1) * (1 - e) ** (b - 1)
-        top = float(risk(e).max())
-        left.fill_between(e, 0, density / density.max() * top * 0.5, color=OTHER, alpha=0.25, lw=0, label="density")
-        left.plot(e, risk(e), color=LEFT, lw=1.5, label="R(e)")
-        left.axhline(mean, color=TRUTH, lw=0.8, ls=":", label=f"E R = {mean:.3f}")
-        left.plot(middle, mean, "o", color=BAD, ms=5, label=f"mean-risk e = {middle:.3f}")
-        legend(left)
-        plain(right, "n environments, weighed by the density", "environments n", "error of the variance")
-        right.loglog(environments, errors, "o-", color=LEFT, ms=4, label="measured")
-        guide = errors[0] * (environments[0] / np.array(environments, dtype=float)) ** 2
-        right.loglog(environments, guide, color=TRUTH, lw=0.8, ls=":", label=r"$n^{-2}$")
-        legend(right)
-
     return Result(
         comparisons=comparisons,
         meaning=(
@@ -184,8 +191,34 @@ def vrex_l2(
             f"4a is needed: with R = u^-0.6, which is integrable and not square integrable, the variance is "
             f"{heavy[0]:.0f} over {many[0]:,} environments and {heavy[1]:.0f} over {many[1]:,}."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_vrex_l2(figure, beta, risk, middle, environments, under_beta),
     )
+
+
+def _paint_vrex_l2(
+    figure: Figure,
+    beta: tuple[float, float],
+    risk: Callable[[Floats], Floats],
+    middle: float,
+    environments: tuple[int, ...],
+    under_beta: _UnderBeta,
+) -> None:
+    a, b = beta
+    left, right = figure.subplots(1, 2)
+    plain(left, f"risk over e, and the measure Beta({a:g}, {b:g})", "environment e", "risk R(e)")
+    e = np.linspace(0, 1, 301)
+    density = e ** (a - 1) * (1 - e) ** (b - 1)
+    top = float(risk(e).max())
+    left.fill_between(e, 0, density / density.max() * top * 0.5, color=OTHER, alpha=0.25, lw=0, label="density")
+    left.plot(e, risk(e), color=LEFT, lw=1.5, label="R(e)")
+    left.axhline(under_beta.mean, color=TRUTH, lw=0.8, ls=":", label=f"E R = {under_beta.mean:.3f}")
+    left.plot(middle, under_beta.mean, "o", color=BAD, ms=5, label=f"mean-risk e = {middle:.3f}")
+    legend(left)
+    plain(right, "n environments, weighed by the density", "environments n", "error of the variance")
+    right.loglog(environments, under_beta.errors, "o-", color=LEFT, ms=4, label="measured")
+    guide = under_beta.errors[0] * (environments[0] / np.array(environments, dtype=float)) ** 2
+    right.loglog(environments, guide, color=TRUTH, lw=0.8, ls=":", label=r"$n^{-2}$")
+    legend(right)
 
 
 def _bracket(risk: Callable[[Floats], Floats]) -> tuple[float, float]:
@@ -331,6 +364,29 @@ def _measured(model: Linear, p_s: Floats, p_v: float, rows: int, seed: int) -> t
     return loss.mean(-1), loss.std(-1) / np.sqrt(rows)
 
 
+PREDICTORS = ("ERM", "V-REx", "IRM-TV-l1")
+ELSEWHERE = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])  # the p_s at which risks are extrapolated
+
+
+def _train_three(p_s: tuple[float, float], p_v: float, penalty_weight: float, steps: int, seed: int) -> Linear:
+    """The three predictors, trained as one on two environments."""
+    task = make_simulation(5000, p_s, p_v, random_state=seed)
+    weights: list[Mapping[str, Any]] = [
+        {"vrex": v, "irm-tv-l1": s} for v, s in ((0.0, 0.0), (penalty_weight, 0.0), (0.0, penalty_weight))
+    ]
+    fitted = train(
+        task,
+        "irm-tv-l1+vrex",
+        Runs(penalty_weight=weights),
+        steps=steps,
+        learning_rate=LEARNING_RATE,
+        warmup=0.25,
+        dtype=torch.float64,
+    )
+    coef, intercept = (np.asarray(t, dtype=float) for t in fitted.coefficients())
+    return Linear(coef.reshape(len(PREDICTORS), -1), intercept.reshape(len(PREDICTORS)), p_v)
+
+
 @statement(
     title="Two environments tell the risk of all those on their line",
     label="proof of Proposition 3.3 (fig:riskextra)",
@@ -358,40 +414,23 @@ def risk_extrapolation(
             f"p_s must be two different numbers: a line needs two environments. Got {p_s!r}. Use (0.9, 0.7), say."
         )
     check_above(penalty_weight, 0, "penalty_weight", "At 0 all three are ERM.")
-    task = make_simulation(5000, p_s, p_v, random_state=seed)
-    names = ("ERM", "V-REx", "IRM-TV-l1")
-    weights: list[Mapping[str, Any]] = [
-        {"vrex": v, "irm-tv-l1": s} for v, s in ((0.0, 0.0), (penalty_weight, 0.0), (0.0, penalty_weight))
-    ]
-    fitted = train(
-        task,
-        "irm-tv-l1+vrex",
-        Runs(penalty_weight=weights),
-        steps=steps,
-        learning_rate=LEARNING_RATE,
-        warmup=0.25,
-        dtype=torch.float64,
-    )
-    coef, intercept = (np.asarray(t, dtype=float) for t in fitted.coefficients())
-    model = Linear(coef.reshape(len(names), -1), intercept.reshape(len(names)), p_v)
-
+    model = _train_three(p_s, p_v, penalty_weight, steps, seed)
     seen, seen_error = _measured(model, np.array(p_s), p_v, rows, seed + 1)
-    elsewhere = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    fresh, fresh_error = _measured(model, elsewhere, p_v, rows, seed + 2)
-    predicted = extrapolate(elsewhere, p_s, seen)
+    fresh, fresh_error = _measured(model, ELSEWHERE, p_v, rows, seed + 2)
+    predicted = extrapolate(ELSEWHERE, p_s, seen)
     # the line's own standard error: its two points count (1 - t) and t
-    t = (elsewhere - p_s[0]) / (p_s[1] - p_s[0])
+    t = (ELSEWHERE - p_s[0]) / (p_s[1] - p_s[0])
     line_error = np.sqrt(((1 - t) * seen_error[:, :1]) ** 2 + (t * seen_error[:, 1:]) ** 2)  # (R, k)
     score = np.abs(fresh - predicted) / np.hypot(line_error, fresh_error)
-    exact = risk_line(*model.risk_by_agreement(), elsewhere)
+    exact = risk_line(*model.risk_by_agreement(), ELSEWHERE)
     exact_score = np.abs(fresh - exact) / fresh_error
-    slopes = dict(zip(names, exact[:, 0] - exact[:, -1], strict=True))  # risk at p_s = 0 minus that at 1
-    worst = dict(zip(names, exact.max(1), strict=True))
+    slopes = dict(zip(PREDICTORS, exact[:, 0] - exact[:, -1], strict=True))  # risk at p_s = 0 minus that at 1
+    worst = dict(zip(PREDICTORS, exact.max(1), strict=True))
 
     other_p_v = 1 - (1 - p_v) * 2
-    off, off_error = _measured(model, elsewhere, other_p_v, rows, seed + 3)
+    off, off_error = _measured(model, ELSEWHERE, other_p_v, rows, seed + 3)
     off_score = np.abs(off - predicted) / np.hypot(line_error, off_error)
-    middle = int(np.abs(elsewhere - np.mean(p_s)).argmin())
+    middle = int(np.abs(ELSEWHERE - np.mean(p_s)).argmin())
 
     comparisons = (
         # 18 scores of about normal size: the largest exceeds 4 with probability 0.001
@@ -406,7 +445,7 @@ def risk_extrapolation(
         claim("rise of the risk from p_s = 1 to 0", less("V-REx", abs(slopes["V-REx"]), "ERM", abs(slopes["ERM"]))),
         claim("largest risk over p_s in [0, 1]", less("V-REx", worst["V-REx"], "ERM", worst["ERM"])),
         beyond(
-            f"p_v = {other_p_v:g}: |measured - extrapolated| at p_s = {elsewhere[middle]:g}, in standard errors",
+            f"p_v = {other_p_v:g}: |measured - extrapolated| at p_s = {ELSEWHERE[middle]:g}, in standard errors",
             at_most(f"ERM, {rows:,} fresh rows", float(off_score[0, middle]), "chance", 4.0),
         ),
         ours(
@@ -414,39 +453,50 @@ def risk_extrapolation(
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        p = np.linspace(0, 1, 101)
-        plain(left, "risk, extrapolated and measured", r"$p_s$ of the environment", "risk")
-        for k, (name, colour) in enumerate(zip(names, (ERM, L2, L1), strict=True)):
-            left.plot(p, extrapolate(p, p_s, seen)[k], color=colour, lw=1.3, label=name)
-            left.plot(elsewhere, fresh[k], "o", color=colour, ms=4, mfc="white")
-            left.plot(p_s, seen[k], "s", color=colour, ms=4)
-        left.plot([], [], "s", color=TRUTH, ms=4, label="training environments")
-        left.plot([], [], "o", color=TRUTH, ms=4, mfc="white", label="measured elsewhere")
-        legend(left)
-        plain(right, f"off the line: $p_v$ = {other_p_v:g} instead of {p_v:g}", r"$p_s$ of the environment", "risk")
-        for k, (name, colour) in enumerate(zip(names, (ERM, L2, L1), strict=True)):
-            right.plot(p, extrapolate(p, p_s, seen)[k], color=colour, lw=1.3, label=f"{name}, extrapolated")
-            right.plot(elsewhere, off[k], "x", color=colour, ms=5, mew=1.5)
-        right.plot([], [], "x", color=TRUTH, ms=5, mew=1.5, label="measured")
-        low, high = min(fresh.min(), off.min()), max(fresh.max(), off.max())
-        for axes in (left, right):
-            axes.set_ylim(low - 0.05, high + 0.05)
-        legend(right)
-
     return Result(
         comparisons=comparisons,
         meaning=(
             f"Three predictors are trained at p_s = {p_s[0]:g} and {p_s[1]:g}. The line through the two risks tells "
-            f"the risk on {rows:,} fresh rows at each of {len(elsewhere)} other p_s in [0, 1] up to "
+            f"the risk on {rows:,} fresh rows at each of {len(ELSEWHERE)} other p_s in [0, 1] up to "
             f"{score.max():.1f} standard errors: here the risk is exactly linear in p_s. V-REx flattens it: from "
             f"p_s = 1 to 0 the risk rises by {slopes['ERM']:.2f} for ERM, {slopes['V-REx']:.2f} for V-REx and "
             f"{slopes['IRM-TV-l1']:.2f} for IRM-TV-l1, and the largest risk is {worst['ERM']:.2f}, "
             f"{worst['V-REx']:.2f} and {worst['IRM-TV-l1']:.2f}. An environment off the line is not predicted: with "
             f"p_v = "
-            f"{other_p_v:g} in place of {p_v:g} ERM's risk at p_s = {elsewhere[middle]:g} is {off[0, middle]:.3f}, "
+            f"{other_p_v:g} in place of {p_v:g} ERM's risk at p_s = {ELSEWHERE[middle]:g} is {off[0, middle]:.3f}, "
             f"{off_score[0, middle]:.0f} standard errors from the {predicted[0, middle]:.3f} predicted."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_risk_extrapolation(
+            figure, lambda p: extrapolate(p, p_s, seen), p_s, seen, (p_v, other_p_v), (fresh, off)
+        ),
     )
+
+
+def _paint_risk_extrapolation(
+    figure: Figure,
+    line: Callable[[Floats], Floats],
+    p_s: tuple[float, float],
+    seen: Floats,
+    p_v: tuple[float, float],
+    measured: tuple[Floats, Floats],
+) -> None:
+    fresh, off = measured
+    left, right = figure.subplots(1, 2)
+    p = np.linspace(0, 1, 101)
+    plain(left, "risk, extrapolated and measured", r"$p_s$ of the environment", "risk")
+    for k, (name, colour) in enumerate(zip(PREDICTORS, (ERM, L2, L1), strict=True)):
+        left.plot(p, line(p)[k], color=colour, lw=1.3, label=name)
+        left.plot(ELSEWHERE, fresh[k], "o", color=colour, ms=4, mfc="white")
+        left.plot(p_s, seen[k], "s", color=colour, ms=4)
+    left.plot([], [], "s", color=TRUTH, ms=4, label="training environments")
+    left.plot([], [], "o", color=TRUTH, ms=4, mfc="white", label="measured elsewhere")
+    legend(left)
+    plain(right, f"off the line: $p_v$ = {p_v[1]:g} instead of {p_v[0]:g}", r"$p_s$ of the environment", "risk")
+    for k, (name, colour) in enumerate(zip(PREDICTORS, (ERM, L2, L1), strict=True)):
+        right.plot(p, line(p)[k], color=colour, lw=1.3, label=f"{name}, extrapolated")
+        right.plot(ELSEWHERE, off[k], "x", color=colour, ms=5, mew=1.5)
+    right.plot([], [], "x", color=TRUTH, ms=5, mew=1.5, label="measured")
+    low, high = min(fresh.min(), off.min()), max(fresh.max(), off.max())
+    for axes in (left, right):
+        axes.set_ylim(low - 0.05, high + 0.05)
+    legend(right)

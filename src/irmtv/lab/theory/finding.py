@@ -11,15 +11,15 @@ The verdict is computed from the numbers and never written by hand:
 A statement is a function that returns a `Result`; `statement` puts the paper's claim on top of it and makes its answer
 a `Finding`. A comparison is written as its role, what is compared, and the relation of the two sides:
 
->>> str(ours("pi", equal("series", 3.1416, "constant", 3.14159265, 1e-4)).agrees)
-'True'
+>>> ours("pi", equal("series", 3.1416, "constant", 3.14159265, 1e-4)).agrees
+True
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec
 
 import numpy as np
@@ -94,28 +94,15 @@ class Sides(NamedTuple):
     note: str = ""  # added to what is compared
 
 
-def equal(left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0) -> Sides:
-    return Sides(left_name, left, "=", right_name, right, tolerance)
+def _sides(
+    relation: Relation, left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0
+) -> Sides:
+    return Sides(left_name, left, relation, right_name, right, tolerance)
 
 
-def unequal(left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0) -> Sides:
-    return Sides(left_name, left, "≠", right_name, right, tolerance)
-
-
-def less(left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0) -> Sides:
-    return Sides(left_name, left, "<", right_name, right, tolerance)
-
-
-def at_most(left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0) -> Sides:
-    return Sides(left_name, left, "≤", right_name, right, tolerance)
-
-
-def greater(left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0) -> Sides:
-    return Sides(left_name, left, ">", right_name, right, tolerance)
-
-
-def at_least(left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0) -> Sides:
-    return Sides(left_name, left, "≥", right_name, right, tolerance)
+equal, unequal = partial(_sides, "="), partial(_sides, "≠")
+less, at_most = partial(_sides, "<"), partial(_sides, "≤")
+greater, at_least = partial(_sides, ">"), partial(_sides, "≥")
 
 
 def all_equal(
@@ -128,23 +115,13 @@ def all_equal(
 
 
 def _comparison(role: Role, what: str, sides: Sides) -> Comparison:
-    *values, note = sides
-    return Comparison(what + note, *values, role=role)
+    left_name, left, relation, right_name, right, tolerance, note = sides
+    return Comparison(what + note, left_name, left, relation, right_name, right, tolerance, role)
 
 
-def claim(what: str, sides: Sides) -> Comparison:
-    """What the paper prints."""
-    return _comparison("claim", what, sides)
-
-
-def beyond(what: str, sides: Sides) -> Comparison:
-    """The same where a condition of the statement is violated."""
-    return _comparison("beyond", what, sides)
-
-
-def ours(what: str, sides: Sides) -> Comparison:
-    """What we say beside or in place of it, or a check of the method."""
-    return _comparison("ours", what, sides)
+claim = partial(_comparison, "claim")
+beyond = partial(_comparison, "beyond")
+ours = partial(_comparison, "ours")
 
 
 @dataclass(frozen=True)

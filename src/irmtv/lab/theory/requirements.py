@@ -222,20 +222,7 @@ def sufficient_condition(
     )
 
 
-def _paint_sufficient_condition(
-    figure: Figure,
-    algebras: list[
-        tuple[tuple[int, ...]]
-        | tuple[tuple[int, int, int], tuple[int]]
-        | tuple[tuple[int, int], tuple[int, int]]
-        | tuple[tuple[int, int], tuple[int], tuple[int]]
-        | tuple[tuple[int], ...]
-        | tuple[tuple[int], tuple[int, int, int]]
-        | tuple[tuple[int], tuple[int, int], tuple[int]]
-        | tuple[tuple[int], tuple[int], tuple[int, int]]
-    ],
-    pairs: _Pairs,
-) -> None:
+def _paint_sufficient_condition(figure: Figure, algebras: Sequence[Partition], pairs: _Pairs) -> None:
     grid, *scatter = figure.subplots(1, 3)
     plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
     grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)

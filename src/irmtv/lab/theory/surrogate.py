@@ -19,7 +19,7 @@ A scalar w shares its scale with Phi: R_e(w, Phi) = R_e(1, w Phi) and S_e(w, Phi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 
 import numpy as np
@@ -71,6 +71,7 @@ RISKS: dict[str, Callable[[Floats, Integers], Floats]] = {
     "squared": lambda f, y: np.mean((f - y) ** 2, -1),
     "multiclass": lambda f, y: np.mean(logsumexp(f, -1) - np.take_along_axis(f, y[..., None], -1)[..., 0], -1),
 }
+EVERY_W = np.linspace(-20, 20, 40_001)  # w = 1 is one of them
 CONVEX_FAR, CONVEX_GRID = 12.0, 1201  # w in [-12, 12], by steps of 0.02
 CONVEX: dict[str, Loss] = {"binary": Binary(), "squared": Squared(), "multiclass": Multiclass()}
 
@@ -161,15 +162,14 @@ def zero_slope_may_be_a_maximum(
     slope = float(here.slope.abs().max())
     objective = OBJECTIVES["irmv1"]
     (penalty,) = objective.penalty_values(here, objective.resolve({}))
-    grid = np.linspace(-20, 20, 40_001)  # w = 1 is one of its points
-    curves = [risk(grid, e) for e in range(count)]
+    curves = [risk(EVERY_W, e) for e in range(count)]
     at_one = here.risk[0].numpy()
     least = np.array([c.min() for c in curves])
     greatest = np.array([c.max() for c in curves])
     best = [
         minimize_scalar(
             lambda w, e=e: float(risk(w, e)),
-            bounds=(grid[c.argmin()] - 1e-3, grid[c.argmin()] + 1e-3),
+            bounds=(EVERY_W[c.argmin()] - 1e-3, EVERY_W[c.argmin()] + 1e-3),
             method="bounded",
             options={"xatol": 1e-12},
         ).x
@@ -207,25 +207,6 @@ def zero_slope_may_be_a_maximum(
         ours("sigmoid loss: least second difference", less("measured", sigmoid_bend, "convex", 0.0, 1e-9)),
     )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        plain(left, "sigmoid loss: slope 0 at w = 1 and at w = -1", "classifier w", "risk")
-        near = np.abs(grid) <= 8
-        for e, (curve, colour) in enumerate(zip(curves, (LEFT, RIGHT, OTHER), strict=False)):
-            left.plot(grid[near], curve[near], color=colour, lw=1.4, label=f"environment {e + 1}")
-            left.plot(best[e], risk(best[e], e), "v", color=colour, ms=6)
-            left.plot(1, at_one[e], "o", color=BAD, ms=5, label="w = 1: penalty 0" if e == 0 else None)
-        left.plot([], [], "v", color=TRUTH, label="argmin")
-        legend(left, loc="lower right")
-        plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum")
-        wide = np.linspace(-CONVEX_FAR, CONVEX_FAR, CONVEX_GRID)
-        for (name, (zeros, at_zero, curve)), colour in zip(convex.items(), (LEFT, RIGHT, OTHER), strict=True):
-            seen = np.abs(wide) <= 6
-            right.plot(wide[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
-            right.plot(zeros[0], at_zero[0] - curve[0].min(), "o", color=colour, ms=5)
-        right.set_ylim(-0.1, 3)
-        legend(right, loc="upper left")
-
     return Result(
         comparisons=comparisons,
         meaning=(
@@ -239,8 +220,37 @@ def zero_slope_may_be_a_maximum(
             "deep learning; for a fixed network and a w that multiplies its outputs that takes a loss that is not "
             "convex itself, so users of the three losses need not fear a maximum."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_zero_slope_may_be_a_maximum(
+            figure, curves, at_one, best, [float(risk(w, e)) for e, w in enumerate(best)], convex
+        ),
     )
+
+
+def _paint_zero_slope_may_be_a_maximum(
+    figure: Figure,
+    curves: list[Floats],
+    at_one: Floats,
+    best: Sequence[float],
+    lowest: Sequence[float],
+    convex: Mapping[str, tuple[Floats, Floats, Floats]],
+) -> None:
+    left, right = figure.subplots(1, 2)
+    plain(left, "sigmoid loss: slope 0 at w = 1 and at w = -1", "classifier w", "risk")
+    near = np.abs(EVERY_W) <= 8
+    for e, (curve, colour) in enumerate(zip(curves, (LEFT, RIGHT, OTHER), strict=False)):
+        left.plot(EVERY_W[near], curve[near], color=colour, lw=1.4, label=f"environment {e + 1}")
+        left.plot(best[e], lowest[e], "v", color=colour, ms=6)
+        left.plot(1, at_one[e], "o", color=BAD, ms=5, label="w = 1: penalty 0" if e == 0 else None)
+    left.plot([], [], "v", color=TRUTH, label="argmin")
+    legend(left, loc="lower right")
+    plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum")
+    wide = np.linspace(-CONVEX_FAR, CONVEX_FAR, CONVEX_GRID)
+    for (name, (zeros, at_zero, curve)), colour in zip(convex.items(), (LEFT, RIGHT, OTHER), strict=True):
+        seen = np.abs(wide) <= 6
+        right.plot(wide[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
+        right.plot(zeros[0], at_zero[0] - curve[0].min(), "o", color=colour, ms=5)
+    right.set_ylim(-0.1, 3)
+    legend(right, loc="upper left")
 
 
 def _slope(e: Statistics, index: int) -> float:

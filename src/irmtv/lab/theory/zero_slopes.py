@@ -31,11 +31,13 @@ from irmtv.lab.theory.classifiers import (
     worst_risk,
 )
 from irmtv.lab.theory.figures import BAD, ERM, LEFT, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Result, Sides, at_least, beyond, claim, equal, ours, statement
+from irmtv.lab.theory.finding import Comparison, Result, Sides, at_least, beyond, claim, equal, ours, statement
 from irmtv.lab.theory.sides import ROUNDING, PenaltyFunction, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi
 from irmtv.objectives.vrex import risk_variance
+
+TARGET = 1.5  # a of the example with the dummy classifier
 
 
 def smooth_step(w: Tensor) -> Tensor:
@@ -56,6 +58,17 @@ def _climb(w: Tensor, width: float) -> Tensor:
 
 def _row(*values: float) -> Tensor:
     return torch.tensor([values], dtype=torch.float64)
+
+
+def _variation_of_climbs() -> list[float]:
+    """E |dR/dw| over the climb of R, for risks that climb by 1 somewhere on [0, 1], within widths 1, 0.1 and 0.01."""
+    nodes = torch.linspace(0, 1, 10_001, dtype=torch.float64).unsqueeze(0)
+    variations = []
+    for width in (1.0, 0.1, 0.01):
+        e = on_classifiers(partial(_climb, width=width), nodes, uniform_measure(10_001))
+        assert e.slope is not None and e.risk is not None
+        variations.append((e.slope.abs().mean() / (e.risk.max() - e.risk.min())).item())
+    return variations
 
 
 @statement(
@@ -92,19 +105,13 @@ def zero_penalty_without_constancy(
     # convex in w: the mean of |w| and |w - 1|, flat between its two kinks
     convex = on_classifiers(lambda w: (w.abs() + (w - 1).abs()) / 2, _row(0.2, 0.5, 0.9), uniform_measure(3))
     # connected, nu everywhere: a risk that climbs by 1 somewhere on [0, 1] has E |dR/dw| >= 1 however it does so
-    nodes = torch.linspace(0, 1, 10_001, dtype=torch.float64).unsqueeze(0)
-    variations = []
-    for width in (1.0, 0.1, 0.01):
-        e = on_classifiers(partial(_climb, width=width), nodes, uniform_measure(10_001))
-        assert e.slope is not None and e.risk is not None
-        variations.append((e.slope.abs().mean() / (e.risk.max() - e.risk.min())).item())
+    variations = _variation_of_climbs()
     beside = 1e-6
     around = step(_row(beside, 1 + beside)) - step(_row(-beside, 1 - beside))
     # the dummy classifier: R_e = (w Phi - a)^2 + v_e at w = 1 and Phi = a
-    target = 1.5
     levels = torch.tensor(noise, dtype=torch.float64)
     ones = torch.ones(1, len(noise), dtype=torch.float64)
-    dummy = on_classifiers(lambda w: (w * target - target) ** 2 + levels, ones, uniform_measure(len(noise)))
+    dummy = on_classifiers(lambda w: (w * TARGET - TARGET) ** 2 + levels, ones, uniform_measure(len(noise)))
     _, (with_vrex,) = adaptive_value(dummy, dummy.mass, weight, risk_variance)
 
     def any_weight(e: Statistics, minimax: bool = False) -> Sides:
@@ -137,36 +144,6 @@ def zero_penalty_without_constancy(
     near, top = comparisons[0].left, comparisons[0].right
     mean_noise = dummy.mean_risk.item()
 
-    def paint(figure: Figure) -> None:
-        left, centre, right = figure.subplots(1, 3)
-        w = torch.linspace(-0.15, 1.15, 300)
-        for axes, risk, title, row in (
-            (left, step, "two environments", comparisons[0]),
-            (centre, _late_step, "a middle that ν misses", comparisons[3]),
-        ):
-            plain(axes, title, "w", r"$R(w\,\Phi)$")
-            axes.plot(w, risk(w), color=ERM, lw=1, ls="--")
-            for height, text in ((row.left, "objective, any λ"), (row.right, "worst risk")):
-                axes.axhline(height, color=TRUTH, lw=0.8, ls=":")
-                axes.text(-0.15, height + 0.03, text, fontsize=7)
-            axes.set_ylim(-0.1, 1.2)
-        for at in (0.0, 1.0):
-            left.plot([at - 0.14, at + 0.14], [at, at], color=BAD, lw=1.5)
-            left.plot([at], [at], "o", color=LEFT, ms=5)
-        for low in (0.0, 0.75):
-            part = torch.linspace(low, low + 0.25, 2)
-            centre.plot(part, _late_step(part), color=LEFT, lw=4)
-        plain(right, "w = 1, noise differs", "w", r"$R_e(w\,\Phi)$ at Φ = a")
-        w = torch.linspace(0.5, 1.5, 100)
-        for v, colour in zip((min(noise), max(noise)), (LEFT, RIGHT), strict=True):
-            right.plot(w, (w * target - target) ** 2 + v, color=colour, lw=1, label=f"noise {v:g}")
-            right.plot([0.85, 1.15], [v, v], color=BAD, lw=1.5)
-            right.plot([1], [v], "o", color=colour, ms=5)
-        right.axhline(mean_noise, color=TRUTH, lw=0.8, ls=":")
-        right.text(1, mean_noise + 0.03, "objective, any λ", fontsize=7, ha="center")
-        right.set_ylim(0, (max(noise) + 0.6) * 1.25)
-        legend(right, loc="upper center", ncols=2)
-
     lipschitz = float(np.abs(np.gradient(step(torch.linspace(0, 1, 1001).double()).numpy(), 1e-3)).max())
     return Result(
         comparisons=comparisons,
@@ -181,5 +158,40 @@ def zero_penalty_without_constancy(
             f"{' and '.join(f'{v:g}' for v in noise)} have slope 0 at the same Phi, no lambda lifts the mean risk "
             f"{mean_noise:.3g} to the worst, {worst_risk(dummy):g}, and a TV penalty cannot see them. V-REx's can."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_zero_penalty_without_constancy(
+            figure, step, (comparisons[0], comparisons[3]), noise, mean_noise
+        ),
     )
+
+
+def _paint_zero_penalty_without_constancy(
+    figure: Figure, step: RiskFunction, rows: tuple[Comparison, Comparison], noise: tuple[float, ...], mean_noise: float
+) -> None:
+    left, centre, right = figure.subplots(1, 3)
+    w = torch.linspace(-0.15, 1.15, 300)
+    for axes, risk, title, row in (
+        (left, step, "two environments", rows[0]),
+        (centre, _late_step, "a middle that ν misses", rows[1]),
+    ):
+        plain(axes, title, "w", r"$R(w\,\Phi)$")
+        axes.plot(w, risk(w), color=ERM, lw=1, ls="--")
+        for height, text in ((row.left, "objective, any λ"), (row.right, "worst risk")):
+            axes.axhline(height, color=TRUTH, lw=0.8, ls=":")
+            axes.text(-0.15, height + 0.03, text, fontsize=7)
+        axes.set_ylim(-0.1, 1.2)
+    for at in (0.0, 1.0):
+        left.plot([at - 0.14, at + 0.14], [at, at], color=BAD, lw=1.5)
+        left.plot([at], [at], "o", color=LEFT, ms=5)
+    for low in (0.0, 0.75):
+        part = torch.linspace(low, low + 0.25, 2)
+        centre.plot(part, _late_step(part), color=LEFT, lw=4)
+    plain(right, "w = 1, noise differs", "w", r"$R_e(w\,\Phi)$ at Φ = a")
+    w = torch.linspace(0.5, 1.5, 100)
+    for v, colour in zip((min(noise), max(noise)), (LEFT, RIGHT), strict=True):
+        right.plot(w, (w * TARGET - TARGET) ** 2 + v, color=colour, lw=1, label=f"noise {v:g}")
+        right.plot([0.85, 1.15], [v, v], color=BAD, lw=1.5)
+        right.plot([1], [v], "o", color=colour, ms=5)
+    right.axhline(mean_noise, color=TRUTH, lw=0.8, ls=":")
+    right.text(1, mean_noise + 0.03, "objective, any λ", fontsize=7, ha="center")
+    right.set_ylim(0, (max(noise) + 0.6) * 1.25)
+    legend(right, loc="upper center", ncols=2)
