@@ -89,7 +89,7 @@ def load_adult(
     Parameters
     ----------
     random_state : int, numpy Generator or None, default None
-        Which split: who of the two training subgroups is trained on. A Generator is advanced.
+        Which split: which rows of the two training subgroups are trained on. A Generator is advanced.
     data_home : path or None, default None
         Folder that holds adult.data and adult.test, at its top or in a folder "adult", plain or as .gz or .zip.
         None: the folder in the environment variable IRMTV_DATA; where that is not set, they are downloaded once.
@@ -112,7 +112,7 @@ def load_adult(
     Task
         ``train`` and ``test``: x, the components first and then the six integer columns, standardised; y 0/1;
         environment; aux, the six integer columns in their own units, which training standardises. ``card``: source,
-        licence, who is where, what shifts and what the preprocessing looked at.
+        licence, rows by subgroup, what shifts and what the preprocessing looked at.
     Tables
         With ``as_frame=True``: ``X_train, y_train, environment_train, X_test, y_test, environment_test``, pandas
         objects with 12 columns (categories as strings; race and sex are left out, as the paper does), y 0/1, and

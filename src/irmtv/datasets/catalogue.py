@@ -42,13 +42,13 @@ class DataSet:
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments of `make`, defaults included, `random_state` aside.
 
-        Except defaults of None, which say that nothing is asked for: so an argument that `make` gets later leaves the
-        keys of stored runs as they are.
+        Defaults of None are left out, so that an argument that `make` gets later leaves the keys of stored runs as they
+        are.
         """
         parameters = inspect.signature(self.make).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.name != "random_state"}
-        said = {k: v for k, v in defaults.items() if v is not inspect.Parameter.empty and v is not None}
-        return {**said, **given}
+        known = {k: v for k, v in defaults.items() if v is not inspect.Parameter.empty and v is not None}
+        return {**known, **given}
 
 
 def _simulation_population(coef: Tensor, intercept: Tensor, arguments: Mapping[str, Any]) -> Floats:

@@ -196,7 +196,7 @@ def celeba_rows_task(
     name: str,
     card: dict[str, Any],
 ) -> Task:
-    """The task of a split; features, asked for by row number, are standardised on the training rows."""
+    """The task of a split; `features` gives those of row numbers, which are standardised on the training rows."""
     from sklearn.preprocessing import StandardScaler  # takes time to import, and only this needs it
 
     scaler = StandardScaler()
@@ -266,7 +266,7 @@ def _wanted(n_train: int, n_test: int, share: Share) -> tuple[Integers, Integers
 
 
 def _sizes(there: Integers, chosen: Choices) -> tuple[int, int]:
-    """Training and test rows: those asked for, else the paper's, else the most that there are rows for."""
+    """Training and test rows: the given numbers, else the paper's, else the most that there are rows for."""
     ratio = N_TRAIN // N_TEST
     if chosen.n_train is not None:
         least, most = (LEAST_TEST, N_TEST) if chosen.n_test is None else (chosen.n_test, chosen.n_test)

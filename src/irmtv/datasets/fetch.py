@@ -6,7 +6,7 @@
 | else environment variable ``IRMTV_DATA``  | that folder, and nowhere else                                        |
 | else nothing                              | the user's cache, after one download whose sha256 is checked         |
 
-A named folder is only read: nothing is fetched behind the back of a user who said where the data lies.
+A named folder is only read: nothing is downloaded where the user says where the data lies.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which files every data set needs, whether they are on this machine, and whether they are whole.
 
-Nothing here downloads: looking must not fetch gigabytes. Loaders do, when a data set is asked for.
+Nothing here downloads: looking must not fetch gigabytes. Loaders download, when a data set is loaded.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def check(source: Source, data_home: str | os.PathLike[str] | None = None) -> Ch
     """Read a data set's files through its loader, count the rows, and compare with the known checksums.
 
     A file that reads well but is not the source's byte for byte (a header line was added, line ends were changed) is
-    good, and said to be another copy. Nothing is downloaded.
+    good, and reported as another copy. Nothing is downloaded.
 
     Parameters
     ----------
@@ -332,7 +332,7 @@ def check(source: Source, data_home: str | os.PathLike[str] | None = None) -> Ch
         task = source.load(found.folder.path)
         pairs = zip(source.files, found.paths, strict=True)
         files = tuple(_compared(file, path) for file, path in pairs if path is not None)
-    except Exception as error:  # whatever a damaged file makes its reader raise is the answer that was asked for
+    except Exception as error:  # whatever a damaged file makes its reader raise is the answer
         kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
         return CheckResult(found, f"{kind}{error}")
     n_train, n_test = len(task.train), len(task.test) if task.test is not None else 0

@@ -90,7 +90,7 @@ def _disc(widths: Floats, l1: Energy, l2: Energy, measure: Function) -> tuple[Fl
 
 
 def _disc_comparisons(flat: Floats, plane: Floats) -> list[Comparison]:
-    """What is said of the line, of the disc; nothing where fewer than two widths fit."""
+    """The comparisons of the line, for the disc; none where fewer than two widths fit."""
     if len(flat) < 2:
         return []
     in_plane = (float(plane[-1, 0]), float(plane[0, 0]))

@@ -44,7 +44,7 @@ SHIFTS = 64  # of the grid, over which an error in one dimension is averaged
 def crossings(values: Floats, levels: Floats, weight: Floats | None = None) -> Floats:
     """How often the polygon through `values` (n + 1,) takes each of the `levels` (M,): (M,).
 
-    `weight` (n,) counts a crossing in cell i as so many. A level that is itself one of the values is met on one side.
+    `weight` (n,) is what a crossing in each cell counts. A level that is itself one of the values is met on one side.
     """
     each = np.ones(len(values) - 1) if weight is None else weight
 

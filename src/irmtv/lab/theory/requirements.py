@@ -1,7 +1,7 @@
 """What the measure on the environments must be (Corollary OODsufficient, eq. probesta).
 
-On a finite set a sigma-algebra is a partition. Whoever has a measure mu on it knows the masses of its atoms, and of a
-risk R its conditional expectation
+On a finite set a sigma-algebra is a partition. A measure mu on it tells the masses of its atoms, and of a risk R its
+conditional expectation
 
     E[R | F]  =  sum_{e in A} mu_e R_e / mu(A)      on every atom A,
 

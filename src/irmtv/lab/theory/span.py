@@ -189,6 +189,18 @@ class _Trained:
     fits: dict[tuple[str, tuple[Environment, ...]], Predictors]  # by method and training environments
     accuracy: dict[tuple[str, tuple[Environment, ...]], dict[Environment, float]]
 
+    @classmethod
+    def on(
+        cls, tasks_of: Mapping[tuple[Environment, ...], Sequence[Task]], steps: int, penalty_weight: float
+    ) -> _Trained:
+        fits = {
+            (name, places): _fit(tasks, name, steps, penalty_weight)
+            for places, tasks in tasks_of.items()
+            for name in (METHODS if places == TRAINING else PENALISED)
+        }
+        accuracy = {key: dict(zip(TESTS, fit.accuracy(TESTS).mean(0), strict=True)) for key, fit in fits.items()}
+        return cls(fits, accuracy)
+
     def lowest(self, test: Environment, places: Sequence[Environment] = TRAINING) -> float:
         return float(min(self.accuracy[name, tuple(places)][test] for name in PENALISED))
 
@@ -224,14 +236,8 @@ def environment_span(
         raise ValueError(f"n_rows must be at least 100, some dozens per environment. Got {n_rows}. Use 1000 or more.")
     more = (*TRAINING, THIRD)
     tasks_of = {places: [make_blocks(places, n_rows, seed) for seed in range(seeds)] for places in (TRAINING, more)}
-    fits = {
-        (name, places): _fit(tasks, name, steps, penalty_weight)
-        for places, tasks in tasks_of.items()
-        for name in (METHODS if places == TRAINING else PENALISED)
-    }
-    accuracy = {key: dict(zip(TESTS, fit.accuracy(TESTS).mean(0), strict=True)) for key, fit in fits.items()}
-    trained = _Trained(fits, accuracy)
-
+    trained = _Trained.on(tasks_of, steps, penalty_weight)
+    fits, accuracy = trained.fits, trained.accuracy
     lowest, highest = trained.lowest, trained.highest
     erm = accuracy["ERM", TRAINING]
     penalised_outside = max(accuracy[name, TRAINING][OUTSIDE] for name in PENALISED)

@@ -33,7 +33,7 @@ from irmtv.lab.theory.figures import BAD, LEFT, OTHER, RIGHT, TRUTH, grid_axis, 
 from irmtv.lab.theory.finding import Result, at_most, beyond, claim, equal, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, Surface, fitted_order, length
 
-PIXELS_1D, PIXELS_WILD, PIXELS_2D = 2**14, 2**18, 2**11  # f is sampled at the middle of so many pixels per axis
+PIXELS_1D, PIXELS_WILD, PIXELS_2D = 2**14, 2**18, 2**11  # pixels per axis, at whose middles f is sampled
 CELLS_WILD = tuple(2**k for k in range(7, 14))
 
 
@@ -233,9 +233,9 @@ def dual_total_variation(
             f"smooth curve they rise to {limit_1d:.4f}, where the integral of |f'| is {line.total:.4f}; for a surface "
             f"to {limit_2d:.4f} against {plane.total:.4f}. A step function gives exactly its jumps, "
             f"{stepped.sup[-1]:g}, and a disc of radius {radius:g} gives {circle.sup[-1]:.4f}, its perimeter being "
-            f"{circle.total:.4f}, although the gradient of both is 0 almost everywhere: here |grad f| is a symbol, as the paper says. Bounded variation "
-            f"is a real restriction: for sin(1/x) the sup is {unbounded.sup[-1]:.1f} on {CELLS_WILD[-1]:,} cells and "
-            f"grows like n^{growth:.2f}."
+            f"{circle.total:.4f}, although the gradient of both is 0 almost everywhere: here |grad f| is a symbol, as "
+            f"the paper says. Bounded variation is a real restriction: for sin(1/x) the sup is {unbounded.sup[-1]:.1f} "
+            f"on {CELLS_WILD[-1]:,} cells and grows like n^{growth:.2f}."
         ),
         paint=lambda figure: _paint_dual_total_variation(
             figure, curve, field, best, radius, (line, plane, circle, unbounded), (rate_disc, growth)
