@@ -276,6 +276,13 @@ class _Shapes:
     slopes: dict[tuple[str, str], Floats]  # over scalar w: (repetitions, W)
     variation: dict[tuple[str, str], Floats]  # total variation over scalar w
     plane: dict[tuple[str, str], Floats]  # ... over vector w
+    steps_away: dict[str, float]  # distance of the pooled risk to the nearest two-step function
+    at_one: dict[str, float]  # mean |slope| at w = 1
+
+    @property
+    def tv(self) -> dict[str, float]:
+        """Mean total variation of the pooled risk over scalar w."""
+        return {name: float(self.variation[name, "pooled"].mean()) for name in NAMES}
 
     def mean(self, w: str, name: str) -> float:
         """The mean blockiness of the pooled risk."""
@@ -311,7 +318,12 @@ def _shapes(
             plane[name, place] = 4 * moduli.mean(-1)
             blocks[name, "scalar", place] = measure(np.abs(slopes[name, place]))
             blocks[name, "vector", place] = measure(moduli)
-    return _Shapes(blocks, slopes, variation, plane)
+    steps_away = {name: two_step_distance(_pooled_curve(m, places["pooled"])).mean() for name, m in models.items()}
+    at_one = {
+        name: np.abs([mixed(gradient(m, np.ones((1, 3))).sum(-1), places[q], -2) for q in ("first", "second")]).mean()
+        for name, m in models.items()
+    }
+    return _Shapes(blocks, slopes, variation, plane, steps_away, at_one)
 
 
 class _Otherwise(NamedTuple):
@@ -334,55 +346,12 @@ def _otherwise(model: Linear, pooled: float, p_s: tuple[float, float], p_v: floa
     return _Otherwise(by_values, rise, exact, loss)
 
 
-@statement(
-    title="Does TV-l1 make the risk blockier in w?",
-    label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
-    text=(
-        "To lower the total variation the optimisation may squash the graph of the risk over the classifier w in "
-        "every level set, which makes it more blocky (piecewise-constant)."
-    ),
-    formula=(
-        r"$|\{w:\,|\nabla_w R|\leq\tau\,\mathrm{mean}\}|\approx\mathrm{constant\ (block)\ or}\ \propto\tau"
-        r"\ \mathrm{(point)}$"
-    ),
-    size=(7.2, 2.9),
-)
-def blockiness_in_w(
-    p_s: tuple[float, float] = (0.999, 0.9),
-    p_v: float = 0.8,
-    penalty_weight: float = 1e3,
-    repetitions: int = 5,
-    n_samples: int = 5000,
-    steps: int = STEPS,
-    measure: Function = blockiness,
-    gradient: Callable[[Linear, Floats], Floats] = risk_gradient,
-) -> Result:
-    """Trained predictors: is their population risk squashed, has it plateaus, in a scalar w over [0, 2] or a vector w?
-
-    The vector w, over [0, 2]^2, multiplies the invariant and the spurious part of the logit. `measure` (moduli of the
-    gradient on cells of equal volume) and `gradient` (predictors, w) are the formulas under test.
-    """
-    check_repetitions(repetitions)
-    tasks = [make_simulation(n_samples, p_s, p_v, random_state=r, n_test=4) for r in range(repetitions)]
-    models = {
-        name: fit(tasks, name, p_v, steps, None if name == "erm" else [penalty_weight])[0] for name in NAMES
-    }  # coef (repetitions, D)
-    places = {"first": p_s[0], "second": p_s[1], "pooled": sum(p_s) / 2}
-    shapes = _shapes(models, places, measure, gradient)
-    checks = _otherwise(models["irm-tv-l1"], places["pooled"], p_s, p_v)
-    steps_away = {name: two_step_distance(_pooled_curve(m, places["pooled"])).mean() for name, m in models.items()}
-    thresholds = np.geomspace(1e-3, 1, 25)  # eight to a decade
-    shares = {name: _flat_share(shapes.slopes[name, "pooled"][0], thresholds) for name in NAMES}
-    flat_thousandth, flat_hundredth = shares["irm-tv-l1"][[0, 8]]  # at 0.1 % and at 1 % of the mean slope
-    plateau = float(flat_hundredth / max(flat_thousandth, 1e-300))
-    at_one = {
-        name: np.abs([mixed(gradient(m, np.ones((1, 3))).sum(-1), q, -2) for q in p_s]).mean()
-        for name, m in models.items()
-    }
-
-    mean, doubt = shapes.mean, shapes.doubt
-    tv = {name: float(shapes.variation[name, "pooled"].mean()) for name in NAMES}
-    comparisons = (
+def _blockiness_comparisons(
+    shapes: _Shapes, plateau: float, checks: _Otherwise, measure: Function
+) -> tuple[Comparison, ...]:
+    """`plateau` is how much more of TV-l1's risk is flat at ten times the tolerance."""
+    mean, doubt, tv, steps_away, at_one = shapes.mean, shapes.doubt, shapes.tv, shapes.steps_away, shapes.at_one
+    return (
         claim("squashed: total variation in scalar w", less("TV-l1", tv["irm-tv-l1"], "ERM", tv["erm"])),
         # a block is flat at every tolerance; a minimum inside a smooth convex graph is a point: ten times the
         # tolerance, ten times the share
@@ -453,8 +422,51 @@ def blockiness_in_w(
         ),
     )
 
+
+@statement(
+    title="Does TV-l1 make the risk blockier in w?",
+    label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
+    text=(
+        "To lower the total variation the optimisation may squash the graph of the risk over the classifier w in "
+        "every level set, which makes it more blocky (piecewise-constant)."
+    ),
+    formula=(
+        r"$|\{w:\,|\nabla_w R|\leq\tau\,\mathrm{mean}\}|\approx\mathrm{constant\ (block)\ or}\ \propto\tau"
+        r"\ \mathrm{(point)}$"
+    ),
+    size=(7.2, 2.9),
+)
+def blockiness_in_w(
+    p_s: tuple[float, float] = (0.999, 0.9),
+    p_v: float = 0.8,
+    penalty_weight: float = 1e3,
+    repetitions: int = 5,
+    n_samples: int = 5000,
+    steps: int = STEPS,
+    measure: Function = blockiness,
+    gradient: Callable[[Linear, Floats], Floats] = risk_gradient,
+) -> Result:
+    """Trained predictors: is their population risk squashed, has it plateaus, in a scalar w over [0, 2] or a vector w?
+
+    The vector w, over [0, 2]^2, multiplies the invariant and the spurious part of the logit. `measure` (moduli of the
+    gradient on cells of equal volume) and `gradient` (predictors, w) are the formulas under test.
+    """
+    check_repetitions(repetitions)
+    tasks = [make_simulation(n_samples, p_s, p_v, random_state=r, n_test=4) for r in range(repetitions)]
+    models = {
+        name: fit(tasks, name, p_v, steps, None if name == "erm" else [penalty_weight])[0] for name in NAMES
+    }  # coef (repetitions, D)
+    places = {"first": p_s[0], "second": p_s[1], "pooled": sum(p_s) / 2}
+    shapes = _shapes(models, places, measure, gradient)
+    checks = _otherwise(models["irm-tv-l1"], places["pooled"], p_s, p_v)
+    thresholds = np.geomspace(1e-3, 1, 25)  # eight to a decade
+    shares = {name: _flat_share(shapes.slopes[name, "pooled"][0], thresholds) for name in NAMES}
+    flat_thousandth, flat_hundredth = shares["irm-tv-l1"][[0, 8]]  # at 0.1 % and at 1 % of the mean slope
+    plateau = float(flat_hundredth / max(flat_thousandth, 1e-300))
+
+    mean, tv, steps_away, at_one = shapes.mean, shapes.tv, shapes.steps_away, shapes.at_one
     return Result(
-        comparisons=comparisons,
+        comparisons=_blockiness_comparisons(shapes, plateau, checks, measure),
         meaning=(
             f"Squashed, yes (over w in [0, 2] the total variation of the pooled risk is {tv['erm']:.3f} for ERM, "
             f"{tv['irm-tv-l1']:.3f} for TV-l1 and {tv['irm-tv-l2']:.3f} for TV-l2), and in that sense nearer to "

@@ -23,7 +23,7 @@ from irmtv.core.types import Task
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.blocky import COLOURS, NAMES, blockiness
 from irmtv.lab.theory.figures import ERM, L1, L2, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Result, at_most, beyond, claim, equal, greater, less, ours, statement
+from irmtv.lab.theory.finding import Comparison, Result, at_most, beyond, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, statistics_from
 from irmtv.lab.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, risk_gradient, risk_line
 from irmtv.objectives.irm_tv_l1 import tv_l1
@@ -141,6 +141,61 @@ def _courses(curves: dict[str, Floats]) -> _Courses:
     return _Courses(curves, extent, tv, still, blocks)
 
 
+def _mean(values: Mapping[str, Floats], name: str) -> float:
+    return float(values[name].mean())
+
+
+def _over_time_comparisons(
+    courses: _Courses, binned: _Binned, share: Floats, blind: int, ratio: float, gap: float
+) -> tuple[Comparison, ...]:
+    """`share` is p_s over time, `ratio` that of the penalties, `gap` that between the ranges at equal mean risk."""
+    extent, tv, still, blocks = courses.extent, courses.tv, courses.still, courses.blocks
+    # a misfit can only raise the mean of BINS squared deviates: four of its standard deviations above 1 is no chance
+    chance = 1 + 4 * float(np.sqrt(2 / BINS))
+    follows = float(np.corrcoef(binned.measured["ERM"], binned.agreement)[0, 1])
+    return (
+        claim("range over time", less("TV-l1", _mean(extent, "TV-l1"), "ERM", _mean(extent, "ERM"))),
+        claim("total variation over time", less("TV-l1", _mean(tv, "TV-l1"), "ERM", _mean(tv, "ERM"))),
+        claim("range over time", less("TV-l1", _mean(extent, "TV-l1"), "TV-l2", _mean(extent, "TV-l2"))),
+        claim(
+            "share of time with |dR/dt| below 1 % of ERM's mean slope",
+            greater("TV-l1", _mean(still, "TV-l1"), "TV-l2", _mean(still, "TV-l2")),
+        ),
+        claim(
+            "share of time with |dR/dt| below 1 % of ERM's mean slope",
+            greater("TV-l1", _mean(still, "TV-l1"), "ERM", _mean(still, "ERM")),
+        ),
+        ours(
+            "blockiness over time (free of scale)",
+            equal("TV-l1", blocks["TV-l1"], "ERM", blocks["ERM"], 1e-6),
+        ),
+        beyond(
+            f"range over time, {blind} labels of equal mean agreement (10 % less is less)",
+            less(
+                "TV-l1",
+                _mean(extent, f"TV-l1, {blind} labels"),
+                "ERM",
+                _mean(extent, "ERM"),
+                0.1 * _mean(extent, "ERM"),
+            ),
+        ),
+        ours(
+            "blockiness over time",
+            equal("TV-l1's risk", blocks["TV-l1"], "p_s(t)", float(blockiness(np.abs(np.gradient(share)))), 1e-4),
+        ),
+        *(
+            ours(f"chi-square per bin about the line, {name}", at_most(f"{FRESH_ROWS:,} rows", value, "chance", chance))
+            for name, value in binned.misfit.items()
+        ),
+        ours("correlation of ERM's measured risk with p_s", equal("bins", follows, "-1", -1.0, 0.02)),
+        ours("l1 penalty over l2 penalty, ERM", at_most("ratio", ratio, "Jensen", 1.0, 1e-12)),
+        ours(
+            "largest gap between the ranges at equal mean risk",
+            less("TV-l1, TV-l2", gap, "a tenth of ERM's range", 0.1 * _mean(extent, "ERM")),
+        ),
+    )
+
+
 @statement(
     title="Is the risk blocky in the environment?",
     label="section 3, opening, and section 3.2 (sec:IRM-TVL1)",
@@ -189,64 +244,19 @@ def blocky_over_time(
 
     curves = {name: over_time(model)[0] for name, model in fits.items()}  # (repetitions, T)
     courses = _courses(curves)
-    extent, tv, still, blocks = courses.extent, courses.tv, courses.still, courses.blocks
+    extent, still, blocks = courses.extent, courses.still, courses.blocks
     path = {
         name: (over_time(m).mean((1, 2)), np.ptp(over_time(m), axis=-1).mean(1)) for name, m in paths.items()
     }  # mean risk and range by weight
 
     binned = _on_fresh_rows(fits, p_s, p_v, line)
     misfit = binned.misfit
-    # a misfit can only raise the mean of BINS squared deviates: four of its standard deviations above 1 is no chance
-    chance = 1 + 4 * float(np.sqrt(2 / BINS))
-    follows = float(np.corrcoef(binned.measured["ERM"], binned.agreement)[0, 1])
     ratio = _penalty_ratio(fits["ERM"][0], p_s, segments)
     gap = _gap_at_equal_risk(path["irm-tv-l1"], path["irm-tv-l2"])
-
-    def mean(values: dict[str, Floats], name: str) -> float:
-        return float(values[name].mean())
-
     closer = int((extent["TV-l1"] < extent["TV-l2"]).sum())
     of = {name: courses.shrunk(name) for name in fits}
-    comparisons = (
-        claim("range over time", less("TV-l1", mean(extent, "TV-l1"), "ERM", mean(extent, "ERM"))),
-        claim("total variation over time", less("TV-l1", mean(tv, "TV-l1"), "ERM", mean(tv, "ERM"))),
-        claim("range over time", less("TV-l1", mean(extent, "TV-l1"), "TV-l2", mean(extent, "TV-l2"))),
-        claim(
-            "share of time with |dR/dt| below 1 % of ERM's mean slope",
-            greater("TV-l1", mean(still, "TV-l1"), "TV-l2", mean(still, "TV-l2")),
-        ),
-        claim(
-            "share of time with |dR/dt| below 1 % of ERM's mean slope",
-            greater("TV-l1", mean(still, "TV-l1"), "ERM", mean(still, "ERM")),
-        ),
-        ours(
-            "blockiness over time (free of scale)",
-            equal("TV-l1", blocks["TV-l1"], "ERM", blocks["ERM"], 1e-6),
-        ),
-        beyond(
-            f"range over time, {blind} labels of equal mean agreement (10 % less is less)",
-            less(
-                "TV-l1", mean(extent, f"TV-l1, {blind} labels"), "ERM", mean(extent, "ERM"), 0.1 * mean(extent, "ERM")
-            ),
-        ),
-        ours(
-            "blockiness over time",
-            equal("TV-l1's risk", blocks["TV-l1"], "p_s(t)", float(blockiness(np.abs(np.gradient(share)))), 1e-4),
-        ),
-        *(
-            ours(f"chi-square per bin about the line, {name}", at_most(f"{FRESH_ROWS:,} rows", value, "chance", chance))
-            for name, value in misfit.items()
-        ),
-        ours("correlation of ERM's measured risk with p_s", equal("bins", follows, "-1", -1.0, 0.02)),
-        ours("l1 penalty over l2 penalty, ERM", at_most("ratio", ratio, "Jensen", 1.0, 1e-12)),
-        ours(
-            "largest gap between the ranges at equal mean risk",
-            less("TV-l1, TV-l2", gap, "a tenth of ERM's range", 0.1 * mean(extent, "ERM")),
-        ),
-    )
-
     return Result(
-        comparisons=comparisons,
+        comparisons=_over_time_comparisons(courses, binned, share, blind, ratio, gap),
         meaning=(
             f"For every predictor the risk at time t is a straight line in p_s(t) (chi-square per bin "
             f"{min(misfit.values()):.2f} to {max(misfit.values()):.2f} on {FRESH_ROWS:,} fresh rows): its shape is "
@@ -254,9 +264,10 @@ def blocky_over_time(
             f"constant one, and only range and total variation can change. With {segments} environments and weight "
             f"{penalty_weight:g} TV-l1 shrinks both to {100 * of['TV-l1']:.0f} % of ERM's and TV-l2 to "
             f"{100 * of['TV-l2']:.0f} %; TV-l1's range is the smaller one in {closer} of {repetitions} repetitions. "
-            f"The slope over time is below 1 % of ERM's mean in {100 * mean(still, 'ERM'):.1f} % of the time for ERM, "
-            f"{100 * mean(still, 'TV-l1'):.1f} % for TV-l1 and {100 * mean(still, 'TV-l2'):.1f} % for TV-l2. A nearly "
-            f"constant risk is blocky in a trivial way; both methods approach that, TV-l1 no more than TV-l2.\n\n"
+            f"The slope over time is below 1 % of ERM's mean in {100 * _mean(still, 'ERM'):.1f} % of the time for ERM, "
+            f"{100 * _mean(still, 'TV-l1'):.1f} % for TV-l1 and {100 * _mean(still, 'TV-l2'):.1f} % for TV-l2. A "
+            f"nearly constant risk is blocky in a trivial way; both methods approach that, TV-l1 no more than "
+            f"TV-l2.\n\n"
             f"By Jensen's inequality the l1 penalty is never above the l2 penalty (for ERM it is {100 * ratio:.0f} % "
             f"of it), so equal weights do not weigh equally: at equal mean risk the ranges differ by at most {gap:.3f}."
             f" The published code's l2, which divides by the number of environments, leaves {100 * of[PUBLISHED]:.0f} "
