@@ -12,7 +12,8 @@ from typing import Any
 
 MOVED = {
     "irmtv.answer": "irmtv.app.fit",
-    "irmtv.boosting": "irmtv.models.trees",
+    "irmtv.boosting": "irmtv.estimators",
+    "irmtv.boosting.rounds": "irmtv.models.trees.rounds",
     "irmtv.crossfit": "irmtv.selection.folds",
     "irmtv.diagnose": "irmtv.app.diagnose",
     "irmtv.environments": "irmtv.objectives.environments",
@@ -32,12 +33,13 @@ class MovedFinder(MetaPathFinder, Loader):
     """Finds a module under its old name: the same object as under its new one."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        parent, _, rest = name.partition(".")[2].partition(".")
-        new = MOVED.get(f"irmtv.{parent}") if name.startswith("irmtv.") else None
-        if new is None:
+        if not name.startswith("irmtv."):
             return None
-        new = f"{new}.{rest}" if rest else new
-        if not rest:  # once for the package, not for each of its modules
+        old = max((key for key in MOVED if f"{name}.".startswith(f"{key}.")), key=len, default=None)
+        if old is None:
+            return None
+        new = MOVED[old] + name.removeprefix(old)
+        if name.count(".") == 1:  # once for the package, not for each of its modules
             warnings.warn(f"{name} has moved: import {new} instead.", DeprecationWarning, stacklevel=2)
         return ModuleSpec(name, self, origin=new)
 

@@ -12,9 +12,8 @@ import torch
 from PIL import Image
 
 from irmtv.datasets.celeba import load_celeba_features
-from irmtv.datasets.celeba_attributes import AUX
 from irmtv.datasets.celeba_builder import build_celeba_features, read_image
-from irmtv.datasets.celeba_rows import choices, draw_split
+from irmtv.datasets.celeba_rows import AUX, choices, draw_split
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

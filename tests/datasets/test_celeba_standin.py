@@ -17,8 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 from irmtv import train
 from irmtv.datasets import celeba_standin
-from irmtv.datasets.celeba_attributes import AUX
-from irmtv.datasets.celeba_rows import choices, draw_split
+from irmtv.datasets.celeba_rows import AUX, choices, draw_split
 from irmtv.datasets.celeba_standin import FILES, make_celeba_standin
 from irmtv.datasets.fetch import VARIABLE, find_files
 

@@ -18,8 +18,7 @@ from irmtv import Task, train
 from irmtv.core.losses import Multiclass
 from irmtv.datasets import landcover
 from irmtv.datasets.fetch import VARIABLE
-from irmtv.datasets.landcover import load_landcover
-from irmtv.datasets.landcover_files import read_landcover
+from irmtv.datasets.landcover import load_landcover, read_landcover
 from irmtv.datasets.safe_pickle import RefusedPickleError
 from irmtv.engine.named_networks import make_network
 

@@ -11,7 +11,7 @@ from irmtv.cli.options import AsJson
 from irmtv.cli.output import note, print_json, progress, say, written
 
 if TYPE_CHECKING:
-    from irmtv.datasets.sources import Checked, Found, Source
+    from irmtv.datasets.sources import CheckResult, LocalFiles, Source
 
 app = typer.Typer(help="Data sets: list them, locate their files, check these.")
 
@@ -81,7 +81,7 @@ def check_data(
     from irmtv.datasets.sources import check, data_folder, look
 
     folder, chosen = data_folder(data_home), _chosen(names or [])
-    done: list[Checked] = []
+    done: list[CheckResult] = []
     for source in chosen:
         if names or any(path is not None for path in look(source, data_home).paths):
             note(f"reading {source.name} ...")
@@ -132,7 +132,7 @@ def _chosen(names: list[str]) -> list[Source]:
     return [get_source(name) for name in dict.fromkeys(names)] or list(SOURCES.values())
 
 
-def _summary(found: Found) -> dict[str, Any]:
+def _summary(found: LocalFiles) -> dict[str, Any]:
     source = found.source
     return {
         "name": source.name,
@@ -150,7 +150,7 @@ def _summary(found: Found) -> dict[str, Any]:
     }
 
 
-def _verdict(checked: Checked) -> dict[str, Any]:
+def _verdict(checked: CheckResult) -> dict[str, Any]:
     return {
         "name": checked.found.source.name,
         "good": checked.good,
@@ -163,7 +163,7 @@ def _verdict(checked: Checked) -> dict[str, Any]:
     }
 
 
-def _print_check(checked: Checked) -> None:
+def _print_check(checked: CheckResult) -> None:
     name = checked.found.source.name
     if checked.problem is not None:
         say(f"{name}: WRONG. {checked.problem}")

@@ -5,6 +5,7 @@ from irmtv.datasets.catalogue import DATASETS, DataSet
 from irmtv.datasets.celeba import load_celeba_features
 from irmtv.datasets.celeba_standin import make_celeba_standin
 from irmtv.datasets.cerrado import load_cerrado
+from irmtv.datasets.common import Tables
 from irmtv.datasets.control import make_control
 from irmtv.datasets.house_prices import load_house_prices
 from irmtv.datasets.landcover import load_landcover
@@ -16,7 +17,6 @@ from irmtv.datasets.simulation import (
     population_accuracy,
     simulation_limit,
 )
-from irmtv.datasets.tables import Tables
 
 __all__ = [
     "DATASETS",

@@ -14,14 +14,12 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from irmtv.core.losses import Binary
-from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import count, one_of, streams
+from irmtv.datasets.common import FileLayout, Home, Integers, Seed, Tables, card_seed, count, one_of, streams
 from irmtv.datasets.fetch import BROKEN, DataFile, find_files
-from irmtv.datasets.tables import Home, Seed, Tables
+from irmtv.datasets.sources import SOURCES
 
 FitOn = Literal["all", "train"]
 Missing = Literal["level", "nan"]
@@ -91,7 +89,7 @@ def load_adult(
     Parameters
     ----------
     random_state : int, numpy Generator or None, default None
-        Which split: who of the two training subgroups is trained on. A Generator is advanced.
+        Which split: which rows of the two training subgroups are trained on. A Generator is advanced.
     data_home : path or None, default None
         Folder that holds adult.data and adult.test, at its top or in a folder "adult", plain or as .gz or .zip.
         None: the folder in the environment variable IRMTV_DATA; where that is not set, they are downloaded once.
@@ -114,7 +112,7 @@ def load_adult(
     Task
         ``train`` and ``test``: x, the components first and then the six integer columns, standardised; y 0/1;
         environment; aux, the six integer columns in their own units, which training standardises. ``card``: source,
-        licence, who is where, what shifts and what the preprocessing looked at.
+        licence, rows by subgroup, what shifts and what the preprocessing looked at.
     Tables
         With ``as_frame=True``: ``X_train, y_train, environment_train, X_test, y_test, environment_test``, pandas
         objects with 12 columns (categories as strings; race and sex are left out, as the paper does), y 0/1, and
@@ -174,7 +172,7 @@ def adult_task(
     y = torch.tensor(people["income"].to_numpy(np.float32))  # (N,)
     aux = torch.tensor(people[list(INTEGERS)].to_numpy(np.float64))  # (N, 6)
 
-    def rows(index: NDArray[np.int64], names: tuple[str, ...]) -> Rows:
+    def rows(index: Integers, names: tuple[str, ...]) -> Rows:
         known = np.array([names.index(s) if s in names else -1 for s in SUBGROUPS])  # codes into `names`
         return Rows(x[index], y[index], torch.from_numpy(known[code[index]]), aux[index], names)
 
@@ -205,38 +203,28 @@ def read_adult(path: str | os.PathLike[str], n_rows: int | None = None) -> pd.Da
     DataFrame
         15 columns: six of integers, eight of strings ('?' where unknown), and income, 1 where above 50,000 dollars.
     """
-    wrong = f"{Path(path)} must be a file of UCI Adult, 15 values on each line with commas between them"
-    cure = "Take the file from UCI again."
+    must = f"{Path(path)} must be a file of UCI Adult, 15 values on each line with commas between them"
+    layout = FileLayout(must, "Take the file from UCI again.", "for person")
     try:
         table = pd.read_csv(path, header=None, comment="|", skipinitialspace=True, dtype=str, na_filter=False)
     except BROKEN as error:
-        raise ValueError(f"{wrong}. Got {type(error).__name__}: {error}. {cure}") from error
+        raise layout.error(f". Got {type(error).__name__}: {error}.") from error
     if table.shape[1] != len(COLUMNS):
-        raise ValueError(f"{wrong}. Got {table.shape[1]} on the first. {cure}")
+        raise layout.error(f". Got {table.shape[1]} on the first.")
     table.columns = pd.Index(COLUMNS)
     first = [str(value).lower().replace("_", "-").replace(".", "-") for value in table.iloc[0]]
     if first[:-1] == list(COLUMNS[:-1]):  # a header; the name of the label differs between copies
         table = table.iloc[1:].reset_index(drop=True)
     table = table.apply(lambda column: column.fillna("").str.strip())
     label = table["income"].str.removesuffix(".")  # as they end in the original adult.test
-
-    def check(column: str, good: pd.Series, expected: str) -> None:
-        if not good.all():
-            values = table.loc[~good, column]
-            raise ValueError(
-                f"{wrong}: {column!r} must be {expected}. Got {shown(values)}, first for person {values.index[0] + 1}. "
-                f"{cure}"
-            )
-
     for column in INTEGERS:
-        check(column, table[column].str.fullmatch(r"\d+"), "a whole number")
+        layout.check(table, column, table[column].str.fullmatch(r"\d+"), "a whole number")
     for column in CATEGORIES:
-        check(column, table[column] != "", "a word or '?'")
-    check("race", ~table["race"].isin(["", "?"]), "a word")
-    check("sex", table["sex"].isin(["Male", "Female"]), "Male or Female")
-    check("income", label.isin(["<=50K", ">50K"]), "<=50K or >50K")
-    if n_rows is not None and len(table) != n_rows:
-        raise ValueError(f"{wrong}, one line for each of {n_rows} people. Got {len(table)}. {cure}")
+        layout.check(table, column, table[column] != "", "a word or '?'")
+    layout.check(table, "race", ~table["race"].isin(["", "?"]), "a word")
+    layout.check(table, "sex", table["sex"].isin(["Male", "Female"]), "Male or Female")
+    layout.check(table, "income", label.isin(["<=50K", ">50K"]), "<=50K or >50K")
+    layout.check_rows(table, n_rows, "people")
     integers = {column: table[column].astype(np.int64) for column in INTEGERS}
     people: pd.DataFrame = table.assign(**integers, income=(label == ">50K").astype(np.int64))
     return people
@@ -249,7 +237,7 @@ def _people(data_home: Home) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _split(people: pd.DataFrame, random_state: Seed) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _split(people: pd.DataFrame, random_state: Seed) -> tuple[Integers, Integers, Integers]:
     """Codes into SUBGROUPS (N,), training rows and test rows, both in the order of the files."""
     black, male = people["race"].to_numpy() == "Black", people["sex"].to_numpy() == "Male"
     code = np.where(black, 0, 2) + np.where(male, 0, 1)  # (N,) in the order of SUBGROUPS
@@ -262,7 +250,7 @@ def _split(people: pd.DataFrame, random_state: Seed) -> tuple[NDArray[np.int64],
     return code, train, np.setdiff1d(np.arange(len(people)), train)
 
 
-def _standardised(people: pd.DataFrame, fitted: NDArray[np.int64], n_components: float) -> torch.Tensor:
+def _standardised(people: pd.DataFrame, fitted: Integers, n_components: float) -> torch.Tensor:
     """x (N, D) float32: principal components of the one-hot columns, and the integers, fitted on the rows `fitted`."""
     from sklearn.decomposition import PCA  # takes time to import, and only this needs it
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -283,21 +271,14 @@ def _standardised(people: pd.DataFrame, fitted: NDArray[np.int64], n_components:
     return torch.from_numpy(StandardScaler().fit(x[fitted]).transform(x)).float()
 
 
-def _card(
-    people: pd.DataFrame, code: NDArray[np.int64], train: NDArray[np.int64], random_state: Seed
-) -> dict[str, Any]:
+def _card(people: pd.DataFrame, code: Integers, train: Integers, random_state: Seed) -> dict[str, Any]:
     """What a task and tables have in common."""
     trained, everybody = np.bincount(code[train], minlength=4), np.bincount(code, minlength=4)
     share = np.bincount(code, people["income"].to_numpy()) / everybody
-    return {
-        "description": "Census records of 1994: is a person's income above 50,000 dollars a year?",
-        "source": "UCI Machine Learning Repository, https://archive.ics.uci.edu/dataset/2/adult",
-        "citation": "Becker and Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20",
-        "licence": "CC BY 4.0",
-        "rows": len(people),
+    return SOURCES["adult"].card | {
         "n_samples": {s: int(n) for s, n in zip(SUBGROUPS, trained, strict=True) if s in TRAINED},
         "n_test": {s: int(n) for s, n in zip(SUBGROUPS, everybody - trained, strict=True)},
-        "random_state": int(random_state) if isinstance(random_state, (int, np.integer)) else None,
+        "random_state": card_seed(random_state),
         "shift": (
             "Who is asked: training sees Black men and women who are not Black, the test rows mostly men who are not "
             "Black. The share above 50,000 dollars differs between the subgroups, and so may what predicts it."

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from irmtv.core.types import Task
 from irmtv.datasets.adult import adult_task
-from irmtv.datasets.celeba import celeba_task
+from irmtv.datasets.celeba import load_celeba_features
 from irmtv.datasets.celeba_standin import make_celeba_standin
 from irmtv.datasets.cerrado import load_cerrado
 from irmtv.datasets.control import make_control
@@ -42,13 +42,13 @@ class DataSet:
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments of `make`, defaults included, `random_state` aside.
 
-        Except defaults of None, which say that nothing is asked for: so an argument that `make` gets later leaves the
-        keys of stored runs as they are.
+        Defaults of None are left out, so that an argument that `make` gets later leaves the keys of stored runs as they
+        are.
         """
         parameters = inspect.signature(self.make).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.name != "random_state"}
-        said = {k: v for k, v in defaults.items() if v is not inspect.Parameter.empty and v is not None}
-        return {**said, **given}
+        known = {k: v for k, v in defaults.items() if v is not inspect.Parameter.empty and v is not None}
+        return {**known, **given}
 
 
 def _simulation_population(coef: Tensor, intercept: Tensor, arguments: Mapping[str, Any]) -> Floats:
@@ -69,7 +69,7 @@ DATASETS: Mapping[str, DataSet] = {
     "selection-bias": DataSet(make_selection_bias),
     "adult": DataSet(adult_task),
     "house-prices": DataSet(house_prices_task),
-    "celeba-features": DataSet(celeba_task),
+    "celeba-features": DataSet(load_celeba_features),
     "celeba-standin": DataSet(make_celeba_standin),
     "landcover": DataSet(load_landcover, iid=("iid",)),
     "landcover-standin": DataSet(make_landcover_standin, iid=("iid",)),

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from irmtv.core.messages import shown
 from irmtv.core.types import Task
-from irmtv.datasets.celeba_attributes import CITATION, LICENCE, PROJECT
-from irmtv.datasets.celeba_rows import Environment, Integers, Share, Singles, celeba_rows_task, choices, draw_split
-from irmtv.datasets.fetch import BROKEN, DataFile, find_files
-from irmtv.datasets.tables import Home, Seed
+from irmtv.datasets.celeba_rows import Environment, Share, Singles, celeba_rows_task, choices, draw_split
+from irmtv.datasets.common import Home, Integers, Seed, card_seed
+from irmtv.datasets.fetch import BROKEN, DataFile, find_any
+from irmtv.datasets.sources import CELEBA_PAGE, SOURCES
 
 FILES = (DataFile("celeba", "celeba_features.csv"),)  # no reliable address is known
 CHUNK = 4096  # lines that are parsed at a time; their float32 numbers are kept, the text is not
 CURE = (
     "Make the file by `irmtv data celeba-features`, which reads the aligned images (img_align_celeba.zip) and the "
-    f"attributes (list_attr_celeba.txt) of {PROJECT}, or take a published one of the same columns; put it as "
+    f"attributes (list_attr_celeba.txt) of {CELEBA_PAGE}, or take a published one of the same columns; put it as "
     "celeba/celeba_features.csv into the folder that data_home or IRMTV_DATA names."
 )
 
@@ -119,59 +119,38 @@ def load_celeba_features(
     >>> task                                                 # doctest: +SKIP
     Task('celeba-features', 40000 rows, features (512,), loss binary, 2 environments, 7 aux columns, 20000 test rows)
     """
-    return celeba_task(
-        random_state,
-        environment=environment,
-        n_train=n_train,
-        n_test=n_test,
-        smiling_share=smiling_share,
-        data_home=data_home,
-    )
-
-
-def celeba_task(
-    random_state: Seed = None,
-    *,
-    environment: Environment = "gender",
-    n_train: int | None = None,
-    n_test: int | None = None,
-    smiling_share: Share = "half",
-    data_home: Home = None,
-) -> Task:
-    """:func:`load_celeba_features` for specs; the parameters are those there."""
     chosen = choices(environment, smiling_share, n_train, n_test)
-    try:
-        (path,) = find_files(FILES, data_home)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error} {CURE}") from None
-    features = read_celeba_features(path)
+    features = read_celeba_features(find_any(FILES, data_home, CURE))
     split = draw_split(features.y, features.spurious, random_state, chosen)
     card = {
+        **SOURCES["celeba-features"].card,
         "description": f"Faces of celebrities: does a person smile? {len(features.columns)} features of each image.",
-        "source": f"CelebA, {PROJECT}; features by `irmtv data celeba-features`, or a published file",
-        "citation": CITATION,
-        "licence": LICENCE,
         "rows": len(features),
-        "random_state": int(random_state) if isinstance(random_state, (int, np.integer)) else None,
+        "random_state": card_seed(random_state),
         "columns": features.columns,
         "aux": features.aux_columns,
         "target_column": features.y_column,
         "spurious_column": features.spurious_column,
         "group_column": _group_says(features),
         "smiling_share": smiling_share,
-        "differs_from_paper": (
-            "The paper's file of features is not public in a place that can be relied on, nor are the rows it drew: "
-            "network, cut of the images and share of smiling faces may differ. The paper gives gender as the "
-            "environment; environment='agreement' gives the two halves."
-        ),
-        "limits": (
-            "The attributes were marked by people, and smiling is not always clear. The first half has few rows in "
-            "which the two disagree (20 of 20,000). One person has several images, which may be in both parts."
-        ),
+        **_REMARKS,
     }
     return celeba_rows_task(
         features.rows, features.y, features.spurious, features.aux, split, chosen.environment, "celeba-features", card
     )
+
+
+_REMARKS = {
+    "differs_from_paper": (
+        "The paper's file of features is not public in a place that can be relied on, nor are the rows it drew: "
+        "network, cut of the images and share of smiling faces may differ. The paper gives gender as the "
+        "environment; environment='agreement' gives the two halves."
+    ),
+    "limits": (
+        "The attributes were marked by people, and smiling is not always clear. The first half has few rows in "
+        "which the two disagree (20 of 20,000). One person has several images, which may be in both parts."
+    ),
+}
 
 
 def read_celeba_features(path: str | os.PathLike[str]) -> Features:

@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from irmtv.core.messages import check_positive, shown
-from irmtv.datasets.celeba_attributes import AUX, SPURIOUS, TARGET, read_celeba_attributes
+from irmtv.datasets.celeba_rows import AUX, SPURIOUS, TARGET, read_celeba_attributes
 
 Singles = NDArray[np.float32]
 

@@ -1,4 +1,6 @@
-"""Which rows of CelebA are trained and tested on: what the features of the images and their stand-in share.
+"""CelebA's table of attributes (202,599 images, forty attributes each, as people marked them), and its rows.
+
+Which rows are trained and tested on is the same for the features of the images and for their stand-in.
 
 The target (Smiling) and the spurious attribute (Male) agree where a face that smiles is a man's, or one that does not
 is a woman's. How often they agree is what shifts:
@@ -11,25 +13,31 @@ is a woman's. How often they agree is what shifts:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from irmtv.core.losses import Binary
+from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.celeba_attributes import SPURIOUS, TARGET
-from irmtv.datasets.checks import count, one_of, streams
-from irmtv.datasets.tables import Seed
+from irmtv.datasets.common import Integers, Seed, count, counts_by_name, one_of, streams
+from irmtv.datasets.fetch import BROKEN
+from irmtv.datasets.sources import CELEBA_PAGE
 
 Environment = Literal["gender", "agreement"]
 Share = Literal["half", "natural"]
-Integers = NDArray[np.int64]
 Singles = NDArray[np.float32]
 
+ROWS, N_ATTRIBUTES = 202_599, 40
+TARGET, SPURIOUS = "Smiling", "Male"
+AUX = ("Young", "Blond_Hair", "Eyeglasses", "High_Cheekbones", "Big_Nose", "Bags_Under_Eyes", "Chubby")  # the paper's
 N_TRAIN, N_TEST = 40_000, 20_000
 TRAIN_AGREEMENT = (0.999, 0.8)
 TEST_AGREEMENT = (0.01, 0.2, 0.8, 0.999)
@@ -40,6 +48,68 @@ KINDS: Mapping[Share, tuple[str, ...]] = {
     "half": ("women who do not smile", "men who smile", "men who do not smile", "women who smile"),
     "natural": ("rows where both attributes agree", "rows where they do not"),
 }
+
+
+def read_celeba_attributes(path: str | os.PathLike[str], n_rows: int | None = None) -> pd.DataFrame:
+    """Read the table of attributes, in CelebA's own layout or as CSV.
+
+    Parameters
+    ----------
+    path : path
+        CelebA's list_attr_celeba.txt (a line with the number of images, a line with the names of the attributes, and
+        one line per image: its name and a value per attribute, with spaces between them) or a CSV (a header line; the
+        name of the image in the first column). Plain or packed, by its ending. Values are -1 and 1, or 0 and 1.
+    n_rows : int or None, default None
+        How many images it must hold.
+
+    Returns
+    -------
+    DataFrame
+        One int8 column of 0 and 1 per attribute, in the order of the file; the index is the name of the image.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> names = " ".join((TARGET, SPURIOUS, *AUX))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "list_attr_celeba.txt"
+    ...     _ = file.write_text(f"1\\n{names}\\n000001.jpg  1 -1  1 -1 -1 -1 -1 -1 -1\\n")
+    ...     read_celeba_attributes(file)[[TARGET, SPURIOUS]].to_dict("index")
+    {'000001.jpg': {'Smiling': 1, 'Male': 0}}
+    """
+    wrong = f"{Path(path)} must be CelebA's table of attributes, list_attr_celeba.txt or a CSV of it"
+    cure = f"Take list_attr_celeba.txt again, from {CELEBA_PAGE} (folder Anno)."
+    try:
+        header = pd.read_csv(path, nrows=0).columns
+        counted = int(header[0]) if len(header) == 1 and str(header[0]).strip().isdigit() else None
+        if counted is None:
+            table = pd.read_csv(path, index_col=0)
+        else:  # a name less than values on each line: pandas takes the first value, the image, as the index
+            table = pd.read_csv(path, sep=r"\s+", skiprows=1)
+    except BROKEN as error:
+        raise ValueError(f"{wrong}. Got {type(error).__name__}: {error}. {cure}") from error
+    needed = (TARGET, SPURIOUS, *AUX)
+    lacking = [column for column in needed if column not in table]
+    if lacking:
+        raise ValueError(f"{wrong}; the attributes {list(needed)} are needed. Got none named {lacking}. {cure}")
+    for expected, said in ((counted, "its first line says"), (n_rows, "CelebA has")):
+        if expected is not None and len(table) != expected:
+            raise ValueError(f"{wrong}; {said} {expected:,} images. Got {len(table):,}. {cure}")
+    if len(table) == 0:
+        raise ValueError(f"{wrong}, one line per image. Got no images. {cure}")
+    for column in table:
+        values = table[column]
+        good = values.isin([-1, 1]) if (values == -1).any() else values.isin([0, 1])
+        if not good.all():
+            bad = values[~good]
+            raise ValueError(
+                f"{wrong}: {column!r} must be -1 or 1, or 0 or 1 throughout. Got {shown(bad.unique())}, first for "
+                f"image {bad.index[0]!r}. {cure}"
+            )
+    twice = table.index[table.index.duplicated()]
+    if len(twice):
+        raise ValueError(f"{wrong}, one line per image. Got several for {shown(twice.unique())}. {cure}")
+    return (table == 1).astype(np.int8).rename(index=str)
 
 
 @dataclass(frozen=True)
@@ -126,7 +196,7 @@ def celeba_rows_task(
     name: str,
     card: dict[str, Any],
 ) -> Task:
-    """The task of a split; features, asked for by row number, are standardised on the training rows."""
+    """The task of a split; `features` gives those of row numbers, which are standardised on the training rows."""
     from sklearn.preprocessing import StandardScaler  # takes time to import, and only this needs it
 
     scaler = StandardScaler()
@@ -144,8 +214,8 @@ def celeba_rows_task(
     if environment == "gender":
         code, names = spurious[split.train].astype(np.int64), GENDERS
     counts = {
-        "n_train": dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)),
-        "n_test": dict(zip(test_names, np.bincount(split.test_code, minlength=len(test_names)).tolist(), strict=True)),
+        "n_train": counts_by_name(names, code),
+        "n_test": counts_by_name(test_names, split.test_code),
     }
     return Task(
         rows(x_train, split.train, code, names),
@@ -196,7 +266,7 @@ def _wanted(n_train: int, n_test: int, share: Share) -> tuple[Integers, Integers
 
 
 def _sizes(there: Integers, chosen: Choices) -> tuple[int, int]:
-    """Training and test rows: those asked for, else the paper's, else the most that there are rows for."""
+    """Training and test rows: the given numbers, else the paper's, else the most that there are rows for."""
     ratio = N_TRAIN // N_TEST
     if chosen.n_train is not None:
         least, most = (LEAST_TEST, N_TEST) if chosen.n_test is None else (chosen.n_test, chosen.n_test)

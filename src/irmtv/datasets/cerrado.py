@@ -17,11 +17,21 @@ import torch
 from irmtv.core.losses import Multiclass
 from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import streams
-from irmtv.datasets.fetch import DataFile, find_files
-from irmtv.datasets.series import Array, Floats, Integers, check_share, held_apart, read_npz, standardised
+from irmtv.datasets.common import (
+    Array,
+    Floats,
+    Home,
+    Integers,
+    Seed,
+    card_seed,
+    check_share,
+    counts_by_name,
+    held_out,
+    standardised,
+    streams,
+)
+from irmtv.datasets.fetch import DataFile, find_any, read_npz
 from irmtv.datasets.sources import SOURCES
-from irmtv.datasets.tables import Home, Seed
 
 FILES = (DataFile("landcover_cerrado", "samples_validation_cerrado.npz"),)
 NEEDED = ("X", "y", "lat", "lon")
@@ -81,8 +91,7 @@ def load_cerrado(
     cut = _cuts("cut", (cut,), -90.0, 90.0)[0]
     south_cuts = _cuts("train_cuts", train_cuts, -90.0, cut)
     north_cuts = _cuts("test_cuts", test_cuts, cut, 90.0)
-    path = _found(data_home)
-    series, names, where, n_dropped, bands = read_cerrado(path)
+    series, names, where, n_dropped, bands = read_cerrado(find_any(FILES, data_home, CURE))
     classes, label = np.unique(names, return_inverse=True)
     edges = [*south_cuts, cut, *north_cuts]
     band = np.digitize(where[:, 0], edges)  # (N,) codes into `called`
@@ -95,8 +104,8 @@ def load_cerrado(
             f"{dict(zip(called, sizes.tolist(), strict=True))}. Use fewer or other cuts."
         )
     south = np.flatnonzero(band < n_south)
-    apart = held_apart(streams(random_state)[0], band[south], share)
-    train, iid, north = south[~apart], south[apart], np.flatnonzero(band >= n_south)
+    out = held_out(streams(random_state)[0], band[south], share)
+    train, iid, north = south[~out], south[out], np.flatnonzero(band >= n_south)
     if len(iid) == 0:
         raise ValueError(f"iid_share must leave rows to hold apart. Got {iid_share!r} of {len(south)}. Use 0.2.")
     x = standardised(series, train)  # (N, bands, times)
@@ -113,13 +122,12 @@ def load_cerrado(
     }
     learnt = np.isin(np.arange(len(classes)), label[train])
     lost = {str(c): int((label[north] == k).sum()) for k, c in enumerate(classes) if not learnt[k]}
-    n_test = dict(zip(tested, np.bincount(codes, minlength=len(tested)).tolist(), strict=True))
     card = {
         **SOURCES["cerrado"].card,
         "rows": len(series) + n_dropped,
-        "n_train": {name: int((band[train] == b).sum()) for b, name in enumerate(called[:n_south])},
-        "n_test": n_test,
-        "random_state": int(random_state) if isinstance(random_state, (int, np.integer)) else None,
+        "n_train": counts_by_name(called[:n_south], band[train]),
+        "n_test": counts_by_name(tested, codes),
+        "random_state": card_seed(random_state),
         "columns": bands,
         "aux": ("latitude", "longitude"),
         "classes": tuple(str(c) for c in classes),
@@ -128,12 +136,7 @@ def load_cerrado(
         "duplicates_dropped": n_dropped,
         "cut": cut,
         "iid_share": share,
-        "shift": (
-            "Where: training rows lie south of the cut, test rows north of it. Seasons, rain and the shares of the "
-            "classes change with latitude: crops, sugarcane and planted woods are mostly southern."
-        ),
-        "looks_at_test": "Nothing: bands are standardised on training rows only. The classes are those of all rows.",
-        "differs_from_paper": "Another data set: the paper's Landcover has MODIS series, 46 x 8, of the whole world.",
+        **_REMARKS,
         "limits": (
             f"{n_dropped} series that repeat an earlier one in every value were dropped before the division. Classes "
             "are far from equally frequent: most rows are Cerrado or Pasture, and some classes have few rows or none "
@@ -151,12 +154,14 @@ def load_cerrado(
     )
 
 
-def _found(data_home: Home) -> Path:
-    """The file, or an error that says how to make it."""
-    try:
-        return find_files(FILES, data_home)[0]
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error} {CURE}") from None
+_REMARKS = {
+    "shift": (
+        "Where: training rows lie south of the cut, test rows north of it. Seasons, rain and the shares of the "
+        "classes change with latitude: crops, sugarcane and planted woods are mostly southern."
+    ),
+    "looks_at_test": "Nothing: bands are standardised on training rows only. The classes are those of all rows.",
+    "differs_from_paper": "Another data set: the paper's Landcover has MODIS series, 46 x 8, of the whole world.",
+}
 
 
 def read_cerrado(path: Path) -> tuple[Floats, Array, Floats, int, tuple[str, ...]]:

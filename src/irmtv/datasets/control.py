@@ -1,7 +1,7 @@
 """Controls: environments that differ, if at all, in ways that leave nothing to learn from them.
 
-One predictor is the best in every environment, the sum of the informative columns, and plain risk
-minimisation finds it. A rule that selects among methods should keep plain risk minimisation here.
+One predictor is the best in every environment, the sum of the informative columns, and ERM finds it. A rule that
+selects among methods should keep ERM here.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from irmtv.core.losses import Binary, Squared
-from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import count, segment_names, segments, streams
+from irmtv.datasets.common import Floats, Integers, count, one_of, segment_names, segments, streams
 
 Differ = Literal["nothing", "label-noise", "feature-noise", "outcome-noise"]
-Floats = NDArray[np.float64]
 
 
 def make_control(
@@ -32,7 +29,7 @@ def make_control(
     *,
     n_test: int = 5000,
 ) -> Task:
-    """Draw a control, on which learning invariances can gain nothing over plain risk minimisation.
+    """Draw a control, on which learning invariances can gain nothing over ERM.
 
     The training rows are equally spaced in time, t_i = (i + 0.5) / n_samples. Equal segments of time are
     the environments and t is the auxiliary variable. What differs between the environments is linearly
@@ -83,7 +80,7 @@ def make_control(
     *What a test may rightly reject.* E[y | x] is the same in all environments of "nothing" and
     "outcome-noise". In "feature-noise" P(y | x) does differ between environments: the noisier the columns,
     the less a given x says about the label. It is the hard control: a test of invariance may rightly
-    reject plain risk minimisation, and yet no other direction is better. The same holds for "label-noise",
+    reject ERM, and yet no other direction is better. The same holds for "label-noise",
     and more so: at the defaults the best scale of a linear logit differs by a factor of 2.8 between the two
     environments, in "feature-noise" by 1.5. Only the scale differs, so a penalty that shrinks or stretches
     the logit moves the cross-entropy of single environments but changes no predicted label.
@@ -98,7 +95,7 @@ def make_control(
     >>> [round(limit, 3) for limit in task.card["limits"]]
     [0.89, 0.695]
     """
-    differ = _known(differ)
+    differ = one_of("differ", differ, get_args(Differ), "Use 'nothing' for environments that are all alike.")
     n_informative = count("n_informative", n_informative)
     n_noise = count("n_noise", n_noise, 0)
     k = count("n_environments", n_environments, 2, "a control compares environments")
@@ -111,7 +108,7 @@ def make_control(
     first, last = {"feature-noise": (1.0, 2.0), "outcome-noise": (0.5, 1.5)}.get(differ, (1.0, 1.0))
     deviation = np.linspace(first, last, k)  # (E,)
 
-    def draw(rng: np.random.Generator, environment: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw(rng: np.random.Generator, environment: Integers) -> tuple[torch.Tensor, torch.Tensor]:
         sd = deviation[environment]  # (N,)
         if regression:
             return _regression(rng, sd, n_informative, n_noise)
@@ -124,13 +121,6 @@ def make_control(
     environment = segments(n_test, k)  # (n_test,)
     test = Rows(*draw(test_stream, environment), torch.from_numpy(environment), names=segment_names(k))
 
-    settings: dict[str, Any] = {"deviation": tuple(deviation.tolist())}
-    if regression:
-        settings["limits"] = tuple(np.square(deviation).tolist())  # lowest mean squared error
-    else:
-        right = ndtr(np.sqrt(n_informative) / deviation)  # (E,) P(the sum has the sign a)
-        limits = agreement * right + (1 - agreement) * (1 - right)  # (E,) highest accuracy
-        settings |= {"agreement": tuple(agreement.tolist()), "limits": tuple(limits.tolist())}
     card = {
         "description": (
             f"{'A regression' if regression else 'Binary labels'}; {n_informative} informative columns, {n_noise} "
@@ -144,7 +134,7 @@ def make_control(
         "n_environments": k,
         "n_samples": n_samples,
         "n_test": n_test,
-        **settings,
+        **_limits(None if regression else agreement, deviation, n_informative),
         "shift": f"{_SHIFT[differ]} The test rows are fresh draws from the training environments.",
         "invariance": (
             "The best direction of a predictor, equal weights on the informative columns and none on the others, "
@@ -167,14 +157,24 @@ _SHIFT: dict[Differ, str] = {
         "The standard deviation of the target's noise: from 0.5 in the first environment to 1.5 in the last."
     ),
 }
-_SAME = "So is E[y | x]: plain risk minimisation is invariant."
-_OTHER = "P(y | x) is not, only its direction: a test may rightly reject plain risk minimisation."
+_SAME = "So is E[y | x]: ERM is invariant."
+_OTHER = "P(y | x) is not, only its direction: a test may rightly reject ERM."
 _MEAN: dict[Differ, str] = {
     "nothing": _SAME,
     "label-noise": _OTHER,
     "feature-noise": _OTHER,
     "outcome-noise": _SAME,
 }
+
+
+def _limits(agreement: Floats | None, deviation: Floats, n_informative: int) -> dict[str, Any]:
+    """What differs between the environments and the best that can be reached in each; a regression has no agreement."""
+    settings: dict[str, Any] = {"deviation": tuple(deviation.tolist())}
+    if agreement is None:
+        return {**settings, "limits": tuple(np.square(deviation).tolist())}  # lowest mean squared error
+    right = ndtr(np.sqrt(n_informative) / deviation)  # (E,) P(the sum has the sign a)
+    limits = agreement * right + (1 - agreement) * (1 - right)  # (E,) highest accuracy
+    return {**settings, "agreement": tuple(agreement.tolist()), "limits": tuple(limits.tolist())}
 
 
 def _labels(
@@ -199,12 +199,3 @@ def _regression(
     x = rng.standard_normal((n, n_informative + n_noise))  # (N, D)
     y = 0.5 * x[:, :n_informative].sum(1) + deviation * noise  # (N,)
     return torch.from_numpy(x).float(), torch.from_numpy(y).float()
-
-
-def _known(value: Any) -> Differ:
-    names: tuple[Differ, ...] = get_args(Differ)
-    for name in names:
-        if isinstance(value, str) and value == name:
-            return name
-    hint = did_you_mean(value, names) or " Use 'nothing' for environments that are all alike."
-    raise ValueError(f"differ must be one of {list(names)}. Got {value!r}.{hint}")

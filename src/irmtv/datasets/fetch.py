@@ -1,27 +1,35 @@
 """Where the files of a data set come from: a folder that the user names, else a download that is checked.
 
-| said                                      | read from                                                            |
+| given                                     | read from                                                            |
 |-------------------------------------------|----------------------------------------------------------------------|
 | ``data_home="folder"``                    | that folder, and nowhere else                                        |
 | else environment variable ``IRMTV_DATA``  | that folder, and nowhere else                                        |
 | else nothing                              | the user's cache, after one download whose sha256 is checked         |
 
-A named folder is only read: nothing is fetched behind the back of a user who said where the data lies.
+A named folder is only read: nothing is downloaded where the user says where the data lies.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
+from typing import IO, Any, cast
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
 
 VARIABLE = "IRMTV_DATA"
 SUFFIXES = ("", ".gz", ".zip")  # pandas reads a file in each of these
 # what reading a damaged file raises; pandas' own errors are ValueErrors
 BROKEN = (OSError, EOFError, zlib.error, BadZipFile, ValueError)
+# of an archive of arrays: a missing member, an unknown compression, an impossible size
+BROKEN_ARRAYS = (*BROKEN, KeyError, NotImplementedError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,7 @@ class DataFile:
 
     data_set: str  # also the name of its folder
     name: str  # as its source names it
-    url: str | None = None  # None: nobody may or can offer it for download
+    url: str | None = None  # None: it cannot be downloaded
     sha256: str | None = None  # of what `url` gives; files in a user's folder may be packed or have a header added
 
     def places(self, home: Path) -> list[Path]:
@@ -71,12 +79,58 @@ def find_files(files: Sequence[DataFile], data_home: str | os.PathLike[str] | No
     ...     [path.name for path in find_files([DataFile("sales", "rows.csv")], folder)]
     ['rows.csv.gz']
     """
-    said = os.environ.get(VARIABLE) or None  # an empty variable says nothing
+    variable = os.environ.get(VARIABLE) or None  # an empty variable counts as unset
     if data_home is not None:
         return _in_folder(files, Path(data_home).expanduser(), "data_home")
-    if said is not None:
-        return _in_folder(files, Path(said).expanduser(), f"environment variable {VARIABLE}")
+    if variable is not None:
+        return _in_folder(files, Path(variable).expanduser(), f"environment variable {VARIABLE}")
     return [_downloaded(file) for file in files]
+
+
+def find_any(alternatives: Sequence[DataFile], data_home: str | os.PathLike[str] | None, advice: str) -> Path:
+    """The first of several files, each of which will do; `advice` is added to the error where there is none."""
+    errors = []
+    for file in alternatives:
+        try:
+            return find_files([file], data_home)[0]
+        except FileNotFoundError as error:
+            errors.append(error)
+    raise FileNotFoundError(f"{errors[0]} {advice}") from None
+
+
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """The content of a file, unpacked where its name ends in .gz or .zip."""
+    if path.suffix == ".gz":
+        with gzip.open(path, "rb") as unpacked:
+            yield cast("IO[bytes]", unpacked)
+    elif path.suffix == ".zip":
+        with ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if not name.endswith("/")]
+            if len(names) != 1:
+                raise ValueError(f"it must hold one file. Got {len(names)}")
+            with archive.open(names[0]) as member:
+                yield member
+    else:
+        with path.open("rb") as file:
+            yield file
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an .npz file, plain or packed once more; never an array of objects, which would be a pickle."""
+    try:
+        with open_unpacked(path) as file:
+            content = io.BytesIO(file.read())
+        arrays = np.load(content, allow_pickle=False)
+        if not isinstance(arrays, Mapping):
+            raise ValueError("it holds one array, not several with names")
+        return {name: arrays[name] for name in arrays}
+    except FileNotFoundError:
+        raise
+    except BROKEN_ARRAYS as error:
+        raise ValueError(
+            f"it is not a whole .npz file of numbers and texts ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _in_folder(files: Sequence[DataFile], home: Path, parameter: str) -> list[Path]:
@@ -84,7 +138,7 @@ def _in_folder(files: Sequence[DataFile], home: Path, parameter: str) -> list[Pa
         what = "which is a file" if home.is_file() else "which does not exist"
         raise FileNotFoundError(
             f"{parameter} must be a folder that holds {_names(files)} of data set {files[0].data_set!r}. "
-            f"Got {str(home)!r}, {what}. {_cure(files, parameter)}"
+            f"Got {str(home)!r}, {what}. {_advice(files, parameter)}"
         )
     found = [next((place for place in file.places(home) if place.is_file()), None) for file in files]
     missing = [file for file, path in zip(files, found, strict=True) if path is None]
@@ -92,7 +146,7 @@ def _in_folder(files: Sequence[DataFile], home: Path, parameter: str) -> list[Pa
         looked = "; ".join(", ".join(str(place) for place in file.places(home)) for file in missing)
         raise FileNotFoundError(
             f"{parameter} must be a folder that holds {_names(missing)} of data set {files[0].data_set!r}. "
-            f"Got {str(home)!r}, where these were looked for and not found: {looked}. {_cure(missing, parameter)}"
+            f"Got {str(home)!r}, where these were looked for and not found: {looked}. {_advice(missing, parameter)}"
         )
     return [path for path in found if path is not None]
 
@@ -127,7 +181,7 @@ def _names(files: Sequence[DataFile]) -> str:
     return " and ".join(file.name for file in files)
 
 
-def _cure(files: Sequence[DataFile], parameter: str) -> str:
+def _advice(files: Sequence[DataFile], parameter: str) -> str:
     urls = [file.url for file in files if file.url is not None]
     if len(urls) < len(files):
         return f"Put {_names(files)} there, or name the folder that holds it."

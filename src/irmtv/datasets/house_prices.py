@@ -14,19 +14,15 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from irmtv.core.losses import Squared
-from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import one_of, streams
+from irmtv.datasets.common import FileLayout, Floats, Home, Integers, Seed, Tables, counts_by_name, one_of, streams
 from irmtv.datasets.fetch import BROKEN, DataFile, find_files
 from irmtv.datasets.sources import SOURCES
-from irmtv.datasets.tables import Home, Seed, Tables
 
 Scaling = Literal["train", "all", "year", "minmax", "none"]
 Target = Literal["year", "train"]
-Floats = NDArray[np.float64]
 
 _MODERNDIVE = "https://raw.githubusercontent.com/moderndive/moderndive/016a66a371b2c8f35957628cae77586543f77b68/"
 FILES = (
@@ -161,7 +157,7 @@ def house_prices_task(
     y = torch.from_numpy(_scaled(houses[[PRICE]].to_numpy(np.float64), year, train, target)[:, 0]).float()  # (N,)
     aux = torch.from_numpy(year[:, None].astype(np.float64))  # (N, 1)
 
-    def rows(index: NDArray[np.int64], names: tuple[str, ...], first: int) -> Rows:
+    def rows(index: Integers, names: tuple[str, ...], first: int) -> Rows:
         return Rows(x[index], y[index], torch.from_numpy(segment[index] - first), aux[index], names)
 
     card = _card(segment) | {
@@ -196,33 +192,26 @@ def read_house_prices(path: str | os.PathLike[str], n_rows: int | None = None) -
     DataFrame
         17 columns of finite numbers; the index is the row's number in the file.
     """
-    wrong = f"{Path(path)} must be the file of King County house sales, with a header line and commas"
-    cure = f"Take {FILES[0].name} again, from {FILES[0].url} or Kaggle (harlfoxem/housesalesprediction)."
+    must = f"{Path(path)} must be the file of King County house sales, with a header line and commas"
+    layout = FileLayout(
+        must, f"Take {FILES[0].name} again, from {FILES[0].url} or Kaggle (harlfoxem/housesalesprediction)."
+    )
     needed = (*FEATURES, YEAR, PRICE)
     try:
         table = pd.read_csv(path)
     except BROKEN as error:
-        raise ValueError(f"{wrong}. Got {type(error).__name__}: {error}. {cure}") from error
+        raise layout.error(f". Got {type(error).__name__}: {error}.") from error
     lacking = [column for column in needed if column not in table]
     if lacking:
-        raise ValueError(f"{wrong}; columns {list(needed)} are needed. Got a header without {lacking}. {cure}")
-
-    def check(column: str, good: pd.Series, expected: str) -> None:
-        if not good.all():
-            values = table.loc[~good, column]
-            raise ValueError(
-                f"{wrong}: {column!r} must be {expected}. Got {shown(values)}, first in row {values.index[0] + 1}. "
-                f"{cure}"
-            )
+        raise layout.error(f"; columns {list(needed)} are needed. Got a header without {lacking}.")
 
     numbers = {column: pd.to_numeric(table[column], errors="coerce") for column in needed}
     for column, values in numbers.items():
-        check(column, values.notna() & ~values.isin([np.inf, -np.inf]), "a number")
+        layout.check(table, column, values.notna() & ~values.isin([np.inf, -np.inf]), "a number")
     table = table.assign(**numbers)
-    check(YEAR, (table[YEAR] % 1 == 0) & table[YEAR].between(1000, 9999), "a year")
-    check(PRICE, table[PRICE] > 0, "above 0")
-    if n_rows is not None and len(table) != n_rows:
-        raise ValueError(f"{wrong}, one line for each of {n_rows} sales. Got {len(table)}. {cure}")
+    layout.check(table, YEAR, (table[YEAR] % 1 == 0) & table[YEAR].between(1000, 9999), "a year")
+    layout.check(table, PRICE, table[PRICE] > 0, "above 0")
+    layout.check_rows(table, n_rows, "sales")
     return table[list(needed)]
 
 
@@ -232,7 +221,7 @@ def _check_seed(random_state: Seed) -> None:
         streams(random_state)
 
 
-def _split(data_home: Home) -> tuple[pd.DataFrame, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _split(data_home: Home) -> tuple[pd.DataFrame, Integers, Integers, Integers]:
     """Houses built from 1900 to 2000, their segments (N,) as codes into TRAINED + TESTED, and both parts' rows."""
     (path,) = find_files(FILES, data_home)
     houses = read_house_prices(path, ROWS)
@@ -242,7 +231,7 @@ def _split(data_home: Home) -> tuple[pd.DataFrame, NDArray[np.int64], NDArray[np
     return houses, segment, np.flatnonzero(year <= LAST_TRAINED), np.flatnonzero(year > LAST_TRAINED)
 
 
-def _scaled(values: Floats, year: NDArray[np.int64], train: NDArray[np.int64], how: Scaling) -> Floats:
+def _scaled(values: Floats, year: Integers, train: Integers, how: Scaling) -> Floats:
     """Columns (N, K), each scaled alone. What does not vary becomes 0, or keeps its unit outside the fitted rows."""
     from sklearn.preprocessing import MinMaxScaler, StandardScaler  # takes time to import, and only this needs it
 
@@ -259,9 +248,9 @@ def _scaled(values: Floats, year: NDArray[np.int64], train: NDArray[np.int64], h
     return fitted
 
 
-def _card(segment: NDArray[np.int64]) -> dict[str, Any]:
+def _card(segment: Integers) -> dict[str, Any]:
     """What a task and tables have in common."""
-    counts = dict(zip(TRAINED + TESTED, np.bincount(segment, minlength=10).tolist(), strict=True))
+    counts = counts_by_name(TRAINED + TESTED, segment)
     return SOURCES["house-prices"].card | {
         "n_train": {name: counts[name] for name in TRAINED},
         "n_test": {name: counts[name] for name in TESTED},
@@ -302,7 +291,7 @@ _FOOTNOTE = (
 )
 _UNKNOWN = (
     "The authors' prepared file is not public: how its features are scaled is not known, so mean squared errors cannot "
-    "be compared with the paper's, gains over plain risk minimisation can. The standard deviation of a year divides "
+    "be compared with the paper's, gains over ERM can. The standard deviation of a year divides "
     "by the number of its houses."
 )
 _OWN_TARGET = " The paper standardises the price within each built year, target='year'."

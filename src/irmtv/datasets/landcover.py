@@ -1,26 +1,55 @@
 """Landcover: what covers the land, from a year of satellite measurements, learnt outside Africa and tested in it.
 
-The file is not public in a place that can be relied on; :mod:`irmtv.datasets.landcover_files` says what is read, and
-:func:`irmtv.datasets.make_landcover_standin` draws series of its shape.
+The file is not public in a place that can be relied on; :func:`irmtv.datasets.make_landcover_standin` draws series of
+its shape. Two layouts are read:
+
+| file            | what it holds                                                                                    |
+|-----------------|--------------------------------------------------------------------------------------------------|
+| landcover.pkl   | as published: a dict, domain -> (series (n, bands, 46), latitude and longitude (n, 2),           |
+|                 | label (n,), domain, climate (n, variables, 12)); the climate may be missing                      |
+| landcover.npz   | plain NumPy arrays: ``series`` or ``x`` (N, bands, 46) or (N, 46, bands); ``latlon`` (N, 2), or  |
+|                 | ``lat`` and ``lon`` (N,); ``label`` or ``y`` (N,); where there are, ``domain`` (N,), True or     |
+|                 | "africa" for African rows, and ``climate``, (N,) classes or (N, variables, ...) numbers          |
+
+Seven bands are those of MODIS, red and near infrared first: the vegetation index (near infrared - red) / (near infrared
++ red) becomes the eighth. Labels are the 17 classes of the published file, 0 to 16, of which the paper's six are kept,
+or 0 to 5 where no other occurs. Rows with a missing measurement are left out. Without a domain that says so, African
+rows are those in the published box of latitudes and longitudes.
+
+The pickle is read by :mod:`irmtv.datasets.safe_pickle`: nothing in it is run.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from irmtv.core.losses import Multiclass
+from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import one_of, streams
-from irmtv.datasets.fetch import DataFile, find_files
-from irmtv.datasets.landcover_files import CLASSES, CURE, Recordings, not_landcover, read_landcover
-from irmtv.datasets.series import Array, Integers, check_share, held_apart, standardised
+from irmtv.datasets.common import (
+    Array,
+    Floats,
+    Home,
+    Integers,
+    Seed,
+    card_seed,
+    check_share,
+    counts_by_name,
+    held_out,
+    one_of,
+    standardised,
+    streams,
+)
+from irmtv.datasets.fetch import DataFile, find_any, read_npz
+from irmtv.datasets.safe_pickle import RefusedPickleError, read_pickle
 from irmtv.datasets.sources import SOURCES
-from irmtv.datasets.tables import Home, Seed
 
 WorstBy = Literal["latitude", "climate"]
 Given = Literal["latitude"]
@@ -29,6 +58,19 @@ FILES = (DataFile("landcover", "landcover.pkl"), DataFile("landcover", "landcove
 AFRICAN_BANDS = ("africa below 15S", "africa 15S to 0", "africa 0 to 15N", "africa above 15N")
 AFRICAN_CUTS = (-15.0, 0.0, 15.0)
 ZONES, ZONE_CUTS = ("south", "tropics", "north"), (-23.44, 23.44)
+N_TIMES, N_BANDS = 46, 8
+CLASSES = (
+    "savannas", "woody savannas", "croplands", "open shrublands", "evergreen broadleaf forests", "grasslands",
+)  # fmt: skip
+KEPT = (0, 2, 5, 8, 9, 12)  # their codes among the 17 of the published file
+N_CODES = 17
+AFRICA_LATITUDES, AFRICA_LONGITUDES = (-36.337048, 38.277609), (-18.170184, 55.037262)  # the published box
+CURE = (
+    "Take landcover.pkl, released with In-N-Out (Xie et al., 2021, https://github.com/p-lambda/in-n-out), or write "
+    "landcover.npz with the arrays series (N, 8, 46), latlon (N, 2), label (N,) and, where there are, domain and "
+    "climate. Put it into a folder, at its top or in a folder 'landcover', and name the folder by data_home= or the "
+    "environment variable IRMTV_DATA; or name the file itself by path=."
+)
 
 
 def load_landcover(
@@ -95,12 +137,12 @@ def load_landcover(
     share = check_share("iid_share", iid_share)
     given = None if environments is None else one_of("environments", environments, get_args(Given))
     divided = None if worst_by is None else one_of("worst_by", worst_by, get_args(WorstBy))
-    file = _found(path, data_home)
+    file = _find(path, data_home)
     rows = read_landcover(file)
     stream = streams(random_state)[0]
     outside = np.flatnonzero(~rows.african)
-    apart = held_apart(stream, np.zeros(len(outside), dtype=np.int64), share)
-    train, iid, africa = outside[~apart], outside[apart], np.flatnonzero(rows.african)
+    out = held_out(stream, np.zeros(len(outside), dtype=np.int64), share)
+    train, iid, africa = outside[~out], outside[out], np.flatnonzero(rows.african)
     for what, index in (("training rows, outside Africa", train), ("rows held apart", iid), ("African rows", africa)):
         if len(index) == 0:
             raise ValueError(
@@ -119,13 +161,12 @@ def load_landcover(
     bands, tested = _african(rows.take(africa), divided, file)
     names = ("iid", *tested)
     test_codes = np.concatenate([np.zeros(len(iid), dtype=np.int64), 1 + bands])
-    counts = np.bincount(test_codes, minlength=len(names)).tolist()
     card = {
         **SOURCES["landcover"].card,
         "rows": len(rows) + sum(rows.dropped.values()),
-        "n_train": len(train) if codes is None else dict(zip(trained, np.bincount(codes).tolist(), strict=True)),
-        "n_test": dict(zip(names, counts, strict=True)),
-        "random_state": int(random_state) if isinstance(random_state, (int, np.integer)) else None,
+        "n_train": len(train) if codes is None else counts_by_name(trained, codes),
+        "n_test": counts_by_name(names, test_codes),
+        "random_state": card_seed(random_state),
         "classes": CLASSES,
         "class_counts": {c: int((rows.label == k).sum()) for k, c in enumerate(CLASSES)},
         "aux": ("latitude", "longitude"),
@@ -134,21 +175,8 @@ def load_landcover(
         "iid_share": share,
         "environments": given,
         "worst_by": divided,
-        "shift": "Where: training rows lie outside Africa, test rows in it; climate and seasons differ.",
-        "looks_at_test": (
-            "Bands are standardised on training rows only. Thirds of the climate, which only divide the test rows, are "
-            "those of the African rows."
-            if divided == "climate"
-            else "Nothing: bands are standardised on training rows only."
-        ),
-        "differs_from_paper": (
-            "The paper does not say how many rows are held apart for its IID test, how the series are scaled, nor of "
-            "what its 'worst' is the worst: here of the African test environments, as worst_by divides them."
-        ),
-        "limits": (
-            "Neighbouring places may be on both sides of the random division into training rows and 'iid', so that "
-            "'iid' is easier than new places are."
-        ),
+        "looks_at_test": _LOOKS_BY_CLIMATE if divided == "climate" else _LOOKS,
+        **_REMARKS,
     }
     return Task(
         part(train, codes, trained),
@@ -160,7 +188,25 @@ def load_landcover(
     )
 
 
-def _found(path: str | os.PathLike[str] | None, data_home: Home) -> Path:
+_LOOKS = "Nothing: bands are standardised on training rows only."
+_LOOKS_BY_CLIMATE = (
+    "Bands are standardised on training rows only. Thirds of the climate, which only divide the test rows, are those "
+    "of the African rows."
+)
+_REMARKS = {
+    "shift": "Where: training rows lie outside Africa, test rows in it; climate and seasons differ.",
+    "differs_from_paper": (
+        "The paper does not say how many rows are held apart for its IID test, how the series are scaled, nor of "
+        "what its 'worst' is the worst: here of the African test environments, as worst_by divides them."
+    ),
+    "limits": (
+        "Neighbouring places may be on both sides of the random division into training rows and 'iid', so that "
+        "'iid' is easier than new places are."
+    ),
+}
+
+
+def _find(path: str | os.PathLike[str] | None, data_home: Home) -> Path:
     if path is not None:
         if data_home is not None:
             raise ValueError(
@@ -168,13 +214,7 @@ def _found(path: str | os.PathLike[str] | None, data_home: Home) -> Path:
                 f"path={str(path)!r} and data_home={str(data_home)!r}."
             )
         return Path(path).expanduser()
-    missing = []
-    for file in FILES:
-        try:
-            return find_files([file], data_home)[0]
-        except FileNotFoundError as error:
-            missing.append(str(error))
-    raise FileNotFoundError(f"{missing[0]} A file landcover.npz was not found either. {CURE}")
+    return find_any(FILES, data_home, f"A file landcover.npz was not found either. {CURE}")
 
 
 def _african(rows: Recordings, worst_by: WorstBy | None, path: Path) -> tuple[Integers, tuple[str, ...]]:
@@ -207,3 +247,178 @@ def _used(codes: Array, names: tuple[str, ...]) -> tuple[Integers, tuple[str, ..
     """Codes into the names that occur."""
     present, again = np.unique(codes, return_inverse=True)
     return again.astype(np.int64), tuple(names[i] for i in present)
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The rows of a file, checked."""
+
+    series: Floats  # (N, bands, times)
+    where: Floats  # (N, 2) latitude, longitude
+    label: Integers  # (N,) 0 to 5
+    african: NDArray[np.bool_]  # (N,)
+    climate: Array | None  # (N, ...) or None
+    dropped: dict[str, int]  # rows of the file that are not here, and why
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def take(self, index: Array) -> Recordings:
+        climate = None if self.climate is None else self.climate[index]
+        return replace(
+            self,
+            series=self.series[index],
+            where=self.where[index],
+            label=self.label[index],
+            african=self.african[index],
+            climate=climate,
+        )
+
+
+def read_landcover(path: str | os.PathLike[str]) -> Recordings:
+    """The rows of a file of either layout that can be used: six classes, nothing missing, eight bands.
+
+    Parameters
+    ----------
+    path : path
+        Ends in .pkl or .npz, or in one of these and .gz or .zip.
+
+    Returns
+    -------
+    Recordings
+    """
+    path = Path(path)
+    kind = path.with_suffix("").suffix if path.suffix in (".gz", ".zip") else path.suffix
+    if kind not in (".pkl", ".pickle", ".npz"):
+        raise ValueError(f"{not_landcover(path)}: its name must end in .pkl or .npz (and .gz or .zip). {CURE}")
+    try:
+        parts = _of_arrays(read_npz(path)) if kind == ".npz" else _of_published(read_pickle(path))
+        return _checked(**parts)
+    except RefusedPickleError as error:
+        raise RefusedPickleError(
+            f"{not_landcover(path)}, arrays in plain containers. Got a pickle that was refused, and nothing in it was "
+            f"run: {error}. Do not open it by other means. {CURE}"
+        ) from None
+    except FileNotFoundError:
+        raise FileNotFoundError(f"path must be a file of Landcover. Got {str(path)!r}: no such file. {CURE}") from None
+    except ValueError as error:
+        raise ValueError(f"{not_landcover(path)}: {error}. {CURE}") from error
+
+
+def not_landcover(path: Path) -> str:
+    return f"{path} must be a file of Landcover"
+
+
+def _of_published(content: Any) -> dict[str, Any]:
+    """The published dict, domain by domain, as long arrays."""
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"expected a dict, domain -> (series, latlon, label, domain, climate). Got {_kind(content)}")
+    columns: list[list[Any]] = [[], [], [], []]
+    for domain, entry in content.items():
+        if not isinstance(entry, (tuple, list)) or len(entry) < 3:
+            raise ValueError(
+                f"domain {domain!r} must have (series, latlon, label, domain, climate). Got {_kind(entry)}"
+            )
+        given = [entry[0], entry[1], entry[2], entry[4] if len(entry) > 4 else None]
+        for name, column, value in zip(("series", "latlon", "label", "climate"), columns, given, strict=True):
+            if not isinstance(value, np.ndarray) and not (name == "climate" and value is None):
+                raise ValueError(f"{name} of domain {domain!r} must be an array. Got {_kind(value)}")
+            column.append(value)
+        lengths = {len(v) for v in given if v is not None and v.ndim > 0}
+        if len(lengths) != 1 or any(v is not None and v.ndim == 0 for v in given):
+            raise ValueError(
+                f"the arrays of domain {domain!r} must have one entry per row. Got shapes "
+                f"{[None if v is None else v.shape for v in given]}"
+            )
+    if all(len(label) == 0 for label in columns[2]):
+        raise ValueError("it must hold rows. Got none")
+    # a domain without rows may be an array of any shape
+    some = [d for d, label in enumerate(columns[2]) if len(label)]
+    joined: dict[str, Any] = {}
+    for name, column in zip(("series", "latlon", "label", "climate"), columns, strict=True):
+        kept = [column[d] for d in some]
+        if name == "climate" and any(v is None for v in kept):
+            joined[name] = None
+            continue
+        if len({v.shape[1:] for v in kept}) > 1:
+            raise ValueError(f"{name} must have one shape in all domains. Got {shown({v.shape[1:] for v in kept})}")
+        joined[name] = np.concatenate(kept)
+    return {**joined, "domain": None}
+
+
+def _of_arrays(found: dict[str, Array]) -> dict[str, Any]:
+    def one(*names: str) -> Array | None:
+        return next((found[n] for n in names if n in found), None)
+
+    latlon = one("latlon")
+    if latlon is None and "lat" in found and "lon" in found:
+        if found["lat"].shape != found["lon"].shape or found["lat"].ndim != 1:
+            raise ValueError(f"lat and lon must be (N,). Got {found['lat'].shape} and {found['lon'].shape}")
+        latlon = np.stack([found["lat"], found["lon"]], 1)
+    parts = {"series": one("series", "x"), "latlon": latlon, "label": one("label", "y")}
+    missing = [name for name, value in parts.items() if value is None]
+    if missing:
+        raise ValueError(f"it must hold the arrays series, latlon and label. Got {sorted(found)}, without {missing}")
+    return {**parts, "climate": one("climate"), "domain": one("domain")}
+
+
+def _checked(series: Array, latlon: Array, label: Array, climate: Array | None, domain: Array | None) -> Recordings:
+    for name, value in (("series", series), ("latlon", latlon), ("label", label)):
+        if value.dtype.kind not in "biuf":
+            raise ValueError(f"{name} must hold numbers. Got an array of type {value.dtype}")
+    n = len(label) if label.ndim == 1 else -1
+    if n == 0:
+        raise ValueError("it must hold rows. Got none")
+    if series.ndim == 3 and series.shape[2] != N_TIMES and series.shape[1] == N_TIMES:
+        series = series.transpose(0, 2, 1)
+    if series.ndim != 3 or series.shape[2] != N_TIMES or series.shape[1] not in (N_BANDS - 1, N_BANDS):
+        raise ValueError(f"series must be (N, 8, 46), or (N, 7, 46) without the vegetation index. Got {series.shape}")
+    shapes = {"series": series.shape[:1], "latlon": latlon.shape, "label": label.shape}
+    others = {"domain": domain, "climate": climate}
+    shapes |= {name: v.shape[:1] for name, v in others.items() if v is not None}
+    if (
+        latlon.shape != (n, 2)
+        or any(s[:1] != (n,) for s in shapes.values())
+        or (domain is not None and domain.ndim > 1)
+    ):
+        raise ValueError(f"latlon must be (N, 2), label (N,), and all must have one entry per row. Got {shapes}")
+    african = _in_africa(latlon, domain)  # before rows are dropped, so that the shapes fit
+    whole = np.isfinite(series).all((1, 2)) & np.isfinite(latlon).all(1)
+    if (np.abs(latlon[whole]) > (90, 180)).any():
+        raise ValueError("latlon must be a latitude (-90 to 90) and a longitude (-180 to 180). Got others, or swapped")
+    codes = label.astype(np.float64)
+    if not np.isin(codes, np.arange(N_CODES)).all():
+        strange = codes[~np.isin(codes, np.arange(N_CODES))]
+        raise ValueError(f"label must be a whole number from 0 to {N_CODES - 1}. Got {shown(np.unique(strange))}")
+    names = KEPT if codes.max() >= len(CLASSES) else tuple(range(len(CLASSES)))
+    known = np.isin(codes, names)
+    use = np.flatnonzero(whole & known)
+    if len(use) == 0:
+        raise ValueError(f"it must hold rows of the six classes, nothing missing. Got {n} rows and none of these")
+    values = series[use].astype(np.float64)
+    if values.shape[1] == N_BANDS - 1:
+        red, near = values[:, 0], values[:, 1]
+        index = (near - red) / np.maximum(near + red, 1e-8)  # at least 1e-8, as published
+        values = np.concatenate([values, index[:, None]], 1)
+    return Recordings(
+        values,
+        latlon[use].astype(np.float64),
+        np.searchsorted(names, codes[use]).astype(np.int64),
+        african[use],
+        None if climate is None else climate[use],
+        {"a measurement is missing": int((~whole).sum()), "another class": int((whole & ~known).sum())},
+    )
+
+
+def _in_africa(latlon: Array, domain: Array | None) -> NDArray[np.bool_]:
+    if domain is not None and domain.dtype.kind == "b":
+        return np.asarray(domain)
+    if domain is not None and domain.dtype.kind in "US":
+        return np.asarray(np.char.lower(np.char.strip(domain.astype(str))) == "africa")
+    (south, north), (west, east) = AFRICA_LATITUDES, AFRICA_LONGITUDES
+    lat, lon = latlon.T
+    return np.asarray((lat >= south) & (lat <= north) & (lon >= west) & (lon <= east))
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else type(value).__name__

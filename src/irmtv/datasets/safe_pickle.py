@@ -11,18 +11,18 @@ and texts. Not: arrays of objects, records, dates, sets, classes of any kind. Al
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import pickle
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import numpy as np
+
+from irmtv.datasets.fetch import open_unpacked
 
 KINDS = "biufSU"  # booleans, integers, floats, texts
 
@@ -215,24 +215,6 @@ def _plain(value: Any, done: dict[int, tuple[Any, Any]]) -> Any:
     return made
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """The file, unpacked by its ending."""
-    if path.suffix == ".gz":
-        with gzip.open(path, "rb") as file:
-            yield file
-    elif path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if not name.endswith("/")]
-            if len(names) != 1:
-                raise ValueError(f"it must hold one file. Got {len(names)}")
-            with archive.open(names[0]) as file:
-                yield file
-    else:
-        with path.open("rb") as file:
-            yield file
-
-
 def read_pickle(path: str | os.PathLike[str]) -> Any:
     """:func:`load_pickle` of a file, plain or packed as .gz or .zip, by its ending.
 
@@ -253,7 +235,7 @@ def read_pickle(path: str | os.PathLike[str]) -> Any:
         It cannot be read: no pickle, cut off, or its packing is broken.
     """
     try:
-        with opened(Path(path)) as file:
+        with open_unpacked(Path(path)) as file:
             return load_pickle(file)
     except FileNotFoundError:
         raise

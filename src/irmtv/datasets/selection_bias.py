@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from irmtv.core.losses import Squared
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import count, streams
+from irmtv.datasets.common import Floats, count, equal_sizes, streams
 
-Floats = NDArray[np.float64]
 NOISE = 0.3  # standard deviation of the target's noise
 
 
@@ -72,7 +70,7 @@ def make_selection_bias(
     -----
     A linear model of the stable features is the same in every environment but for what selection does to the
     product term, which it cannot hold: it errs by that term and the noise. V says something about the
-    product too where r does not change, which is why plain risk minimisation uses it.
+    product too where r does not change, which is why ERM uses it.
 
     Examples
     --------
@@ -95,7 +93,6 @@ def make_selection_bias(
         )
     rows = tuple(count("n_samples", n, 1, "one row per value of r") for n in rows)
     train_stream, test_stream = streams(random_state)
-    test_rows = [n_test // len(test_rates) + (e < n_test % len(test_rates)) for e in range(len(test_rates))]
     card = {
         "description": (
             f"A regression; {n_stable} stable features, {n_noise} columns of pure noise, and one feature that rows "
@@ -118,7 +115,7 @@ def make_selection_bias(
     return Task(
         train=_environments(train_stream, rates, rows, n_stable, n_noise),
         loss=Squared(),
-        test=_environments(test_stream, test_rates, test_rows, n_stable, n_noise),
+        test=_environments(test_stream, test_rates, equal_sizes(n_test, len(test_rates)), n_stable, n_noise),
         name=f"selection bias r=({','.join(f'{v:g}' for v in rates)})",
         card=card,
     )

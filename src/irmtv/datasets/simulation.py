@@ -28,16 +28,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import bdtrc, ndtr, owens_t
 
 from irmtv.core.losses import Binary
-from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.checks import count, segment_names, segments, streams
+from irmtv.datasets.common import Floats, count, equal_sizes, one_of, segment_names, segments, streams
 
 GeneratorName = Literal["code", "appendix"]
-Floats = NDArray[np.float64]
 OverTime = Callable[[Floats], ArrayLike]  # times (N,) in [0, 1] -> probabilities (N,)
 
 
@@ -140,13 +138,8 @@ def make_simulation(
     x, y = _draw(train_stream, agreement, p_v, n_invariant, n_spurious, generator)
     train = Rows(x, y, torch.from_numpy(segment), torch.from_numpy(time).float()[:, None], segment_names(k))
 
-    sizes = [n_test // len(test_p_s) + (e < n_test % len(test_p_s)) for e in range(len(test_p_s))]
-    code = np.repeat(np.arange(len(test_p_s)), sizes)  # (n_test,)
-    x, y = _draw(test_stream, np.asarray(test_p_s)[code], p_v, n_invariant, n_spurious, generator)
-    # a time like those of training, for predictors that read it; drawn last, so that x and y do not depend on it
-    aux = torch.from_numpy(test_stream.uniform(size=(n_test, 1))).float()
-    test = Rows(x, y, torch.from_numpy(code), aux, tuple(f"p_s={p!r}" for p in test_p_s))
-
+    sizes = equal_sizes(n_test, len(test_p_s))
+    test = _test_rows(test_stream, test_p_s, sizes, p_v, n_invariant, n_spurious, generator)
     limit = simulation_limit(p_v, n_invariant, generator)
     course, title = f"{given}", f"({','.join(f'{p:g}' for p in given)})"  # the title: the keys of published.json
     if over_time is not None:
@@ -160,11 +153,7 @@ def make_simulation(
             "environment."
         ),
         "source": f"drawn by irmtv.datasets.make_simulation, generator {generator!r}",
-        "citation": (
-            "Lai and Wang, Invariant Risk Minimization Is A Total Variation Model, ICML 2024; the simulation "
-            "follows Lin et al., ZIN: When and How to Learn Invariance Without Environment Partition?, "
-            "NeurIPS 2022"
-        ),
+        "citation": _CITATION,
         "licence": "generated",
         "generator": generator,
         "p_s": by_segment,
@@ -426,6 +415,27 @@ def _draw(
     return torch.from_numpy(x).float(), torch.from_numpy(label > 0).float()
 
 
+def _test_rows(
+    rng: np.random.Generator,
+    p_s: Sequence[float],
+    sizes: Sequence[int],
+    p_v: float,
+    n_invariant: int,
+    n_spurious: int,
+    generator: GeneratorName,
+) -> Rows:
+    """One test environment after the other."""
+    code = np.repeat(np.arange(len(p_s)), sizes)  # (n_test,)
+    x, y = _draw(rng, np.asarray(p_s)[code], p_v, n_invariant, n_spurious, generator)
+    # a time like those of training, for predictors that read it; drawn last, so that x and y do not depend on it
+    aux = torch.from_numpy(rng.uniform(size=(len(code), 1))).float()
+    return Rows(x, y, torch.from_numpy(code), aux, tuple(f"p_s={p!r}" for p in p_s))
+
+
+_CITATION = (
+    "Lai and Wang, Invariant Risk Minimization Is A Total Variation Model, ICML 2024; the simulation follows Lin et "
+    "al., ZIN: When and How to Learn Invariance Without Environment Partition?, NeurIPS 2022"
+)
 _DIFFERS: dict[GeneratorName, str] = {
     "code": (
         "The appendix draws Y from the sign of X_v and adds noise to copies of X_v and X_s, which caps "
@@ -440,13 +450,8 @@ _DIFFERS: dict[GeneratorName, str] = {
 
 
 def _known_generator(value: Any) -> GeneratorName:
-    if value == "code":
-        return "code"
-    if value == "appendix":
-        return "appendix"
-    names = get_args(GeneratorName)
-    hint = did_you_mean(value, names) or " Use 'code' for the data behind the published numbers."
-    raise ValueError(f"generator must be one of {list(names)}. Got {value!r}.{hint}")
+    names: tuple[GeneratorName, ...] = get_args(GeneratorName)
+    return one_of("generator", value, names, "Use 'code' for the data behind the published numbers.")
 
 
 def _probability(name: str, value: Any) -> float:

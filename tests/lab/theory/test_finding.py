@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+import torch
 
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import (
+    Comparison,
+    Finding,
+    Result,
+    all_equal,
+    at_least,
+    at_most,
+    beyond,
+    claim,
+    equal,
+    greater,
+    less,
+    ours,
+    statement,
+    unequal,
+)
 
 
 def line(left, relation, right, role="claim", tolerance=0.01):
@@ -77,3 +94,32 @@ def test_every_call_draws_a_new_figure():
     )
     first, second = found.draw(), found.draw()
     assert first is not second and len(first.axes) == len(second.axes) == 1
+
+
+def test_an_equality_of_many_is_judged_by_the_farthest_pair():
+    found = claim("x", all_equal("a", [[1.0, 2.0], [3.0, 4.0]], "b", np.array([[1.0, 2.5], [3.0, 4.1]]), 0.2))
+    assert (found.left, found.right, found.agrees) == (2.0, 2.5, False)
+    assert found.what == "x (farthest of 4)"
+
+
+def test_what_is_not_a_number_equals_nothing():
+    found = ours("x", all_equal("a", torch.tensor([1.0, float("nan")]), "b", 0.0, 9))
+    assert np.isnan(found.left) and not found.agrees
+
+
+@pytest.mark.parametrize(
+    ("sides", "relation"),
+    [(equal, "="), (unequal, "≠"), (less, "<"), (at_most, "≤"), (greater, ">"), (at_least, "≥")],
+)
+def test_a_comparison_is_written_as_role_and_sides(sides, relation):
+    assert beyond("x", sides("a", 1.0, "b", 2.0, 0.1)) == Comparison("x", "a", 1.0, relation, "b", 2.0, 0.1, "beyond")
+
+
+def test_a_statement_is_named_after_its_function():
+    @statement("Title", "Theorem 1", "So it is.", size=(3.0, 2.0))
+    def so_it_is(left=1.0):
+        return Result([claim("x", equal("a", left, "b", 1.0))], "It is.", lambda figure: None)
+
+    found = so_it_is(2.0)
+    assert isinstance(found, Finding) and found.name == "so-it-is"
+    assert (found.verdict, found.statement, found.size) == ("does not hold as printed", "So it is.", (3.0, 2.0))

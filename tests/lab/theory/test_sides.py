@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from irmtv.core.losses import Binary
 from irmtv.core.membership import Codes
-from irmtv.lab.theory.sides import all_equal, fitted_order, length, slope_penalties, statistics_of
+from irmtv.lab.theory.sides import fitted_order, length, slope_penalties, statistics_of
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
 
@@ -22,17 +22,6 @@ def test_statistics_are_means_over_the_rows_of_an_environment():
     slope = (expit(f[0].numpy()) - y.numpy()) * f[0].numpy()
     assert e.risk[0].tolist() == pytest.approx([loss[:2].mean(), loss[2]])
     assert e.slope[0].tolist() == pytest.approx([slope[:2].mean(), slope[2]])
-
-
-def test_an_equality_of_many_is_judged_by_the_farthest_pair():
-    found = all_equal("x", "a", [[1.0, 2.0], [3.0, 4.0]], "b", np.array([[1.0, 2.5], [3.0, 4.1]]), 0.2)
-    assert (found.left, found.right, found.agrees) == (2.0, 2.5, False)
-    assert found.what == "x (farthest of 4)"
-
-
-def test_what_is_not_a_number_equals_nothing():
-    found = all_equal("x", "a", torch.tensor([1.0, float("nan")]), "b", 0.0, 9)
-    assert np.isnan(found.left) and not found.agrees
 
 
 def test_penalties_of_given_slopes_by_hand():

@@ -40,7 +40,7 @@ from irmtv.lab.experiments.plan import (
 )
 from irmtv.lab.experiments.spec import Spec
 from irmtv.lab.experiments.store import Group, Metric, RunRecord, Store, group_key
-from irmtv.lab.experiments.workers import Outcome, one_by_one, side_by_side
+from irmtv.lab.workers import Outcome, one_by_one, side_by_side
 from irmtv.models.base import MOST_OWN
 from irmtv.models.inference import infer_environments
 from irmtv.models.networks.model import divergence_is_recorded, gains_of_own_models

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +41,8 @@ from irmtv.lab.theory.classifiers import (
     worst_measure,
 )
 from irmtv.lab.theory.figures import BAD, ERM, L1, LEFT, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, all_equal, uniform_measure
+from irmtv.lab.theory.finding import Result, all_equal, claim, equal, greater, ours, statement
+from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi, worst_risk_objective
 
@@ -90,7 +91,44 @@ def _one(e: Statistics, mu: Tensor) -> Tensor:
     return torch.ones_like(mu[:, 0])
 
 
-def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty: PenaltyFunction = tv_l1) -> Finding:
+class _Solved(NamedTuple):
+    """At every Phi of a family: statistics, the model's objective in both forms, and the worst risk, (P,) each."""
+
+    statistics: Statistics
+    irm: Floats
+    minimax: Floats
+    worst: Floats
+
+
+def _solve(family: _Family, weight: WeightFunction, penalty: PenaltyFunction, cap: float = NO_CAP) -> _Solved:
+    w = family.w.expand(len(family.phi), -1)
+    e = on_classifiers(lambda at: family.risk(at, family.phi), w, uniform_measure(len(family.w)))
+    _, irm = adaptive_value(e, e.mass, weight, penalty, cap)
+    _, minimax = adaptive_value(e, worst_measure(e), weight, penalty, cap)
+    worst = np.full(len(family.phi), -np.inf)
+    for one in family.w:  # w after w
+        worst = np.maximum(worst, family.risk(one.expand(len(family.phi), 1), family.phi)[:, 0].numpy())
+    return _Solved(e, irm, minimax, worst)
+
+
+def _optima(values: Floats) -> Floats:
+    """Which values are least, up to ties."""
+    return np.asarray(values <= values.min() + TIE)
+
+
+@statement(
+    title="Where its weight exists, the model has the optima of the worst risk",
+    label="Theorems 3.8 and 3.9, item 3 (thm:OODwequivmm)",
+    text=(
+        "With lambda_Phi of item 2, a Phi is optimal for mean risk plus weighted penalty exactly if it is optimal "
+        "for the worst risk, in the IRM and in the minimax form."
+    ),
+    formula=(
+        r"$\mathrm{argmin}_\Phi\,\{\mathrm{E}R+\lambda_\Phi(\mathrm{E}|\nabla_w R|)^2\}"
+        r"=\mathrm{argmin}_\Phi\,\max_w R(w\circ\Phi)$"
+    ),
+)
+def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty: PenaltyFunction = tv_l1) -> Result:
     """Every Phi of a grid: which are optima of the model with lambda_Phi, and which of the worst risk?
 
     Under test are `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a
@@ -100,61 +138,40 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     if points < 41:
         raise ValueError(f"points must be at least 41, or the grids of Phi show nothing. Got {points}.")
 
-    def solve(family: _Family, cap: float = NO_CAP) -> tuple[Statistics, Floats, Floats, Floats]:
-        """What there is at every Phi, the model's objective in both forms, and the worst risk, w after w: (P,) each."""
-        w = family.w.expand(len(family.phi), -1)
-        e = on_classifiers(lambda at: family.risk(at, family.phi), w, uniform_measure(len(family.w)))
-        _, irm = adaptive_value(e, e.mass, weight, penalty, cap)
-        _, minimax = adaptive_value(e, worst_measure(e), weight, penalty, cap)
-        worst = np.full(len(family.phi), -np.inf)
-        for one in family.w:
-            worst = np.maximum(worst, family.risk(one.expand(len(family.phi), 1), family.phi)[:, 0].numpy())
-        return e, irm, minimax, worst
-
-    def optima(values: Floats) -> Floats:
-        return np.asarray(values <= values.min() + TIE)
-
     families = _families(points)
-    solved = [solve(family) for family in families]
+    solved = [_solve(family, weight, penalty) for family in families]
     # at one Phi slopes of 0 and risks that differ; the cap, as sin(pi) is 1e-16 in floating point and not 0
     turning = torch.linspace(math.pi - 0.5, math.pi + 0.5, points | 1, dtype=torch.float64)
     at_pi = len(turning) // 2
     turning[at_pi] = math.pi
     half_turn = _Family("half turn", _half_turn, torch.tensor([1.0, 2.0], dtype=torch.float64), turning)
-    turned, broken, _, broken_worst = solve(half_turn, cap=1e12)
+    turned, broken, _, broken_worst = _solve(half_turn, weight, penalty, cap=1e12)
 
-    counts = [int(optima(worst).sum()) for _, _, _, worst in solved]
+    counts = [int(_optima(worst).sum()) for _, _, _, worst in solved]
     rows = []
     for family, (_, irm, minimax, worst), count in zip(families, solved, counts, strict=True):
-        only_one = int((optima(irm) != optima(worst)).sum() + (optima(minimax) != optima(worst)).sum())
+        only_one = int((_optima(irm) != _optima(worst)).sum() + (_optima(minimax) != _optima(worst)).sum())
         what = f"{family.name}, {count} of {len(worst):,} Phi optimal"
-        rows.append(Comparison(what, "optimal in one only", only_one, "=", "none", 0))
+        rows.append(claim(what, equal("optimal in one only", only_one, "none", 0)))
     least = np.array([[irm.min(), minimax.min()] for _, irm, minimax, _ in solved])
     least_worst = np.array([[worst.min()] * 2 for _, _, _, worst in solved])
     total = sum(len(worst) for _, _, _, worst in solved)
     disagree = int(sum(row.left for row in rows))
     # any positive penalty will do: what lambda_Phi multiplies is divided out again
     with_constant = sum(
-        int((optima(adaptive_value(e, e.mass, weight, _one)[1]) != optima(worst)).sum()) for e, _, _, worst in solved
+        int((_optima(adaptive_value(e, e.mass, weight, _one)[1]) != _optima(worst)).sum()) for e, _, _, worst in solved
     )
     comparisons = (
         *rows,
-        all_equal("optimal values", "with lambda_Phi", least, "worst risk", least_worst, ROUNDING),
-        Comparison(
+        claim("optimal values", all_equal("with lambda_Phi", least, "worst risk", least_worst, ROUNDING)),
+        claim(
             "half turn: worst risk at the model's optimum, where all slopes are 0",
-            "there",
-            float(broken_worst[broken.argmin()]),
-            "=",
-            "least",
-            float(broken_worst.min()),
-            ROUNDING,
+            equal("there", float(broken_worst[broken.argmin()]), "least", float(broken_worst.min()), ROUNDING),
         ),
-        Comparison(f"all {total:,} Phi of these families", "optimal in one only", disagree, "=", "none", 0, 0, "ours"),
-        Comparison(
-            "the constant 1 in place of the penalty", "optimal in one only", with_constant, "=", "none", 0, 0, "ours"
-        ),
+        ours(f"all {total:,} Phi of these families", equal("optimal in one only", disagree, "none", 0)),
+        ours("the constant 1 in place of the penalty", equal("optimal in one only", with_constant, "none", 0)),
         *(
-            Comparison(f"{families[k].name}: optima", "counted", counts[k], ">", "one", 1, 0, "ours") for k in (1, 2)
+            ours(f"{families[k].name}: optima", greater("counted", counts[k], "one", 1)) for k in (1, 2)
         ),  # or the case of several optima would not have been tried
     )
 
@@ -162,11 +179,11 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
         axes = figure.subplots(1, 3)
         for ax, family, (e, irm, _, worst) in zip(axes[:2], families[1:3], solved[1:3], strict=True):
             phi = family.phi.numpy()
-            plain(ax, f"{family.name}: {int(optima(worst).sum())} optima", "Φ", "risk")
+            plain(ax, f"{family.name}: {int(_optima(worst).sum())} optima", "Φ", "risk")
             ax.plot(phi, e.mean_risk, color=ERM, lw=1, label="mean risk")
             ax.plot(phi, worst, color=TRUTH, lw=2.5, alpha=0.4, label="worst risk")
             ax.plot(phi, irm, color=L1, lw=1, ls="--", label=r"with $\lambda_\Phi$")
-            ax.plot(phi[optima(irm)], irm[optima(irm)], ".", color=BAD, ms=5, label="optima")
+            ax.plot(phi[_optima(irm)], irm[_optima(irm)], ".", color=BAD, ms=5, label="optima")
             ax.set_ylim(-0.05, 2 if family.name == "double well" else 1)
         legend(axes[0], loc="upper center")
         plain(axes[2], "half turn: no λ at Φ = π", "Φ", "risk")
@@ -175,24 +192,17 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
         axes[2].plot(turning, np.where(np.arange(len(turning)) == at_pi, np.nan, broken), color=L1, lw=1, ls="--")
         axes[2].plot(turning[at_pi], broken[at_pi], ".", color=BAD, ms=7)
         axes[2].annotate(
-            "the model's optimum", (math.pi, broken[at_pi]), (0, -16), textcoords="offset points", fontsize=7,
+            "the model's optimum",
+            (math.pi, broken[at_pi]),
+            (0, -16),
+            textcoords="offset points",
+            fontsize=7,
             ha="center",
-        )  # fmt: skip
+        )
         axes[2].set_ylim(0.3, 1.05)
 
     several = " and ".join(f"{counts[k]} ({families[k].name})" for k in (1, 2))
-    return Finding(
-        name="optima-agree",
-        title="Where its weight exists, the model has the optima of the worst risk",
-        label="Theorems 3.8 and 3.9, item 3 (thm:OODwequivmm)",
-        statement=(
-            "With lambda_Phi of item 2, a Phi is optimal for mean risk plus weighted penalty exactly if it is optimal "
-            "for the worst risk, in the IRM and in the minimax form."
-        ),
-        formula=(
-            r"$\mathrm{argmin}_\Phi\,\{\mathrm{E}R+\lambda_\Phi(\mathrm{E}|\nabla_w R|)^2\}"
-            r"=\mathrm{argmin}_\Phi\,\max_w R(w\circ\Phi)$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Of {total:,} Phi in {len(families)} families, enumerated, "
@@ -252,13 +262,25 @@ def _by_the_engine(steps: int) -> tuple[float, float]:
     return detached, exact
 
 
+@statement(
+    title="A weight held fixed in the gradient stops short",
+    label="Theorem 3.8, item 3 (thm:OODwequiv)",
+    text=(
+        "The model with lambda_Phi has its optimum where the worst risk has its own. Descent arrives there if "
+        "lambda_Phi is differentiated too; computed anew at every step but held fixed in the gradient, it need not."
+    ),
+    formula=(
+        r"$\nabla\max_w R=\nabla(\mathrm{E}R+\lambda_\Phi P)=\nabla\mathrm{E}R+\lambda_\Phi\nabla P"
+        r"+P\,\nabla\lambda_\Phi,\quad P=(\mathrm{E}|\nabla_w R|)^2$"
+    ),
+)
 def detached_weight_stops_short(
     starts: tuple[float, ...] = (0.3, 0.8, 1.5, 2.2),
     steps: int = 1000,
     weight: WeightFunction = lambda_phi,
     exact: ObjectiveFunction = worst_risk_objective,
     penalty: PenaltyFunction = tv_l1,
-) -> Finding:
+) -> Result:
     """Two environments, R_e = (Phi - a_e)^2 + v_e: descent with lambda_Phi held fixed, and differentiated.
 
     Under test are `weight` (lambda_Phi, held fixed in the gradient), `exact` (the objective with lambda_Phi
@@ -295,64 +317,38 @@ def detached_weight_stops_short(
     comparisons = (
         # the worst risk has slope -2 on the left of 1: the last step, 0.1 / sqrt(steps) long, is what is left there; on
         # its right the slope is 2 (Phi - 1), and descent nears 1 like exp(-0.4 sqrt(steps))
-        all_equal(
-            "lambda_Phi differentiated: Phi", "descent ends at", arrived[-1], "optimum by enumeration",
-            least_at, 0.3 / math.sqrt(steps) + math.exp(-0.35 * math.sqrt(steps)),
+        claim(
+            "lambda_Phi differentiated: Phi",
+            all_equal(
+                "descent ends at",
+                arrived[-1],
+                "optimum by enumeration",
+                least_at,
+                0.3 / math.sqrt(steps) + math.exp(-0.35 * math.sqrt(steps)),
+            ),
         ),
-        all_equal(
-            "lambda_Phi held fixed: Phi", "descent ends at", stopped[-1], "(1 + sqrt 17) / 4",
-            DETACHED, 1e-6 + math.exp(-0.3 * math.sqrt(steps)), "ours",
+        ours(
+            "lambda_Phi held fixed: Phi",
+            all_equal(
+                "descent ends at", stopped[-1], "(1 + sqrt 17) / 4", DETACHED, 1e-6 + math.exp(-0.3 * math.sqrt(steps))
+            ),
         ),
-        Comparison("worst risk, lambda_Phi held fixed", "above the least by", excess, ">", "nothing", 0, 0.05, "ours"),
-        all_equal(
-            "derivative of E R + lambda_Phi penalty", "through lambda_Phi", derivative.numpy(), "of the worst risk",
-            (above - below) / 2e-6, 1e-8, "ours",
+        ours("worst risk, lambda_Phi held fixed", greater("above the least by", excess, "nothing", 0, 0.05)),
+        ours(
+            "derivative of E R + lambda_Phi penalty",
+            all_equal("through lambda_Phi", derivative.numpy(), "of the worst risk", (above - below) / 2e-6, 1e-8),
         ),
         # the trainer's steps do not shrink: of length 0.01, they hop about the kink at 1
-        Comparison(
-            'irmtv.train, penalty_weight="adaptive"', "ends at", engine_stopped, "=", "(1 + sqrt 17) / 4", DETACHED,
-            1e-3, "ours",
+        ours(
+            'irmtv.train, penalty_weight="adaptive"',
+            equal("ends at", engine_stopped, "(1 + sqrt 17) / 4", DETACHED, 1e-3),
         ),
-        Comparison(
-            'irmtv.train, penalty_weight="adaptive-exact"', "ends at", engine_arrived, "=", "optimum", OPTIMUM,
-            0.03, "ours",
+        ours(
+            'irmtv.train, penalty_weight="adaptive-exact"', equal("ends at", engine_arrived, "optimum", OPTIMUM, 0.03)
         ),
-    )  # fmt: skip
+    )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        phi = torch.linspace(0.4, 2.2, 300, dtype=torch.float64)
-        plain(left, "two environments", "Φ", "risk")
-        for k, colour in enumerate((LEFT, OTHER)):
-            left.plot(phi, (phi - TARGET[k]) ** 2 + NOISE[k], color=colour, lw=1, label=f"$R_{k + 1}$")
-        left.plot(phi, _parts(phi, penalty)[1], color=ERM, lw=1, label="mean")
-        left.plot(phi, _parts(phi, penalty)[0], color=TRUTH, lw=2.5, alpha=0.4, label="worst")
-        left.plot(OPTIMUM, worst.min(), "o", color=TRUTH, ms=6, label="optimum")
-        left.plot(stopped[-1], _parts(final, penalty)[0], "s", color=BAD, ms=6, label=r"$\lambda_\Phi$ held fixed")
-        left.set_ylim(0, 3.2)
-        legend(left, loc="upper center", ncols=2)
-        plain(right, "descent from several starts", "step + 1", "Φ")
-        at = np.arange(1, steps + 2)
-        for k in range(len(starts)):
-            right.semilogx(at, stopped[:, k], color=BAD, lw=1, label=r"$\lambda_\Phi$ held fixed" if k == 0 else None)
-            name = r"$\lambda_\Phi$ differentiated" if k == 0 else None
-            right.semilogx(at, arrived[:, k], color=TRUTH, lw=1, ls="--", label=name)
-        right.axhline(DETACHED, color=BAD, lw=0.8, ls=":")
-        right.axhline(OPTIMUM, color=TRUTH, lw=0.8, ls=":")
-        legend(right, loc="upper right")
-
-    return Finding(
-        name="detached-weight-stops-short",
-        title="A weight held fixed in the gradient stops short",
-        label="Theorem 3.8, item 3 (thm:OODwequiv)",
-        statement=(
-            "The model with lambda_Phi has its optimum where the worst risk has its own. Descent arrives there if "
-            "lambda_Phi is differentiated too; computed anew at every step but held fixed in the gradient, it need not."
-        ),
-        formula=(
-            r"$\nabla\max_w R=\nabla(\mathrm{E}R+\lambda_\Phi P)=\nabla\mathrm{E}R+\lambda_\Phi\nabla P"
-            r"+P\,\nabla\lambda_\Phi,\quad P=(\mathrm{E}|\nabla_w R|)^2$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"With risks (Phi - 1)^2 + 1 and (Phi - 2)^2 the worst risk is least at Phi = {least_at:.3f}, and descent "
@@ -365,5 +361,32 @@ def detached_weight_stops_short(
             f"Recomputing lambda at each step does not by itself minimise the worst risk, and differentiating it is "
             f"nothing but minimising the worst risk, so that the penalty plays no part."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_detached_weight_stops_short(figure, penalty, (stopped, arrived), worst.min()),
     )
+
+
+def _paint_detached_weight_stops_short(
+    figure: Figure, penalty: PenaltyFunction, paths: tuple[Floats, Floats], least: float
+) -> None:
+    stopped, arrived = paths
+    left, right = figure.subplots(1, 2)
+    phi = torch.linspace(0.4, 2.2, 300, dtype=torch.float64)
+    plain(left, "two environments", "Φ", "risk")
+    for k, colour in enumerate((LEFT, OTHER)):
+        left.plot(phi, (phi - TARGET[k]) ** 2 + NOISE[k], color=colour, lw=1, label=f"$R_{k + 1}$")
+    left.plot(phi, _parts(phi, penalty)[1], color=ERM, lw=1, label="mean")
+    left.plot(phi, _parts(phi, penalty)[0], color=TRUTH, lw=2.5, alpha=0.4, label="worst")
+    left.plot(OPTIMUM, least, "o", color=TRUTH, ms=6, label="optimum")
+    final = torch.as_tensor(stopped[-1])
+    left.plot(final, _parts(final, penalty)[0], "s", color=BAD, ms=6, label=r"$\lambda_\Phi$ held fixed")
+    left.set_ylim(0, 3.2)
+    legend(left, loc="upper center", ncols=2)
+    plain(right, "descent from several starts", "step + 1", "Φ")
+    at = np.arange(1, len(stopped) + 1)
+    for k in range(stopped.shape[1]):
+        right.semilogx(at, stopped[:, k], color=BAD, lw=1, label=r"$\lambda_\Phi$ held fixed" if k == 0 else None)
+        name = r"$\lambda_\Phi$ differentiated" if k == 0 else None
+        right.semilogx(at, arrived[:, k], color=TRUTH, lw=1, ls="--", label=name)
+    right.axhline(DETACHED, color=BAD, lw=0.8, ls=":")
+    right.axhline(OPTIMUM, color=TRUTH, lw=0.8, ls=":")
+    legend(right, loc="upper right")

@@ -21,7 +21,9 @@ The risks are those of linear predictors on the simulation (:mod:`irmtv.lab.theo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -29,7 +31,7 @@ from matplotlib.figure import Figure
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.coarea import crossings
 from irmtv.lab.theory.figures import BAD, ERM, L1, L2, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Comparison, Result, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Function
 from irmtv.lab.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, mixed, risk_gradient
 
@@ -61,18 +63,63 @@ def l2_energy(modulus: Floats, cell: float) -> float:
     return float((modulus**2).sum() * cell)
 
 
+RADIUS = 0.3  # of the disc
+LENGTH = 2 * np.pi * RADIUS  # of its outline
+EDGES = np.linspace(0, 1, 20_001)
+
+
 def _smooth_step(u: Floats) -> Floats:
     """0 below -1/2, 1 above 1/2, 3 v^2 - 2 v^3 between, v = u + 1/2. The integral of its squared slope is 6/5."""
     v = np.clip(u + 0.5, 0, 1)
     return np.asarray(v * v * (3 - 2 * v))
 
 
+def _steps(widths: Floats) -> list[Floats]:
+    """The step from 0 to 1 of every width, at EDGES."""
+    return [_smooth_step((EDGES - 0.5) / width) for width in widths]
+
+
+def _disc(widths: Floats, l1: Energy, l2: Energy, measure: Function) -> tuple[Floats, Floats]:
+    """The same of a disc in the plane: the widths of its edge that fit (K,), and the three numbers of each (K, 3)."""
+    axis = np.linspace(-0.5, 0.5, 800)  # the square of side 1; an edge of at most 0.4 fits in
+    r = np.hypot(*np.meshgrid(axis, axis, indexing="ij"))
+    flat = widths[(widths <= 0.4) & (widths >= 0.05)]  # no narrower than forty cells, for the finite differences
+    moduli = [np.hypot(*np.gradient(_smooth_step((RADIUS - r) / w), axis[1] - axis[0])).ravel() for w in flat]
+    plane = np.array([[l1(m, (axis[1] - axis[0]) ** 2), l2(m, (axis[1] - axis[0]) ** 2), measure(m)] for m in moduli])
+    return flat, plane
+
+
+def _disc_comparisons(flat: Floats, plane: Floats) -> list[Comparison]:
+    """The comparisons of the line, for the disc; none where fewer than two widths fit."""
+    if len(flat) < 2:
+        return []
+    in_plane = (float(plane[-1, 0]), float(plane[0, 0]))
+    return [
+        claim(
+            "total variation, a disc",
+            less(f"edge {flat[-1]:g} wide", in_plane[0], f"{flat[0]:g} wide", in_plane[1], 0.002),
+        ),
+        ours("TV of the disc", equal("grid", in_plane[0], "its outline", LENGTH, 0.002)),
+        ours(
+            "blockiness of the disc",
+            equal("grid", plane[-1, 2], "1 - 5 length d / 6", 1 - LENGTH * flat[-1] / 1.2, 0.002),
+        ),
+    ]
+
+
+@statement(
+    title="A blocky function does not have the smaller total variation",
+    label="section 2.2, below the coarea formula (eqn:coarea)",
+    text="If a function is more blocky (piecewise-constant) it has a smaller total variation.",
+    formula=r"$\int_\Omega|\nabla f|=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
+    size=(7.2, 2.7),
+)
 def coarea_prefers_blocks(
     widths: Sequence[float] = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02),
     l1: Energy = l1_energy,
     l2: Energy = l2_energy,
     measure: Function = blockiness,
-) -> Finding:
+) -> Result:
     """A step from 0 to 1 made steeper and steeper: total variation, squared energy and blockiness against its width.
 
     `l1`, `l2` (moduli of the gradient, cell volume) and `measure` (moduli) are the formulas under test.
@@ -83,29 +130,21 @@ def coarea_prefers_blocks(
             f"Got {widths!r}. Leave out 0: the limit is what the other widths show."
         )
     d = np.sort(np.asarray(widths, dtype=np.float64))[::-1]  # from the ramp to the step
-    edges = np.linspace(0, 1, 20_001)
-    cell = edges[1] - edges[0]
-    steps = [_smooth_step((edges - 0.5) / width) for width in d]
+    cell = EDGES[1] - EDGES[0]
+    steps = _steps(d)
     slopes = [np.abs(np.diff(f)) / cell for f in steps]
     line = np.array([[l1(s, cell), l2(s, cell), measure(s)] for s in slopes])  # (widths, 3)
     levels = (np.arange(1000) + 0.5) / 1000
     contours = np.array([crossings(f, levels).mean() for f in steps])  # int over the levels 0 to 1
-    # the same in the plane: a disc of radius 0.3 in the square of side 1, its edge d wide; d at most 0.4 to fit in
-    radius, n = 0.3, 800
-    axis = np.linspace(-0.5, 0.5, n)
-    r = np.hypot(*np.meshgrid(axis, axis, indexing="ij"))
-    flat = d[(d <= 0.4) & (d >= 0.05)]  # no narrower than forty cells, for the finite differences
-    moduli = [np.hypot(*np.gradient(_smooth_step((radius - r) / w), axis[1] - axis[0])).ravel() for w in flat]
-    plane = np.array([[l1(m, (axis[1] - axis[0]) ** 2), l2(m, (axis[1] - axis[0]) ** 2), measure(m)] for m in moduli])
-    length = 2 * np.pi * radius
+    flat, plane = _disc(d, l1, l2, measure)
     # d at its extremes is a jump: eq. (TV) with the field g = -sin^2(pi x), which vanishes at both ends, |g| <= 1
-    middle = (edges[1:] + edges[:-1]) / 2
+    middle = (EDGES[1:] + EDGES[:-1]) / 2
     pairing = float(((middle > 0.5) * -np.pi * np.sin(2 * np.pi * middle)).sum() * cell)
     # four blocks of heights 0, 1, 0, 1, as blocky as can be, climb three times as much as the ramp
     battlements = np.repeat([0.0, 1.0, 0.0, 1.0], 5000)
     up_and_down = np.abs(np.diff(battlements)) / cell
     blocks_cost, blocks_are = l1(up_and_down, cell), float(measure(up_and_down))
-    ramps = [measure(np.abs(np.diff(np.clip((edges - 0.5) / w + 0.5, 0, 1))) / cell) for w in d]
+    ramps = [measure(np.abs(np.diff(np.clip((EDGES - 0.5) / w + 0.5, 0, 1))) / cell) for w in d]
     other = measure(np.abs(np.diff(7 - 3 * steps[1])) / (5 * cell))  # 7 - 3 f, on an interval of length 5
 
     def worst(values: Floats, expected: Floats | float) -> float:
@@ -113,82 +152,31 @@ def coarea_prefers_blocks(
 
     both = (float(line[-1, 0]), float(line[0, 0]))
     comparisons = [
-        Comparison("total variation, on a line", f"step {d[-1]:g} wide", both[0], "<", f"ramp {d[0]:g}", both[1], 1e-6),
-        Comparison(
-            "total variation, blocks of heights 0, 1, 0, 1", "blocks", blocks_cost, "<", f"ramp {d[0]:g}", both[1], 1e-6
+        claim("total variation, on a line", less(f"step {d[-1]:g} wide", both[0], f"ramp {d[0]:g}", both[1], 1e-6)),
+        claim(
+            "total variation, blocks of heights 0, 1, 0, 1",
+            less("blocks", blocks_cost, f"ramp {d[0]:g}", both[1], 1e-6),
         ),
-        Comparison(
-            "the same by counting", "int of |f'|", blocks_cost, "=", "level sets",
-            float(crossings(battlements, levels).mean()), 1e-10, "ours",
+        ours(
+            "the same by counting",
+            equal("int of |f'|", blocks_cost, "level sets", float(crossings(battlements, levels).mean()), 1e-10),
         ),
-        Comparison("their blockiness", "blocks", blocks_are, ">", f"ramp {d[0]:g}", line[0, 2], 0.5, "ours"),
+        ours("their blockiness", greater("blocks", blocks_are, f"ramp {d[0]:g}", line[0, 2], 0.5)),
         # exact but for rounding on the line; second order in (cell / width) for squares and in the plane
-        Comparison("TV on the line, farthest from 1", "sum", worst(line[:, 0], 1), "=", "none", 0.0, 1e-10, "ours"),
-        Comparison("level sets counted, farthest from 1", "count", worst(contours, 1), "=", "none", 0, 1e-10, "ours"),
-        Comparison(
-            "squared energy, farthest from 6 / (5 d)", "sum", worst(line[:, 1], 1.2 / d), "=", "none", 0, 1e-4, "ours"
-        ),
-        Comparison(
-            "blockiness of the steepest", "measured", line[-1, 2], "=", "1 - 5 d / 6", 1 - d[-1] / 1.2, 1e-5, "ours"
-        ),
-        Comparison(
+        ours("TV on the line, farthest from 1", equal("sum", worst(line[:, 0], 1), "none", 0.0, 1e-10)),
+        ours("level sets counted, farthest from 1", equal("count", worst(contours, 1), "none", 0, 1e-10)),
+        ours("squared energy, farthest from 6 / (5 d)", equal("sum", worst(line[:, 1], 1.2 / d), "none", 0, 1e-4)),
+        ours("blockiness of the steepest", equal("measured", line[-1, 2], "1 - 5 d / 6", 1 - d[-1] / 1.2, 1e-5)),
+        ours(
             "blockiness of straight ramps, farthest from 1 - d",
-            "measured",
-            float(np.abs(np.array(ramps) - (1 - d)).max()),
-            "=",
-            "none",
-            0.0,
-            2 * cell,
-            "ours",
+            equal("measured", float(np.abs(np.array(ramps) - (1 - d)).max()), "none", 0.0, 2 * cell),
         ),
-        Comparison("of 7 - 3 f on an interval 5 long", "measured", float(other), "=", "f", line[1, 2], 1e-10, "ours"),
-        Comparison(
-            "one field already gives the jump", "pairing", pairing, "=", "its height", 1.0, 1e-6,
-            "ours",
-        ),
-    ]  # fmt: skip
-    if len(flat) > 1:
-        in_plane = (float(plane[-1, 0]), float(plane[0, 0]))
-        comparisons += [
-            Comparison(
-                "total variation, a disc", f"edge {flat[-1]:g} wide", in_plane[0], "<", f"{flat[0]:g} wide",
-                in_plane[1], 0.002,
-            ),
-            Comparison("TV of the disc", "grid", in_plane[0], "=", "its outline", length, 0.002, "ours"),
-            Comparison(
-                "blockiness of the disc", "grid", plane[-1, 2], "=", "1 - 5 length d / 6",
-                1 - length * flat[-1] / 1.2, 0.002, "ours",
-            ),
-        ]  # fmt: skip
+        ours("of 7 - 3 f on an interval 5 long", equal("measured", float(other), "f", line[1, 2], 1e-10)),
+        ours("one field already gives the jump", equal("pairing", pairing, "its height", 1.0, 1e-6)),
+    ]
+    comparisons += _disc_comparisons(flat, plane)
 
-    def paint(figure: Figure) -> None:
-        shapes, energies, blocks = figure.subplots(1, 3)
-        plain(shapes, "the same climb, ever steeper", "x", "f(x)")
-        shades = np.linspace(0.75, 0.0, len(d))
-        for f, width, shade in zip(steps, d, shades, strict=True):
-            shapes.plot(edges[::50], f[::50], color=str(shade), lw=1.2, label=f"d = {width:g}")
-        legend(shapes, loc="upper left")
-        plain(energies, "cost of the climb", "width d", "")
-        energies.loglog(d, line[:, 0], "o-", color=L1, label=r"$\int|f'|$")
-        energies.loglog(d, line[:, 1], "s", color=L2, label=r"$\int|f'|^2$")
-        energies.loglog(d, 1.2 / d, color=L2, lw=0.8, ls=":", label="6 / (5 d)")
-        energies.loglog(flat, plane[:, 0] / length, "x", color=TRUTH, label="disc: TV / outline")
-        legend(energies)
-        plain(blocks, "blockiness", "width d", "")
-        blocks.semilogx(d, line[:, 2], "o", color=L1, label="line")
-        fine = np.geomspace(d[-1], d[0])
-        blocks.semilogx(fine, 1 - fine / 1.2, color=L1, lw=0.8, ls=":", label="1 - 5 d / 6")
-        blocks.semilogx(flat, plane[:, 2], "x", color=TRUTH, label="disc")
-        blocks.semilogx(flat, 1 - length * flat / 1.2, color=TRUTH, lw=0.8, ls=":", label="1 - 5 length d / 6")
-        blocks.set_ylim(0, 1.02)
-        legend(blocks, loc="lower left")
-
-    return Finding(
-        name="coarea-prefers-blocks",
-        title="A blocky function does not have the smaller total variation",
-        label="section 2.2, below the coarea formula (eqn:coarea)",
-        statement="If a function is more blocky (piecewise-constant) it has a smaller total variation.",
-        formula=r"$\int_\Omega|\nabla f|=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
+    return Result(
         comparisons=tuple(comparisons),
         meaning=(
             f"A climb from 0 to 1 has total variation {both[1]:.4f} when it is {d[0]:g} wide and {both[0]:.4f} when it "
@@ -201,9 +189,31 @@ def coarea_prefers_blocks(
             f"{line[-1, 1]:.0f} for the steepest. Together with a data term TV-l1 does make plateaus, even on a sine "
             f"(next statement), because of the kink of |.| at gradient 0; not because blocks are cheaper."
         ),
-        paint=paint,
-        size=(7.2, 2.7),
+        paint=lambda figure: _paint_coarea_prefers_blocks(figure, d, line, flat, plane),
     )
+
+
+def _paint_coarea_prefers_blocks(figure: Figure, d: Floats, line: Floats, flat: Floats, plane: Floats) -> None:
+    shapes, energies, blocks = figure.subplots(1, 3)
+    plain(shapes, "the same climb, ever steeper", "x", "f(x)")
+    shades = np.linspace(0.75, 0.0, len(d))
+    for f, width, shade in zip(_steps(d), d, shades, strict=True):
+        shapes.plot(EDGES[::50], f[::50], color=str(shade), lw=1.2, label=f"d = {width:g}")
+    legend(shapes, loc="upper left")
+    plain(energies, "cost of the climb", "width d", "")
+    energies.loglog(d, line[:, 0], "o-", color=L1, label=r"$\int|f'|$")
+    energies.loglog(d, line[:, 1], "s", color=L2, label=r"$\int|f'|^2$")
+    energies.loglog(d, 1.2 / d, color=L2, lw=0.8, ls=":", label="6 / (5 d)")
+    energies.loglog(flat, plane[:, 0] / LENGTH, "x", color=TRUTH, label="disc: TV / outline")
+    legend(energies)
+    plain(blocks, "blockiness", "width d", "")
+    blocks.semilogx(d, line[:, 2], "o", color=L1, label="line")
+    fine = np.geomspace(d[-1], d[0])
+    blocks.semilogx(fine, 1 - fine / 1.2, color=L1, lw=0.8, ls=":", label="1 - 5 d / 6")
+    blocks.semilogx(flat, plane[:, 2], "x", color=TRUTH, label="disc")
+    blocks.semilogx(flat, 1 - LENGTH * flat / 1.2, color=TRUTH, lw=0.8, ls=":", label="1 - 5 length d / 6")
+    blocks.set_ylim(0, 1.02)
+    legend(blocks, loc="lower left")
 
 
 # ---- the proof of Proposition 3.6: does TV-l1 make R(w) blockier in w?
@@ -254,6 +264,178 @@ def _variation_in_the_plane(model: Linear, p_s: float) -> float:
     return float(moduli.sum() * (corner[1] - corner[0]))
 
 
+LINE = (np.arange(400) + 0.5) / 200  # midpoints of cells of [0, 2]
+SCALAR = np.stack([LINE, LINE, LINE], 1)
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """The risks of trained predictors over w, by method and environment, a number or a row per repetition."""
+
+    blocks: dict[tuple[str, str, str], Floats]  # (method, w, environment) -> blockiness
+    slopes: dict[tuple[str, str], Floats]  # over scalar w: (repetitions, W)
+    variation: dict[tuple[str, str], Floats]  # total variation over scalar w
+    plane: dict[tuple[str, str], Floats]  # ... over vector w
+    steps_away: dict[str, float]  # distance of the pooled risk to the nearest two-step function
+    at_one: dict[str, float]  # mean |slope| at w = 1
+
+    @property
+    def tv(self) -> dict[str, float]:
+        """Mean total variation of the pooled risk over scalar w."""
+        return {name: float(self.variation[name, "pooled"].mean()) for name in NAMES}
+
+    def mean(self, w: str, name: str) -> float:
+        """The mean blockiness of the pooled risk."""
+        return float(self.blocks[name, w, "pooled"].mean())
+
+    def doubt(self, w: str, name: str) -> float:
+        """Two standard errors of the mean difference to TV-l1, repetition by repetition: a difference is more."""
+        difference = self.blocks["irm-tv-l1", w, "pooled"] - self.blocks[name, w, "pooled"]
+        return float(2 * difference.std(ddof=1) / np.sqrt(len(difference)))
+
+    def difference(self, w: str) -> str:
+        """TV-l1 less TV-l2, in words."""
+        return f"{self.mean(w, 'irm-tv-l1') - self.mean(w, 'irm-tv-l2'):+.4f} ± {self.doubt(w, 'irm-tv-l2'):.4f}"
+
+
+def _shapes(
+    models: Mapping[str, Linear],
+    places: Mapping[str, float],
+    measure: Function,
+    gradient: Callable[[Linear, Floats], Floats],
+) -> _Shapes:
+    """The slopes of the population risk on cells of [0, 2] and of [0, 2]^2."""
+    side = (np.arange(24) + 0.5) / 12
+    box = np.stack([*(m.ravel() for m in np.meshgrid(side, side, indexing="ij")), np.ones(24 * 24)], 1)
+
+    blocks, slopes, variation, plane = {}, {}, {}, {}
+    for name, model in models.items():
+        along, across = gradient(model, SCALAR).sum(-1), gradient(model, box)[..., :2]
+        for place, share in places.items():
+            slopes[name, place] = mixed(along, share, -2)  # (repetitions, W)
+            variation[name, place] = 2 * np.abs(slopes[name, place]).mean(-1)
+            moduli = np.linalg.norm(mixed(across, share, -3), axis=-1)
+            plane[name, place] = 4 * moduli.mean(-1)
+            blocks[name, "scalar", place] = measure(np.abs(slopes[name, place]))
+            blocks[name, "vector", place] = measure(moduli)
+    steps_away = {name: two_step_distance(_pooled_curve(m, places["pooled"])).mean() for name, m in models.items()}
+    at_one = {
+        name: np.abs([mixed(gradient(m, np.ones((1, 3))).sum(-1), places[q], -2) for q in ("first", "second")]).mean()
+        for name, m in models.items()
+    }
+    return _Shapes(blocks, slopes, variation, plane, steps_away, at_one)
+
+
+class _Otherwise(NamedTuple):
+    """The numbers of one method in other ways: variation from values alone, the risk from drawn rows."""
+
+    by_values: float  # total variation over scalar w
+    rise: float  # ... over vector w, of the first predictor
+    exact: float  # its risk at w = 1
+    loss: Floats  # (N,) of drawn rows
+
+
+def _otherwise(model: Linear, pooled: float, p_s: tuple[float, float], p_v: float) -> _Otherwise:
+    """The pooled risk's, at agreement `pooled`."""
+    by_values = float(_variation_by_values(model, pooled).mean())
+    rise = _variation_in_the_plane(model, pooled)
+    rows = make_simulation(2, p_s, p_v, random_state=99, n_test=200_000, test_p_s=pooled).test
+    assert rows is not None
+    loss = model[0].losses(rows)
+    exact = float(mixed(model[0].risk()[..., 0], pooled, -1))
+    return _Otherwise(by_values, rise, exact, loss)
+
+
+def _blockiness_comparisons(
+    shapes: _Shapes, plateau: float, checks: _Otherwise, measure: Function
+) -> tuple[Comparison, ...]:
+    """`plateau` is how much more of TV-l1's risk is flat at ten times the tolerance."""
+    mean, doubt, tv, steps_away, at_one = shapes.mean, shapes.doubt, shapes.tv, shapes.steps_away, shapes.at_one
+    return (
+        claim("squashed: total variation in scalar w", less("TV-l1", tv["irm-tv-l1"], "ERM", tv["erm"])),
+        # a block is flat at every tolerance; a minimum inside a smooth convex graph is a point: ten times the
+        # tolerance, ten times the share
+        claim(
+            "piecewise-constant: flat share of TV-l1 at 1 % over that at 0.1 % of the mean slope",
+            equal("measured", plateau, "a block", 1.0, 0.2),
+        ),
+        ours("the same share", equal("measured", plateau, "a point", 10.0, 0.5)),
+        ours(
+            "distance to the nearest two-step function",
+            less("TV-l1", steps_away["irm-tv-l1"], "ERM", steps_away["erm"], 0.1 * steps_away["erm"]),
+        ),
+        # a twentieth of ERM's: no more than the repetitions differ among themselves
+        ours(
+            "distance to the nearest two-step function",
+            equal("TV-l1", steps_away["irm-tv-l1"], "TV-l2", steps_away["irm-tv-l2"], 0.05 * steps_away["erm"]),
+        ),
+        ours(
+            "total variation in scalar w", equal("TV-l1", tv["irm-tv-l1"], "TV-l2", tv["irm-tv-l2"], 0.05 * tv["erm"])
+        ),
+        ours(
+            "blockiness in scalar w (free of scale)",
+            less("TV-l1", mean("scalar", "irm-tv-l1"), "ERM", mean("scalar", "erm"), doubt("scalar", "erm")),
+        ),
+        # three standard errors of the difference, 0.005 at least
+        *(
+            ours(
+                f"blockiness in {w} w (free of scale)",
+                equal(
+                    "TV-l1",
+                    mean(w, "irm-tv-l1"),
+                    "TV-l2",
+                    mean(w, "irm-tv-l2"),
+                    max(1.5 * doubt(w, "irm-tv-l2"), 0.005),
+                ),
+            )
+            for w in ("scalar", "vector")
+        ),
+        ours("mean |slope| at w = 1", less("TV-l1", at_one["irm-tv-l1"], "ERM", at_one["erm"])),
+        # the midpoint rule on 400 cells, with a kink at the minimum: second order
+        ours(
+            "total variation of TV-l1 in scalar w",
+            equal("by slopes", tv["irm-tv-l1"], "by values", checks.by_values, 1e-4),
+        ),
+        ours(
+            "total variation in vector w",
+            equal(
+                "by slopes",
+                float(shapes.plane["irm-tv-l1", "pooled"][0]),
+                "by differences",
+                checks.rise,
+                0.002 * checks.rise,
+            ),
+        ),
+        ours(
+            "risk at w = 1",
+            equal(
+                "quadrature",
+                checks.exact,
+                "200,000 rows",
+                float(checks.loss.mean()),
+                4.5 * float(checks.loss.std()) / np.sqrt(len(checks.loss)),
+            ),
+        ),
+        ours(
+            "blockiness of (w - 1)^2 on [0, 2]",
+            equal("measured", float(measure(2 * np.abs(LINE - 1))), "1/4", 0.25, 1e-4),
+        ),
+    )
+
+
+@statement(
+    title="Does TV-l1 make the risk blockier in w?",
+    label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
+    text=(
+        "To lower the total variation the optimisation may squash the graph of the risk over the classifier w in "
+        "every level set, which makes it more blocky (piecewise-constant)."
+    ),
+    formula=(
+        r"$|\{w:\,|\nabla_w R|\leq\tau\,\mathrm{mean}\}|\approx\mathrm{constant\ (block)\ or}\ \propto\tau"
+        r"\ \mathrm{(point)}$"
+    ),
+    size=(7.2, 2.9),
+)
 def blockiness_in_w(
     p_s: tuple[float, float] = (0.999, 0.9),
     p_v: float = 0.8,
@@ -263,7 +445,7 @@ def blockiness_in_w(
     steps: int = STEPS,
     measure: Function = blockiness,
     gradient: Callable[[Linear, Floats], Floats] = risk_gradient,
-) -> Finding:
+) -> Result:
     """Trained predictors: is their population risk squashed, has it plateaus, in a scalar w over [0, 2] or a vector w?
 
     The vector w, over [0, 2]^2, multiplies the invariant and the spurious part of the logit. `measure` (moduli of the
@@ -275,149 +457,16 @@ def blockiness_in_w(
         name: fit(tasks, name, p_v, steps, None if name == "erm" else [penalty_weight])[0] for name in NAMES
     }  # coef (repetitions, D)
     places = {"first": p_s[0], "second": p_s[1], "pooled": sum(p_s) / 2}
-    line = (np.arange(400) + 0.5) / 200  # midpoints of cells of [0, 2]
-    scalar = np.stack([line, line, line], 1)
-    side = (np.arange(24) + 0.5) / 12
-    box = np.stack([*(m.ravel() for m in np.meshgrid(side, side, indexing="ij")), np.ones(24 * 24)], 1)
-
-    blocks: dict[tuple[str, str, str], Floats] = {}  # (method, w, environment) -> one number per repetition
-    slopes, variation, plane = {}, {}, {}
-    for name, model in models.items():
-        along, across = gradient(model, scalar).sum(-1), gradient(model, box)[..., :2]
-        for place, share in places.items():
-            slopes[name, place] = mixed(along, share, -2)  # (repetitions, W)
-            variation[name, place] = 2 * np.abs(slopes[name, place]).mean(-1)
-            moduli = np.linalg.norm(mixed(across, share, -3), axis=-1)
-            plane[name, place] = 4 * moduli.mean(-1)
-            blocks[name, "scalar", place] = measure(np.abs(slopes[name, place]))
-            blocks[name, "vector", place] = measure(moduli)
-
-    # other ways to the numbers of TV-l1: variation from values alone, the risk from drawn rows
-    l1_model = models["irm-tv-l1"]
-    by_values = float(_variation_by_values(l1_model, places["pooled"]).mean())
-    rise = _variation_in_the_plane(l1_model, places["pooled"])
-    rows = make_simulation(2, p_s, p_v, random_state=99, n_test=200_000, test_p_s=places["pooled"]).test
-    assert rows is not None
-    loss = l1_model[0].losses(rows)
-    exact = float(mixed(l1_model[0].risk()[..., 0], places["pooled"], -1))
-
-    steps_away = {name: two_step_distance(_pooled_curve(m, places["pooled"])).mean() for name, m in models.items()}
+    shapes = _shapes(models, places, measure, gradient)
+    checks = _otherwise(models["irm-tv-l1"], places["pooled"], p_s, p_v)
     thresholds = np.geomspace(1e-3, 1, 25)  # eight to a decade
-    shares = {name: _flat_share(slopes[name, "pooled"][0], thresholds) for name in NAMES}
+    shares = {name: _flat_share(shapes.slopes[name, "pooled"][0], thresholds) for name in NAMES}
     flat_thousandth, flat_hundredth = shares["irm-tv-l1"][[0, 8]]  # at 0.1 % and at 1 % of the mean slope
     plateau = float(flat_hundredth / max(flat_thousandth, 1e-300))
-    at_one = {
-        name: np.abs([mixed(gradient(m, np.ones((1, 3))).sum(-1), q, -2) for q in p_s]).mean()
-        for name, m in models.items()
-    }
 
-    def mean(w: str, name: str) -> float:
-        return float(blocks[name, w, "pooled"].mean())
-
-    def doubt(w: str, name: str) -> float:
-        """Two standard errors of the mean difference to TV-l1, repetition by repetition: a difference is more."""
-        difference = blocks["irm-tv-l1", w, "pooled"] - blocks[name, w, "pooled"]
-        return float(2 * difference.std(ddof=1) / np.sqrt(repetitions))
-
-    def difference(w: str) -> str:
-        return f"{mean(w, 'irm-tv-l1') - mean(w, 'irm-tv-l2'):+.4f} ± {doubt(w, 'irm-tv-l2'):.4f}"
-
-    tv = {name: float(variation[name, "pooled"].mean()) for name in NAMES}
-    comparisons = (
-        Comparison("squashed: total variation in scalar w", "TV-l1", tv["irm-tv-l1"], "<", "ERM", tv["erm"]),
-        # a block is flat at every tolerance; a minimum inside a smooth convex graph is a point: ten times the
-        # tolerance, ten times the share
-        Comparison(
-            "piecewise-constant: flat share of TV-l1 at 1 % over that at 0.1 % of the mean slope", "measured", plateau,
-            "=", "a block", 1.0, 0.2,
-        ),
-        Comparison("the same share", "measured", plateau, "=", "a point", 10.0, 0.5, "ours"),
-        Comparison(
-            "distance to the nearest two-step function", "TV-l1", steps_away["irm-tv-l1"], "<", "ERM",
-            steps_away["erm"], 0.1 * steps_away["erm"], "ours",
-        ),
-        # a twentieth of ERM's: no more than the repetitions differ among themselves
-        Comparison(
-            "distance to the nearest two-step function", "TV-l1", steps_away["irm-tv-l1"], "=", "TV-l2",
-            steps_away["irm-tv-l2"], 0.05 * steps_away["erm"], "ours",
-        ),
-        Comparison(
-            "total variation in scalar w", "TV-l1", tv["irm-tv-l1"], "=", "TV-l2", tv["irm-tv-l2"], 0.05 * tv["erm"],
-            "ours",
-        ),
-        Comparison(
-            "blockiness in scalar w (free of scale)", "TV-l1", mean("scalar", "irm-tv-l1"), "<", "ERM",
-            mean("scalar", "erm"), doubt("scalar", "erm"), "ours",
-        ),
-        # three standard errors of the difference, 0.005 at least
-        *(
-            Comparison(
-                f"blockiness in {w} w (free of scale)", "TV-l1", mean(w, "irm-tv-l1"), "=", "TV-l2",
-                mean(w, "irm-tv-l2"), max(1.5 * doubt(w, "irm-tv-l2"), 0.005), "ours",
-            )
-            for w in ("scalar", "vector")
-        ),
-        Comparison("mean |slope| at w = 1", "TV-l1", at_one["irm-tv-l1"], "<", "ERM", at_one["erm"], 0.0, "ours"),
-        # the midpoint rule on 400 cells, with a kink at the minimum: second order
-        Comparison(
-            "total variation of TV-l1 in scalar w", "by slopes", tv["irm-tv-l1"], "=", "by values",
-            by_values, 1e-4, "ours",
-        ),
-        Comparison(
-            "total variation in vector w", "by slopes", float(plane["irm-tv-l1", "pooled"][0]), "=", "by differences",
-            rise, 0.002 * rise, "ours",
-        ),
-        Comparison(
-            "risk at w = 1", "quadrature", exact, "=", "200,000 rows", float(loss.mean()),
-            4.5 * float(loss.std()) / np.sqrt(len(loss)), "ours",
-        ),
-        Comparison(
-            "blockiness of (w - 1)^2 on [0, 2]", "measured", float(measure(2 * np.abs(line - 1))), "=", "1/4", 0.25,
-            1e-4, "ours",
-        ),
-    )  # fmt: skip
-
-    def paint(figure: Figure) -> None:
-        graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
-        wide = {"erm": 1.6, "irm-tv-l2": 3.2, "irm-tv-l1": 1.4}  # the last two nearly coincide: one inside the other
-        plain(graph, "risk of the first repetition", "w", "R(w)")
-        for name in NAMES:
-            for place, style in (("first", "--"), ("second", ":"), ("pooled", "-")):
-                curve = mixed(models[name][0].risk(scalar[::8]), places[place], -2)
-                label = NAMES[name] if place == "pooled" else None
-                graph.plot(line[::8], curve, style, color=COLOURS[name], lw=wide[name] if label else 0.9, label=label)
-        graph.plot([], [], "--", color=TRUTH, lw=0.9, label=f"$p_s$ = {p_s[0]:g}")
-        graph.plot([], [], ":", color=TRUTH, lw=0.9, label=f"$p_s$ = {p_s[1]:g}")
-        graph.set_ylim(0, 0.95)
-        legend(graph, loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.5)
-        plain(dots, "blockiness, one dot a repetition", "", "")
-        cases = [(w, place) for w in ("scalar", "vector") for place in places]
-        for k, name in enumerate(NAMES):
-            for i, case in enumerate(cases):
-                values = blocks[name, case[0], case[1]]
-                dots.plot(np.full(len(values), i + 0.25 * (k - 1)), values, "o", ms=3, color=COLOURS[name])
-        dots.axvline(2.5, color=TRUTH, lw=0.5)
-        dots.set_xticks(range(6), [place for _, place in cases], rotation=45, ha="right")
-        dots.set_ylim(0, 1)
-        for x, w in ((1, "scalar w"), (4, "vector w")):
-            dots.text(x, 0.94, w, ha="center", fontsize=8)
-        plain(flat, r"share flatter than $\tau$ $\times$ mean", r"$\tau$", "")
-        for name in NAMES:
-            flat.loglog(thresholds, shares[name], color=COLOURS[name], lw=wide[name], label=NAMES[name])
-        flat.axhline(0.5, color=BAD, lw=1, ls="--", label="half of it a block")
-        legend(flat, loc="lower right")
-
-    return Finding(
-        name="blockiness-in-w",
-        title="Does TV-l1 make the risk blockier in w?",
-        label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
-        statement=(
-            "To lower the total variation the optimisation may squash the graph of the risk over the classifier w in "
-            "every level set, which makes it more blocky (piecewise-constant)."
-        ),
-        formula=r"$|\{w:\,|\nabla_w R|\leq\tau\,\mathrm{mean}\}|\approx\mathrm{constant\ (block)\ or}\ \propto\tau"
-        r"\ \mathrm{(point)}$",
-        comparisons=comparisons,
+    mean, tv, steps_away, at_one = shapes.mean, shapes.tv, shapes.steps_away, shapes.at_one
+    return Result(
+        comparisons=_blockiness_comparisons(shapes, plateau, checks, measure),
         meaning=(
             f"Squashed, yes (over w in [0, 2] the total variation of the pooled risk is {tv['erm']:.3f} for ERM, "
             f"{tv['irm-tv-l1']:.3f} for TV-l1 and {tv['irm-tv-l2']:.3f} for TV-l2), and in that sense nearer to "
@@ -429,11 +478,48 @@ def blockiness_in_w(
             f"Blockiness, which squashing cannot change, is "
             f"{mean('scalar', 'erm'):.3f}, {mean('scalar', 'irm-tv-l2'):.3f} and {mean('scalar', 'irm-tv-l1'):.3f} "
             f"({mean('vector', 'erm'):.3f}, {mean('vector', 'irm-tv-l2'):.3f}, {mean('vector', 'irm-tv-l1'):.3f} for a "
-            f"vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is {difference('scalar')} and "
-            f"{difference('vector')} (two standard errors). The penalty is evaluated at w = 1 only, and what it does "
-            f"is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
+            f"vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is {shapes.difference('scalar')} and "
+            f"{shapes.difference('vector')} (two standard errors). The penalty is evaluated at w = 1 only, and what it "
+            f"does is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
             f"{at_one['irm-tv-l1']:.3f} for TV-l1."
         ),
-        paint=paint,
-        size=(7.2, 2.9),
+        paint=lambda figure: _paint_blockiness_in_w(figure, models, places, shapes, thresholds, shares),
     )
+
+
+def _paint_blockiness_in_w(
+    figure: Figure,
+    models: Mapping[str, Linear],
+    places: Mapping[str, float],
+    shapes: _Shapes,
+    thresholds: Floats,
+    shares: Mapping[str, Floats],
+) -> None:
+    graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
+    wide = {"erm": 1.6, "irm-tv-l2": 3.2, "irm-tv-l1": 1.4}  # the last two nearly coincide: one inside the other
+    plain(graph, "risk of the first repetition", "w", "R(w)")
+    for name in NAMES:
+        for place, style in (("first", "--"), ("second", ":"), ("pooled", "-")):
+            curve = mixed(models[name][0].risk(SCALAR[::8]), places[place], -2)
+            label = NAMES[name] if place == "pooled" else None
+            graph.plot(LINE[::8], curve, style, color=COLOURS[name], lw=wide[name] if label else 0.9, label=label)
+    graph.plot([], [], "--", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['first']:g}")
+    graph.plot([], [], ":", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['second']:g}")
+    graph.set_ylim(0, 0.95)
+    legend(graph, loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.5)
+    plain(dots, "blockiness, one dot a repetition", "", "")
+    cases = [(w, place) for w in ("scalar", "vector") for place in places]
+    for k, name in enumerate(NAMES):
+        for i, case in enumerate(cases):
+            values = shapes.blocks[name, case[0], case[1]]
+            dots.plot(np.full(len(values), i + 0.25 * (k - 1)), values, "o", ms=3, color=COLOURS[name])
+    dots.axvline(2.5, color=TRUTH, lw=0.5)
+    dots.set_xticks(range(6), [place for _, place in cases], rotation=45, ha="right")
+    dots.set_ylim(0, 1)
+    for x, w in ((1, "scalar w"), (4, "vector w")):
+        dots.text(x, 0.94, w, ha="center", fontsize=8)
+    plain(flat, r"share flatter than $\tau$ $\times$ mean", r"$\tau$", "")
+    for name in NAMES:
+        flat.loglog(thresholds, shares[name], color=COLOURS[name], lw=wide[name], label=NAMES[name])
+    flat.axhline(0.5, color=BAD, lw=1, ls="--", label="half of it a block")
+    legend(flat, loc="lower right")

@@ -23,7 +23,7 @@ from irmtv.core.types import Task
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.blocky import COLOURS, NAMES, blockiness
 from irmtv.lab.theory.figures import ERM, L1, L2, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Comparison, Result, at_most, beyond, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, statistics_from
 from irmtv.lab.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, risk_gradient, risk_line
 from irmtv.objectives.irm_tv_l1 import tv_l1
@@ -32,6 +32,7 @@ from irmtv.objectives.irm_tv_l2 import tv_l2
 Line = Callable[[Floats, Floats, Floats], Floats]  # risk where the signs agree, where they do not, p_s -> risk
 
 PUBLISHED = "TV-l2, as in\npublished code"
+TIME = np.linspace(0, 1, 6001)
 FRESH_ROWS, BINS = 400_000, 80
 NEARLY = 0.01  # of ERM's mean slope over time: below it a risk is nearly constant
 
@@ -85,40 +86,18 @@ def _gap_at_equal_risk(l1: tuple[Floats, Floats], l2: tuple[Floats, Floats]) -> 
     return float(np.abs(there - range_l1[inside]).max(initial=0))
 
 
-def blocky_over_time(
-    p_s: Function = wave,
-    p_v: float = 0.8,
-    segments: int = 10,
-    blind: int = 2,
-    penalty_weight: float = 1e3,
-    other_weights: tuple[float, ...] = (10.0, 100.0, 1e4),
-    repetitions: int = 5,
-    n_samples: int = 5000,
-    steps: int = STEPS,
-    line: Line = risk_line,
-) -> Finding:
-    """Environments that change continuously, p_s(t): range and total variation of the population risk over time.
-
-    The methods see labels of `segments` equal segments of time, and then of `blind` ones that have the same mean
-    agreement and so nothing to tell them apart. `penalty_weight` is the one that the comparisons are about. `line`
-    (risk where the spurious sign agrees, where it does not, p_s) is the formula under test.
-    """
-    check_repetitions(repetitions)
-    time = np.linspace(0, 1, 6001)
-    share = np.asarray(p_s(time), dtype=np.float64)
-    if not np.ptp(share) > 1e-3:  # nor is NaN a range
-        raise ValueError(
-            f"p_s must vary over time, or every risk is constant. Got values from {share.min():g} to {share.max():g}. "
-            "Give a function such as irmtv.lab.theory.blocky_time.wave."
-        )
+def _train_methods(
+    draw: Callable[[int], list[Task]],
+    p_v: float,
+    segments: int,
+    blind: int,
+    steps: int,
+    penalty_weight: float,
+    other_weights: tuple[float, ...],
+) -> tuple[dict[str, Linear], dict[str, Linear]]:
+    """Every method at one penalty weight, and both IRM-TV objectives at all; `draw` gives tasks with k labels."""
     weights = sorted({penalty_weight, *other_weights})
     chosen = weights.index(penalty_weight)
-
-    def draw(k: int) -> list[Task]:
-        return [
-            make_simulation(n_samples, p_s, p_v, random_state=r, n_test=4, n_segments=k) for r in range(repetitions)
-        ]
-
     tasks, blind_tasks = draw(segments), draw(blind)
     one = [penalty_weight]
     paths = {name: fit(tasks, name, p_v, steps, weights) for name in ("irm-tv-l2", "irm-tv-l1")}
@@ -133,107 +112,151 @@ def blocky_over_time(
         f"TV-l2, {blind} labels": fit(blind_tasks, "irm-tv-l2", p_v, steps, one),
         f"TV-l1, {blind} labels": fit(blind_tasks, "irm-tv-l1", p_v, steps, one),
     }
+    return fits, paths
+
+
+@dataclass(frozen=True)
+class _Courses:
+    """Risks over time by method, one row or number per repetition."""
+
+    curves: dict[str, Floats]  # (repetitions, T)
+    extent: dict[str, Floats]  # range
+    tv: dict[str, Floats]  # total variation
+    still: dict[str, Floats]  # share of time in which the risk is nearly constant
+    blocks: dict[str, float]  # blockiness, mean over the repetitions
+
+    def shrunk(self, name: str) -> float:
+        """The mean range, as a share of ERM's."""
+        return float(self.extent[name].mean()) / float(self.extent["ERM"].mean())
+
+
+def _courses(curves: dict[str, Floats]) -> _Courses:
+    """What is measured of risks over time."""
+    extent = {name: np.ptp(c, axis=-1) for name, c in curves.items()}
+    tv = {name: np.abs(np.diff(c)).sum(-1) for name, c in curves.items()}
+    blocks = {name: float(blockiness(np.abs(np.diff(c))).mean()) for name, c in curves.items()}
+    slopes = {name: np.abs(np.diff(c)) for name, c in curves.items()}  # (repetitions, T - 1)
+    still_below = NEARLY * slopes["ERM"].mean(-1, keepdims=True)
+    still = {name: (s < still_below).mean(-1) for name, s in slopes.items()}  # (repetitions,)
+    return _Courses(curves, extent, tv, still, blocks)
+
+
+def _mean(values: Mapping[str, Floats], name: str) -> float:
+    return float(values[name].mean())
+
+
+def _over_time_comparisons(
+    courses: _Courses, binned: _Binned, share: Floats, blind: int, ratio: float, gap: float
+) -> tuple[Comparison, ...]:
+    """`share` is p_s over time, `ratio` that of the penalties, `gap` that between the ranges at equal mean risk."""
+    extent, tv, still, blocks = courses.extent, courses.tv, courses.still, courses.blocks
+    # a misfit can only raise the mean of BINS squared deviates: four of its standard deviations above 1 is no chance
+    chance = 1 + 4 * float(np.sqrt(2 / BINS))
+    follows = float(np.corrcoef(binned.measured["ERM"], binned.agreement)[0, 1])
+    return (
+        claim("range over time", less("TV-l1", _mean(extent, "TV-l1"), "ERM", _mean(extent, "ERM"))),
+        claim("total variation over time", less("TV-l1", _mean(tv, "TV-l1"), "ERM", _mean(tv, "ERM"))),
+        claim("range over time", less("TV-l1", _mean(extent, "TV-l1"), "TV-l2", _mean(extent, "TV-l2"))),
+        claim(
+            "share of time with |dR/dt| below 1 % of ERM's mean slope",
+            greater("TV-l1", _mean(still, "TV-l1"), "TV-l2", _mean(still, "TV-l2")),
+        ),
+        claim(
+            "share of time with |dR/dt| below 1 % of ERM's mean slope",
+            greater("TV-l1", _mean(still, "TV-l1"), "ERM", _mean(still, "ERM")),
+        ),
+        ours(
+            "blockiness over time (free of scale)",
+            equal("TV-l1", blocks["TV-l1"], "ERM", blocks["ERM"], 1e-6),
+        ),
+        beyond(
+            f"range over time, {blind} labels of equal mean agreement (10 % less is less)",
+            less(
+                "TV-l1",
+                _mean(extent, f"TV-l1, {blind} labels"),
+                "ERM",
+                _mean(extent, "ERM"),
+                0.1 * _mean(extent, "ERM"),
+            ),
+        ),
+        ours(
+            "blockiness over time",
+            equal("TV-l1's risk", blocks["TV-l1"], "p_s(t)", float(blockiness(np.abs(np.gradient(share)))), 1e-4),
+        ),
+        *(
+            ours(f"chi-square per bin about the line, {name}", at_most(f"{FRESH_ROWS:,} rows", value, "chance", chance))
+            for name, value in binned.misfit.items()
+        ),
+        ours("correlation of ERM's measured risk with p_s", equal("bins", follows, "-1", -1.0, 0.02)),
+        ours("l1 penalty over l2 penalty, ERM", at_most("ratio", ratio, "Jensen", 1.0, 1e-12)),
+        ours(
+            "largest gap between the ranges at equal mean risk",
+            less("TV-l1, TV-l2", gap, "a tenth of ERM's range", 0.1 * _mean(extent, "ERM")),
+        ),
+    )
+
+
+@statement(
+    title="Is the risk blocky in the environment?",
+    label="section 3, opening, and section 3.2 (sec:IRM-TVL1)",
+    text=(
+        "TV-l1 produces a risk that is blocky (piecewise-constant) with respect to the environment, and so less "
+        "sensitive to it than the risk of TV-l2."
+    ),
+    formula=r"$R(t)=p_s(t)\,R_{agree}+(1-p_s(t))\,R_{disagree}$",
+    size=(7.2, 3.0),
+)
+def blocky_over_time(
+    p_s: Function = wave,
+    p_v: float = 0.8,
+    segments: int = 10,
+    blind: int = 2,
+    penalty_weight: float = 1e3,
+    other_weights: tuple[float, ...] = (10.0, 100.0, 1e4),
+    repetitions: int = 5,
+    n_samples: int = 5000,
+    steps: int = STEPS,
+    line: Line = risk_line,
+) -> Result:
+    """Environments that change continuously, p_s(t): range and total variation of the population risk over time.
+
+    The methods see labels of `segments` equal segments of time, and then of `blind` ones that have the same mean
+    agreement and so nothing to tell them apart. `penalty_weight` is the one that the comparisons are about. `line`
+    (risk where the spurious sign agrees, where it does not, p_s) is the formula under test.
+    """
+    check_repetitions(repetitions)
+    share = np.asarray(p_s(TIME), dtype=np.float64)
+    if not np.ptp(share) > 1e-3:  # nor is NaN a range
+        raise ValueError(
+            f"p_s must vary over time, or every risk is constant. Got values from {share.min():g} to {share.max():g}. "
+            "Give a function such as irmtv.lab.theory.blocky_time.wave."
+        )
+
+    def draw(k: int) -> list[Task]:
+        return [
+            make_simulation(n_samples, p_s, p_v, random_state=r, n_test=4, n_segments=k) for r in range(repetitions)
+        ]
+
+    fits, paths = _train_methods(draw, p_v, segments, blind, steps, penalty_weight, other_weights)
 
     def over_time(model: Linear) -> Floats:  # (weights, repetitions, T)
         return line(*model.risk_by_agreement(), share)
 
     curves = {name: over_time(model)[0] for name, model in fits.items()}  # (repetitions, T)
-    extent = {name: np.ptp(c, axis=-1) for name, c in curves.items()}
-    tv = {name: np.abs(np.diff(c)).sum(-1) for name, c in curves.items()}
-    blocks = {name: blockiness(np.abs(np.diff(c))).mean() for name, c in curves.items()}
-    slopes = {name: np.abs(np.diff(c)) for name, c in curves.items()}  # (repetitions, T - 1)
-    still_below = NEARLY * slopes["ERM"].mean(-1, keepdims=True)
-    still = {name: (s < still_below).mean(-1) for name, s in slopes.items()}  # (repetitions,)
+    courses = _courses(curves)
+    extent, still, blocks = courses.extent, courses.still, courses.blocks
     path = {
         name: (over_time(m).mean((1, 2)), np.ptp(over_time(m), axis=-1).mean(1)) for name, m in paths.items()
     }  # mean risk and range by weight
 
     binned = _on_fresh_rows(fits, p_s, p_v, line)
     misfit = binned.misfit
-    # a misfit can only raise the mean of BINS squared deviates: four of its standard deviations above 1 is no chance
-    chance = 1 + 4 * float(np.sqrt(2 / BINS))
-    follows = float(np.corrcoef(binned.measured["ERM"], binned.agreement)[0, 1])
     ratio = _penalty_ratio(fits["ERM"][0], p_s, segments)
     gap = _gap_at_equal_risk(path["irm-tv-l1"], path["irm-tv-l2"])
-
-    def mean(values: dict[str, Floats], name: str) -> float:
-        return float(values[name].mean())
-
     closer = int((extent["TV-l1"] < extent["TV-l2"]).sum())
-    of = {name: mean(extent, name) / mean(extent, "ERM") for name in fits}
-    comparisons = (
-        Comparison("range over time", "TV-l1", mean(extent, "TV-l1"), "<", "ERM", mean(extent, "ERM")),
-        Comparison("total variation over time", "TV-l1", mean(tv, "TV-l1"), "<", "ERM", mean(tv, "ERM")),
-        Comparison("range over time", "TV-l1", mean(extent, "TV-l1"), "<", "TV-l2", mean(extent, "TV-l2")),
-        Comparison(
-            "share of time with |dR/dt| below 1 % of ERM's mean slope", "TV-l1", mean(still, "TV-l1"), ">", "TV-l2",
-            mean(still, "TV-l2"),
-        ),
-        Comparison(
-            "share of time with |dR/dt| below 1 % of ERM's mean slope", "TV-l1", mean(still, "TV-l1"), ">", "ERM",
-            mean(still, "ERM"),
-        ),
-        Comparison(
-            "blockiness over time (free of scale)", "TV-l1", float(blocks["TV-l1"]), "=", "ERM", float(blocks["ERM"]),
-            1e-6, "ours",
-        ),
-        Comparison(
-            f"range over time, {blind} labels of equal mean agreement (10 % less is less)", "TV-l1",
-            mean(extent, f"TV-l1, {blind} labels"), "<", "ERM", mean(extent, "ERM"), 0.1 * mean(extent, "ERM"),
-            "beyond",
-        ),
-        Comparison(
-            "blockiness over time", "TV-l1's risk", float(blocks["TV-l1"]), "=", "p_s(t)",
-            float(blockiness(np.abs(np.gradient(share)))), 1e-4, "ours",
-        ),
-        *(
-            Comparison(
-                f"chi-square per bin about the line, {name}", f"{FRESH_ROWS:,} rows", value, "≤", "chance", chance, 0.0,
-                "ours",
-            )
-            for name, value in misfit.items()
-        ),
-        Comparison("correlation of ERM's measured risk with p_s", "bins", follows, "=", "-1", -1.0, 0.02, "ours"),
-        Comparison("l1 penalty over l2 penalty, ERM", "ratio", ratio, "≤", "Jensen", 1.0, 1e-12, "ours"),
-        Comparison(
-            "largest gap between the ranges at equal mean risk", "TV-l1, TV-l2", gap, "<", "a tenth of ERM's range",
-            0.1 * mean(extent, "ERM"), 0.0, "ours",
-        ),
-    )  # fmt: skip
-
-    def paint(figure: Figure) -> None:
-        graph, bars, front = figure.subplots(1, 3, width_ratios=(1.1, 1, 0.9))
-        plain(graph, "", "t", "risk, first repetition")
-        middle = (np.arange(BINS) + 0.5) / BINS
-        for name, colour in (("ERM", ERM), ("TV-l2", L2), ("TV-l1", L1)):
-            graph.plot(time[::30], curves[name][0, ::30], color=colour, lw=1.2, label=name)
-            graph.plot(middle, binned.measured[name], ".", color=colour, ms=3)
-        legend(graph, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.98), columnspacing=0.8, handlelength=1.2)
-        plain(bars, "range, share of ERM's", "", "")
-        colours = [ERM, L2, L1, L2, OTHER, L2, L1, L2, L1]
-        names = list(fits)
-        bars.barh(range(len(names)), [of[n] for n in names], color=colours, alpha=0.6)
-        for i, name in enumerate(names):
-            bars.plot(extent[name] / extent["ERM"], np.full(repetitions, i), ".", color=TRUTH, ms=3)
-        bars.set_yticks(range(len(names)), names, fontsize=6)
-        bars.invert_yaxis()
-        plain(front, "all penalty weights", "mean risk", "range over time")
-        for name, (risk, reach) in path.items():
-            front.plot(risk, reach, "o-", ms=4, color=COLOURS[name], label=NAMES[name])
-        front.plot(curves["ERM"].mean(), mean(extent, "ERM"), "s", ms=4, color=ERM, label="ERM")
-        front.set_ylim(0)
-        legend(front)
-
-    return Finding(
-        name="blocky-over-time",
-        title="Is the risk blocky in the environment?",
-        label="section 3, opening, and section 3.2 (sec:IRM-TVL1)",
-        statement=(
-            "TV-l1 produces a risk that is blocky (piecewise-constant) with respect to the environment, and so less "
-            "sensitive to it than the risk of TV-l2."
-        ),
-        formula=r"$R(t)=p_s(t)\,R_{agree}+(1-p_s(t))\,R_{disagree}$",
-        comparisons=comparisons,
+    of = {name: courses.shrunk(name) for name in fits}
+    return Result(
+        comparisons=_over_time_comparisons(courses, binned, share, blind, ratio, gap),
         meaning=(
             f"For every predictor the risk at time t is a straight line in p_s(t) (chi-square per bin "
             f"{min(misfit.values()):.2f} to {max(misfit.values()):.2f} on {FRESH_ROWS:,} fresh rows): its shape is "
@@ -241,15 +264,43 @@ def blocky_over_time(
             f"constant one, and only range and total variation can change. With {segments} environments and weight "
             f"{penalty_weight:g} TV-l1 shrinks both to {100 * of['TV-l1']:.0f} % of ERM's and TV-l2 to "
             f"{100 * of['TV-l2']:.0f} %; TV-l1's range is the smaller one in {closer} of {repetitions} repetitions. "
-            f"The slope over time is below 1 % of ERM's mean in {100 * mean(still, 'ERM'):.1f} % of the time for ERM, "
-            f"{100 * mean(still, 'TV-l1'):.1f} % for TV-l1 and {100 * mean(still, 'TV-l2'):.1f} % for TV-l2. A nearly "
-            f"constant risk is blocky in a trivial way; both methods approach that, TV-l1 no more than TV-l2.\n\n"
+            f"The slope over time is below 1 % of ERM's mean in {100 * _mean(still, 'ERM'):.1f} % of the time for ERM, "
+            f"{100 * _mean(still, 'TV-l1'):.1f} % for TV-l1 and {100 * _mean(still, 'TV-l2'):.1f} % for TV-l2. A "
+            f"nearly constant risk is blocky in a trivial way; both methods approach that, TV-l1 no more than "
+            f"TV-l2.\n\n"
             f"By Jensen's inequality the l1 penalty is never above the l2 penalty (for ERM it is {100 * ratio:.0f} % "
             f"of it), so equal weights do not weigh equally: at equal mean risk the ranges differ by at most {gap:.3f}."
             f" The published code's l2, which divides by the number of environments, leaves {100 * of[PUBLISHED]:.0f} "
             f"% at the same weight. And labels must tell environments apart: with {blind} "
             f"segments of equal mean agreement {100 * of[f'TV-l1, {blind} labels']:.0f} % of ERM's range is left."
         ),
-        paint=paint,
-        size=(7.2, 3.0),
+        paint=lambda figure: _paint_blocky_over_time(figure, courses, binned, path),
     )
+
+
+def _paint_blocky_over_time(
+    figure: Figure, courses: _Courses, binned: _Binned, path: Mapping[str, tuple[Floats, Floats]]
+) -> None:
+    graph, bars, front = figure.subplots(1, 3, width_ratios=(1.1, 1, 0.9))
+    plain(graph, "", "t", "risk, first repetition")
+    middle = (np.arange(BINS) + 0.5) / BINS
+    for name, colour in (("ERM", ERM), ("TV-l2", L2), ("TV-l1", L1)):
+        graph.plot(TIME[::30], courses.curves[name][0, ::30], color=colour, lw=1.2, label=name)
+        graph.plot(middle, binned.measured[name], ".", color=colour, ms=3)
+    legend(graph, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.98), columnspacing=0.8, handlelength=1.2)
+    plain(bars, "range, share of ERM's", "", "")
+    colours = [ERM, L2, L1, L2, OTHER, L2, L1, L2, L1]
+    names = list(courses.curves)
+    bars.barh(range(len(names)), [courses.shrunk(n) for n in names], color=colours, alpha=0.6)
+    for i, name in enumerate(names):
+        bars.plot(
+            courses.extent[name] / courses.extent["ERM"], np.full(len(courses.extent[name]), i), ".", color=TRUTH, ms=3
+        )
+    bars.set_yticks(range(len(names)), names, fontsize=6)
+    bars.invert_yaxis()
+    plain(front, "all penalty weights", "mean risk", "range over time")
+    for name, (risk, reach) in path.items():
+        front.plot(risk, reach, "o-", ms=4, color=COLOURS[name], label=NAMES[name])
+    front.plot(courses.curves["ERM"].mean(), courses.extent["ERM"].mean(), "s", ms=4, color=ERM, label="ERM")
+    front.set_ylim(0)
+    legend(front)

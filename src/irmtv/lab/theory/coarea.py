@@ -28,7 +28,7 @@ from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 
 from irmtv.lab.theory.figures import LEFT, RIGHT, TRUTH, grid_axis, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, beyond, claim, equal, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, Surface, fitted_order, length
 from irmtv.lab.theory.variation import pixel_centres
 
@@ -44,7 +44,7 @@ SHIFTS = 64  # of the grid, over which an error in one dimension is averaged
 def crossings(values: Floats, levels: Floats, weight: Floats | None = None) -> Floats:
     """How often the polygon through `values` (n + 1,) takes each of the `levels` (M,): (M,).
 
-    `weight` (n,) counts a crossing in cell i as so many. A level that is itself one of the values is met on one side.
+    `weight` (n,) is what a crossing in each cell counts. A level that is itself one of the values is met on one side.
     """
     each = np.ones(len(values) - 1) if weight is None else weight
 
@@ -124,6 +124,16 @@ def _around_one(w: Floats) -> Floats:
     return np.exp(-8 * (w - 1) ** 2)
 
 
+@statement(
+    title="Coarea formula, one classifier variable",
+    label=LABEL,
+    text=(
+        "With Lebesgue's measure on the classifiers w, the integral of |dR/dw| equals the integral over all levels "
+        "gamma of the number of w at which the risk is gamma."
+    ),
+    formula=FORMULA,
+    size=(7.2, 2.7),
+)
 def coarea_1d(
     risk: Function = _risk_1d,
     gradient: Function = _gradient_1d,
@@ -132,7 +142,7 @@ def coarea_1d(
     density: Function = _around_one,
     cells: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048),
     levels: int = 1 << 17,
-) -> Finding:
+) -> Result:
     """Both sides of the coarea formula for a risk R(w) of one variable that rises and falls several times.
 
     `risk` and its derivative `gradient` map (n,) to (n,). `density` is another measure on `domain`, for the case in
@@ -168,12 +178,12 @@ def coarea_1d(
     # At most one level step is missed per end of a monotone piece, and h^2 |R''| / 8 of w at every turn: below 1e-4.
     close = 1e-4 * exact
     comparisons = (
-        Comparison("Lebesgue measure", "∫|R'| dw", fine_left, "=", name, fine_right, close),
-        Comparison("left side", "∫|R'| dw", fine_left, "=", "rise and fall of R", exact, close, "ours"),
-        Comparison("order of the left side", "measured", orders[0], "=", "midpoint rule", 2.0, 0.15, "ours"),
-        Comparison("order of the right side", "measured", orders[1], "=", "step function", 1.0, 0.1, "ours"),
-        Comparison("nu with density p", "∫|R'| p dw", dense_left, "=", name, fine_right, close, "beyond"),
-        Comparison("nu with density p", "∫|R'| p dw", dense_left, "=", "counting p(w)", dense_right, close, "ours"),
+        claim("Lebesgue measure", equal("∫|R'| dw", fine_left, name, fine_right, close)),
+        ours("left side", equal("∫|R'| dw", fine_left, "rise and fall of R", exact, close)),
+        ours("order of the left side", equal("measured", orders[0], "midpoint rule", 2.0, 0.15)),
+        ours("order of the right side", equal("measured", orders[1], "step function", 1.0, 0.1)),
+        beyond("nu with density p", equal("∫|R'| p dw", dense_left, name, fine_right, close)),
+        ours("nu with density p", equal("∫|R'| p dw", dense_left, "counting p(w)", dense_right, close)),
     )
 
     def paint(figure: Figure) -> None:
@@ -194,15 +204,7 @@ def coarea_1d(
         counts.text(0.97, 0.95, f"area {fine_right:.4f}", transform=counts.transAxes, ha="right", va="top", fontsize=7)
         _paint_errors(errors, cells, (rms_left, rms_right), orders, "cells and levels n")
 
-    return Finding(
-        name="coarea-1d",
-        title="Coarea formula, one classifier variable",
-        label=LABEL,
-        statement=(
-            "With Lebesgue's measure on the classifiers w, the integral of |dR/dw| equals the integral over all levels "
-            "gamma of the number of w at which the risk is gamma."
-        ),
-        formula=FORMULA,
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"For a risk that turns {len(turns)} times the quadrature of |R'| gives {fine_left:.5f} and counting "
@@ -213,10 +215,19 @@ def coarea_1d(
             f"is a sum of atoms and the printed formula does not describe the penalty that is computed there."
         ),
         paint=paint,
-        size=(7.2, 2.7),
     )
 
 
+@statement(
+    title="Coarea formula, two classifier variables",
+    label=LABEL,
+    text=(
+        "With Lebesgue's measure on the classifiers w, the integral of |grad R| equals the integral over all "
+        "levels gamma of the length of the contour on which the risk is gamma."
+    ),
+    formula=FORMULA,
+    size=(7.2, 2.9),
+)
 def coarea_2d(
     risk: Surface = _risk_2d,
     gradient: Surface = _gradient_2d,
@@ -224,7 +235,7 @@ def coarea_2d(
     modulus: Function = length,
     level_size: ContourLengths = contour_lengths,
     cells: tuple[int, ...] = (16, 32, 64, 128, 256),
-) -> Finding:
+) -> Result:
     """Both sides of the coarea formula for a risk R(w) of two variables on [-reach, reach]^2.
 
     `risk` maps two arrays to one of their shape, `gradient` to (2, ...). Under test: `gradient`, `modulus`, which makes
@@ -246,17 +257,12 @@ def coarea_2d(
     orders = fitted_order(cells, left - reference), fitted_order(cells, right - reference)
     comparisons = (
         # Both errors are c h^2, together below 1e-4 of the value on 256 cells.
-        Comparison(
+        claim(
             f"{cells[-1]} cells per axis",
-            "∫|∇R| dw",
-            left[-1],
-            "=",
-            "contour lengths",
-            right[-1],
-            1e-4 * reference * (256 / cells[-1]) ** 2,
+            equal("∫|∇R| dw", left[-1], "contour lengths", right[-1], 1e-4 * reference * (256 / cells[-1]) ** 2),
         ),
-        Comparison("order of the left side", "measured", orders[0], "=", "midpoint rule", 2.0, 0.1, "ours"),
-        Comparison("order of the right side", "measured", orders[1], "=", "chords and levels", 2.0, 0.2, "ours"),
+        ours("order of the left side", equal("measured", orders[0], "midpoint rule", 2.0, 0.1)),
+        ours("order of the right side", equal("measured", orders[1], "chords and levels", 2.0, 0.2)),
     )
 
     def paint(figure: Figure) -> None:
@@ -278,15 +284,7 @@ def coarea_2d(
         lengths.text(0.97, 0.95, f"area {right[-1]:.3f}", transform=lengths.transAxes, ha="right", va="top", fontsize=7)
         _paint_errors(errors, cells, (np.abs(left - reference), np.abs(right - reference)), orders, "cells per axis n")
 
-    return Finding(
-        name="coarea-2d",
-        title="Coarea formula, two classifier variables",
-        label=LABEL,
-        statement=(
-            "With Lebesgue's measure on the classifiers w, the integral of |grad R| equals the integral over all "
-            "levels gamma of the length of the contour on which the risk is gamma."
-        ),
-        formula=FORMULA,
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"The quadrature of |grad R| gives {left[-1]:.4f}; the lengths of contours, found from values of R only "
@@ -296,7 +294,6 @@ def coarea_2d(
             f"weighted with the step in risk from one to the next."
         ),
         paint=paint,
-        size=(7.2, 2.9),
     )
 
 

@@ -20,8 +20,9 @@ halved, are the digits of the value in base 2. It is constant on gaps of total l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from irmtv.datasets import make_simulation
 from irmtv.engine import train
 from irmtv.lab.theory.coarea import FORMULA, LABEL, Crossings, crossings, every_crossing, level_side
 from irmtv.lab.theory.figures import L1, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, claim, equal, ours, statement
 from irmtv.lab.theory.sides import Floats, Integers
 from irmtv.lab.theory.variation import dual_value, pixel_centres
 
@@ -64,12 +65,22 @@ def _almost_everywhere(f: Callable[[Floats], Floats], w: Floats, step: float) ->
     return float(np.abs((f(w + step) - f(w - step)) / (2 * step)).mean())
 
 
+@statement(
+    title="Coarea formula for a blocky risk",
+    label="section 2.2 and Proposition 3.6 (eqn:coarea)",
+    text=(
+        "Total variation is the integral over the levels of the size of the preimages, also where the function is "
+        "piecewise constant."
+    ),
+    formula=r"$\int_\Omega|\nabla f|:=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
+    size=(7.2, 2.9),
+)
 def coarea_piecewise_constant(
     rows: int = 60,
     preimages: LevelSizes = on_plateaus,
     boundaries: LevelSizes = _boundaries,
     random_state: int = 0,
-) -> Finding:
+) -> Result:
     """The 0-1 error of a trained linear model as a function of its threshold w: flat pieces and jumps.
 
     `rows` is the number of rows whose error is taken. Under test: `preimages(plateaus, levels)`, the size of
@@ -111,25 +122,17 @@ def coarea_piecewise_constant(
 
     comparisons = (
         # Each side is exactly 0: R does not move between jumps, and finitely many levels are a null set.
-        Comparison("Proposition 3.6, gradient a.e.", "∫|R'| dw", gradient, "=", "{R = γ}", printed, 1e-12),
-        Comparison("section 2.2, total variation", "sup (TV)", supremum, "=", "{R = γ}", printed, 0.01),
+        claim("Proposition 3.6, gradient a.e.", equal("∫|R'| dw", gradient, "{R = γ}", printed, 1e-12)),
+        claim("section 2.2, total variation", equal("sup (TV)", supremum, "{R = γ}", printed, 0.01)),
         # Jumps farther apart than three cells are exact; the closest two cost at most 2 / rows each.
-        Comparison("total variation", "sup (TV)", supremum, "=", "sum of jumps", jumps, 0.01, "ours"),
-        Comparison("total variation", "sup (TV)", supremum, "=", "boundary of {R > γ}", repaired, 0.01, "ours"),
-        Comparison("size of the preimages", "{R = γ}", printed, "=", "finitely many levels", 0.0, 1e-12, "ours"),
-        Comparison("a ramp", "sup (TV)", ramp, "=", "{R = γ}", ramp_levels, 1e-3, "ours"),
-        Comparison(
-            "l1 price of one step, wide and narrow", "narrow", l1_price[-1], "=", "wide", l1_price[0], 1e-9, "ours"
-        ),
-        Comparison(
+        ours("total variation", equal("sup (TV)", supremum, "sum of jumps", jumps, 0.01)),
+        ours("total variation", equal("sup (TV)", supremum, "boundary of {R > γ}", repaired, 0.01)),
+        ours("size of the preimages", equal("{R = γ}", printed, "finitely many levels", 0.0, 1e-12)),
+        ours("a ramp", equal("sup (TV)", ramp, "{R = γ}", ramp_levels, 1e-3)),
+        ours("l1 price of one step, wide and narrow", equal("narrow", l1_price[-1], "wide", l1_price[0], 1e-9)),
+        ours(
             "l2 price of one step grows like 1 / width",
-            "price times width",
-            float(l2_price[-1] * widths[-1]),
-            "=",
-            "constant",
-            1.0,
-            0.02,
-            "ours",
+            equal("price times width", float(l2_price[-1] * widths[-1]), "constant", 1.0, 0.02),
         ),
     )
 
@@ -151,15 +154,7 @@ def coarea_piecewise_constant(
         prices.loglog(widths, l2_price, "s-", color=L2, ms=3, label=r"$\int|\nabla f|^2$")
         legend(prices)
 
-    return Finding(
-        name="coarea-piecewise-constant",
-        title="Coarea formula for a blocky risk",
-        label="section 2.2 and Proposition 3.6 (eqn:coarea)",
-        statement=(
-            "Total variation is the integral over the levels of the size of the preimages, also where the function is "
-            "piecewise constant."
-        ),
-        formula=r"$\int_\Omega|\nabla f|:=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"The 0-1 error of {rows} rows is flat between {len(places)} jumps. Read with the gradient almost "
@@ -175,7 +170,6 @@ def coarea_piecewise_constant(
             f"jumps, l2 does not."
         ),
         paint=paint,
-        size=(7.2, 2.9),
     )
 
 
@@ -205,19 +199,30 @@ def iterate_slope(digits: int, in_a_gap: NDArray[np.bool_]) -> Floats:
     return np.where(in_a_gap, 0.0, 1.5**digits)
 
 
-def coarea_needs_lipschitz(
-    depth: int = 12,
-    slope: Callable[[int, NDArray[np.bool_]], Floats] = iterate_slope,
-    level_size: Crossings = crossings,
-    levels: int = 4096,
-) -> Finding:
-    """The Cantor function satisfies the printed conditions and not the formula; its Lipschitz approximations do.
+class _Readings(NamedTuple):
+    """The two readings of the left side and the two of the right."""
 
-    `depth` is the number of approximations, `levels` that of the levels. Under test: `slope(digits, in_a_gap)`, the
-    derivative of the approximations, and `level_size(values, levels, weight)`, the number of w at each level.
-    """
-    if not 4 <= depth <= 13:
-        raise ValueError(f"depth must be from 4 to 13, the grid has 3^depth points. Got {depth!r}.")
+    gradient: float
+    supremum: float
+    preimages: float
+    boundary: float
+
+
+def _step_readings(x: Floats, levels: int) -> _Readings:
+    """Of a step at 1/2, sampled at x."""
+    step = (x > 0.5).astype(float)
+    step_gradient = _almost_everywhere(lambda w: (w > 0.5).astype(float), x[::8], 1e-9)
+    step_supremum = dual_value(step, PIXELS // 16)
+    two = np.array([0.0, 1.0])
+    step_preimages = level_side(two, levels, partial(on_plateaus, two))
+    step_boundary = level_side(two, levels, partial(_boundaries, two))
+    return _Readings(step_gradient, step_supremum, step_preimages, step_boundary)
+
+
+def _approximations(
+    depth: int, slope: Callable[[int, NDArray[np.bool_]], Floats], level_size: Crossings, levels: int
+) -> tuple[list[float], list[float]]:
+    """Both sides of the formula for the Lipschitz approximations 1 to `depth`."""
     k = np.arange(3**depth + 1, dtype=np.int64)
     middle = 3 * k[:-1] + 1  # numerators over 3^(depth + 1): inside every cell
     left, right = [], []
@@ -226,13 +231,39 @@ def coarea_needs_lipschitz(
         gap = ~cantor(middle, digits, depth + 1)[1]
         left.append(float(slope(digits, gap).mean()))
         right.append(level_side(values, levels, every_crossing(level_size, values)))
+    return left, right
 
+
+@statement(
+    title="The coarea formula needs more than its conditions",
+    label=LABEL,
+    text=(
+        "The coarea formula is stated for every risk that is integrable together with the modulus of its gradient "
+        "(Conditions 1 to 3 and 4b), without asking for continuity or a Lipschitz constant."
+    ),
+    formula=FORMULA,
+    size=(7.2, 2.9),
+)
+def coarea_needs_lipschitz(
+    depth: int = 12,
+    slope: Callable[[int, NDArray[np.bool_]], Floats] = iterate_slope,
+    level_size: Crossings = crossings,
+    levels: int = 4096,
+) -> Result:
+    """The Cantor function satisfies the printed conditions and not the formula; its Lipschitz approximations do.
+
+    `depth` is the number of approximations, `levels` that of the levels. Under test: `slope(digits, in_a_gap)`, the
+    derivative of the approximations, and `level_size(values, levels, weight)`, the number of w at each level.
+    """
+    if not 4 <= depth <= 13:
+        raise ValueError(f"depth must be from 4 to 13, the grid has 3^depth points. Got {depth!r}.")
+    left, right = _approximations(depth, slope, level_size, levels)
     # The Cantor function itself. Gradient: central differences of width 2 / 3^39 at 20,000 points; one of them would
     # have to miss all gaps of 38 digits, which has probability 20,000 (2/3)^38 = 0.004, to see anything but 0.
     at = np.random.default_rng(0).integers(1, 3**DIGITS - 1, 20_000)
     rise = cantor(at + 1, DIGITS)[0] - cantor(at - 1, DIGITS)[0]
     gradient = float(np.abs(rise).mean() * 3.0**DIGITS / 2)
-    values = cantor(k, depth)[0]
+    values = cantor(np.arange(3**depth + 1, dtype=np.int64), depth)[0]
     preimages = level_side(values, levels, every_crossing(level_size, values))
     x = 2 * pixel_centres(PIXELS) - 0.5  # Omega = (-1/2, 3/2)
     numerator = np.floor(x * 3.0**30).astype(np.int64)
@@ -247,106 +278,34 @@ def coarea_needs_lipschitz(
     root_left = quad(lambda w: 0.5 / np.sqrt(w), 0, 1)[0]
     root_values = np.sqrt(np.linspace(0, 1, 4097))
     root_right = level_side(root_values, levels, every_crossing(level_size, root_values))
-    # A step, with the two readings.
-    step = (x > 0.5).astype(float)
-    step_gradient = _almost_everywhere(lambda w: (w > 0.5).astype(float), x[::8], 1e-9)
-    step_supremum = dual_value(step, PIXELS // 16)
-    two = np.array([0.0, 1.0])
-    step_preimages = level_side(two, levels, partial(on_plateaus, two))
-    step_boundary = level_side(two, levels, partial(_boundaries, two))
+    first = _Readings(left[0], first_supremum, right[0], right[0])
+    limit = _Readings(gradient, supremum, preimages, preimages)
+    step = _step_readings(x, levels)
 
     comparisons = (
         # Both sides are exact up to rounding, the levels being shifted away from the values: every one is met once.
-        Comparison("Cantor function, gradient a.e.", "∫|R'| dw", gradient, "=", "{R = γ}", preimages, 1e-6),
-        Comparison(
+        claim("Cantor function, gradient a.e.", equal("∫|R'| dw", gradient, "{R = γ}", preimages, 1e-6)),
+        claim(
             "a step, total variation in place of the gradient",
-            "sup (TV)",
-            step_supremum,
-            "=",
-            "{R = γ}",
-            step_preimages,
-            1e-6,
+            equal("sup (TV)", step.supremum, "{R = γ}", step.preimages, 1e-6),
         ),
-        Comparison("a step, gradient a.e.", "∫|R'| dw", step_gradient, "=", "{R = γ}", step_preimages, 1e-6, "ours"),
-        Comparison(
-            "a step, total variation",
-            "sup (TV)",
-            step_supremum,
-            "=",
-            "boundary of {R > γ}",
-            step_boundary,
-            1e-6,
-            "ours",
-        ),
-        Comparison("Cantor function, total variation", "sup (TV)", supremum, "=", "{R = γ}", preimages, 1e-6, "ours"),
+        ours("a step, gradient a.e.", equal("∫|R'| dw", step.gradient, "{R = γ}", step.preimages, 1e-6)),
+        ours("a step, total variation", equal("sup (TV)", step.supremum, "boundary of {R > γ}", step.boundary, 1e-6)),
+        ours("Cantor function, total variation", equal("sup (TV)", supremum, "{R = γ}", preimages, 1e-6)),
         # the integral is improper at 0; of values on a grid the count is exact
-        Comparison("sqrt(w) on [0, 1], not Lipschitz", "∫|R'| dw", root_left, "=", "{R = γ}", root_right, 1e-8, "ours"),
-        Comparison(
+        ours("sqrt(w) on [0, 1], not Lipschitz", equal("∫|R'| dw", root_left, "{R = γ}", root_right, 1e-8)),
+        ours(
             f"Lipschitz approximations 1 to {depth}: largest difference",
-            "∫|R'| dw - {R = γ}",
-            float(np.abs(np.subtract(left, right)).max()),
-            "=",
-            "none",
-            0.0,
-            1e-9,
-            "ours",
+            equal("∫|R'| dw - {R = γ}", float(np.abs(np.subtract(left, right)).max()), "none", 0.0, 1e-9),
         ),
-        Comparison("the first of them", "∫|R'| dw", left[0], "=", "sup (TV)", first_supremum, 1e-9, "ours"),
-        Comparison(
+        ours("the first of them", equal("∫|R'| dw", left[0], "sup (TV)", first_supremum, 1e-9)),
+        ours(
             f"steepest chord over 3^-{depth} in any of 16 bands of levels",
-            "smallest",
-            steepest,
-            "=",
-            f"(3/2)^{depth}",
-            constant,
-            1e-6 * constant,
-            "ours",
+            equal("smallest", steepest, f"(3/2)^{depth}", constant, 1e-6 * constant),
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        curve, limit, readings = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
-        plain(curve, "Cantor function", "w", "R(w)")
-        shown = np.arange(3**7 + 1, dtype=np.int64)
-        for digits, colour in ((1, "#CCCCCC"), (3, "#999999")):
-            curve.plot(shown / 3**7, iterate(shown, digits, 7), color=colour, lw=0.9, label=f"approximation {digits}")
-        curve.plot(shown / 3**7, cantor(shown, 7)[0], color=TRUTH, lw=1.1, label="limit")
-        legend(curve, loc="lower right")
-        plain(limit, "both sides", "approximation")
-        steps = np.arange(1, depth + 1)
-        limit.plot(steps, left, "o", color=LEFT, ms=5, label=r"$\int|\nabla R|$")
-        limit.plot(steps, right, "x", color=RIGHT, ms=5, label="levels")
-        limit.plot([depth + 2], [gradient], "o", color=LEFT, ms=7)
-        limit.plot([depth + 2], [preimages], "x", color=RIGHT, ms=7)
-        limit.axvline(depth + 1, color="#999999", lw=0.8, ls=":")
-        limit.set_xticks([1, 4, 8, depth, depth + 2], ["1", "4", "8", f"{depth}", "∞"])
-        limit.set_ylim(-0.1, 1.2)
-        legend(limit, loc="center")
-        plain(readings, "what each reading gives")
-        bars = {
-            "gradient a.e.": (LEFT, (left[0], step_gradient, gradient)),
-            "sup (TV)": (L2, (first_supremum, step_supremum, supremum)),
-            "{R = γ}": (RIGHT, (right[0], step_preimages, preimages)),
-            "boundary of {R > γ}": (OTHER, (right[0], step_boundary, preimages)),
-        }
-        for i, (name, (colour, heights)) in enumerate(bars.items()):
-            readings.bar(np.arange(3) + 0.2 * (i - 1.5), heights, 0.18, color=colour, label=name)
-            for j, height in enumerate(heights):
-                if height == 0:
-                    readings.plot(j + 0.2 * (i - 1.5), 0.015, "v", color=colour, ms=4)
-        readings.set_xticks(range(3), ["Lipschitz", "step", "Cantor"])
-        readings.set_ylim(0, 1.65)
-        legend(readings, ncols=2, loc="upper center", columnspacing=1.0, handlelength=1.2)
-
-    return Finding(
-        name="coarea-needs-lipschitz",
-        title="The coarea formula needs more than its conditions",
-        label=LABEL,
-        statement=(
-            "The coarea formula is stated for every risk that is integrable together with the modulus of its gradient "
-            "(Conditions 1 to 3 and 4b), without asking for continuity or a Lipschitz constant."
-        ),
-        formula=FORMULA,
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"The Cantor function climbs from 0 to 1 with gradient 0 almost everywhere, so it meets the conditions; "
@@ -356,13 +315,48 @@ def coarea_needs_lipschitz(
             f"{steepest:.0f} steep at scale 3^-{depth}), the left side is {gradient:g} and the right side is "
             f"{preimages:.4g}.\n\n"
             f"The proposition fails under either reading of its left side: total variation mends this function "
-            f"({supremum:.4f}) and breaks a step ({step_supremum:.4f} against {step_preimages:g}), for which the "
+            f"({supremum:.4f}) and breaks a step ({step.supremum:.4f} against {step.preimages:g}), for which the "
             f"boundaries of {{R > gamma}} must replace the preimages. A Lipschitz risk is sufficient (the "
             f"approximations have {left[-1]:.4f} on both sides) and not needed (sqrt w on [0, 1]: {root_left:.4f} and "
             f"{root_right:.4f}); in one dimension absolute continuity is what a continuous risk needs. For a user "
             f"little is lost: a risk that is trained by gradients is as a rule locally Lipschitz in w, and there the "
             f"formula is true."
         ),
-        paint=paint,
-        size=(7.2, 2.9),
+        paint=lambda figure: _paint_coarea_needs_lipschitz(
+            figure, depth, (left, right), {"Lipschitz": first, "step": step, "Cantor": limit}
+        ),
     )
+
+
+def _paint_coarea_needs_lipschitz(
+    figure: Figure, depth: int, sides: tuple[list[float], list[float]], readings_of: Mapping[str, _Readings]
+) -> None:
+    left, right = sides
+    curve, limit, readings = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
+    plain(curve, "Cantor function", "w", "R(w)")
+    shown = np.arange(3**7 + 1, dtype=np.int64)
+    for digits, colour in ((1, "#CCCCCC"), (3, "#999999")):
+        curve.plot(shown / 3**7, iterate(shown, digits, 7), color=colour, lw=0.9, label=f"approximation {digits}")
+    curve.plot(shown / 3**7, cantor(shown, 7)[0], color=TRUTH, lw=1.1, label="limit")
+    legend(curve, loc="lower right")
+    plain(limit, "both sides", "approximation")
+    steps = np.arange(1, depth + 1)
+    limit.plot(steps, left, "o", color=LEFT, ms=5, label=r"$\int|\nabla R|$")
+    limit.plot(steps, right, "x", color=RIGHT, ms=5, label="levels")
+    limit.plot([depth + 2], [readings_of["Cantor"].gradient], "o", color=LEFT, ms=7)
+    limit.plot([depth + 2], [readings_of["Cantor"].preimages], "x", color=RIGHT, ms=7)
+    limit.axvline(depth + 1, color="#999999", lw=0.8, ls=":")
+    limit.set_xticks([1, 4, 8, depth, depth + 2], ["1", "4", "8", f"{depth}", "∞"])
+    limit.set_ylim(-0.1, 1.2)
+    legend(limit, loc="center")
+    plain(readings, "what each reading gives")
+    names = ("gradient a.e.", "sup (TV)", "{R = γ}", "boundary of {R > γ}")
+    bars = zip(names, (LEFT, L2, RIGHT, OTHER), zip(*readings_of.values(), strict=True), strict=True)
+    for i, (name, colour, heights) in enumerate(bars):
+        readings.bar(np.arange(3) + 0.2 * (i - 1.5), heights, 0.18, color=colour, label=name)
+        for j, height in enumerate(heights):
+            if height == 0:
+                readings.plot(j + 0.2 * (i - 1.5), 0.015, "v", color=colour, ms=4)
+    readings.set_xticks(range(3), list(readings_of))
+    readings.set_ylim(0, 1.65)
+    legend(readings, ncols=2, loc="upper center", columnspacing=1.0, handlelength=1.2)

@@ -32,7 +32,7 @@ from irmtv.lab.theory.coarea import (
     level_side,
 )
 from irmtv.lab.theory.figures import ERM, L1, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Comparison, Result, claim, equal, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, fitted_order, length
 from irmtv.lab.theory.variation import pixel_centres
 
@@ -92,6 +92,37 @@ def _cell_centres(cells: int) -> Floats:
     return np.stack(np.meshgrid(middle, middle), -1).reshape(-1, 2)
 
 
+INVARIANT = 5  # columns
+
+
+def _train_both(
+    hidden: tuple[int, ...], penalty_weight: float, n_samples: int, steps: int, seed: int
+) -> tuple[Task, FittedRuns]:
+    """The two networks, penalty weight 0 and this one, and what they were trained on."""
+    task = make_simulation(n_samples, p_s=(0.999, 0.7), p_v=0.9, n_invariant=INVARIANT, random_state=seed, n_test=4)
+    fitted = train(
+        task,
+        "irm-tv-l1",
+        Runs(penalty_weight=[0.0, penalty_weight], seed=seed),
+        hidden=hidden,
+        steps=steps,
+        learning_rate=0.02,
+        l2=1e-3,
+        dtype=torch.float64,
+    )
+    return task, fitted
+
+
+@statement(
+    title="Coarea formula of trained networks",
+    label=LABEL,
+    text=(
+        "The coarea formula holds for the risk of a trained network as a function of the classifier w, in every "
+        "environment: the integral of |grad R| is the total size of the level sets of the risk."
+    ),
+    formula=FORMULA,
+    size=(7.2, 4.6),
+)
 def coarea_trained(
     hidden: tuple[int, ...] = (8,),
     penalty_weight: float = 1000.0,
@@ -102,7 +133,7 @@ def coarea_trained(
     level_size_1d: Crossings = crossings,
     level_size_2d: ContourLengths = contour_lengths,
     random_state: int = 0,
-) -> Finding:
+) -> Result:
     """Both sides of the coarea formula for the risks of two networks, trained with and without the l1 penalty.
 
     `hidden` are the widths of the network, () is a linear model; `cells` are the numbers of cells per axis of
@@ -115,20 +146,7 @@ def coarea_trained(
             f"cells must be two or more increasing numbers of at least 8, each of which divides the last. "
             f"Got {cells!r}. Use for example (16, 32, 64)."
         )
-    invariant = 5
-    task = make_simulation(
-        n_samples, p_s=(0.999, 0.7), p_v=0.9, n_invariant=invariant, random_state=random_state, n_test=4
-    )
-    fitted = train(
-        task,
-        "irm-tv-l1",
-        Runs(penalty_weight=[0.0, penalty_weight], seed=random_state),
-        hidden=hidden,
-        steps=steps,
-        learning_rate=0.02,
-        l2=1e-3,
-        dtype=torch.float64,
-    )
+    task, fitted = _train_both(hidden, penalty_weight, n_samples, steps, random_state)
     assert task.train.environment is not None
     environments = [torch.nonzero(task.train.environment == e).squeeze(1) for e in range(2)]
     logits = fitted.logits(task.train.x)  # (2, N)
@@ -138,7 +156,7 @@ def coarea_trained(
     line_losses = task.loss.value(scaled, task.train.y.expand_as(scaled))
     axis = np.linspace(*ON_THE_INPUTS, finest + 1)
     corner = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)  # w_v along the columns, w_s along the rows
-    map_losses = _risks_2d(fitted, task, corner, invariant)
+    map_losses = _risks_2d(fitted, task, corner, INVARIANT)
 
     comparisons: list[Comparison] = []
     maps: dict[tuple[int, int], Floats] = {}
@@ -156,11 +174,11 @@ def coarea_trained(
             right = level_side(values, 1 << 15, every_crossing(level_size_1d, values))
             # Values on 1,024 cells and 32,768 levels: h^2 and one level per turn, relative 1e-5 and 1e-4.
             comparisons.append(
-                Comparison(f"{where}: w on the logits", "∫|R'| dw", left, "=", "counting", right, 3e-4 * left)
+                claim(f"{where}: w on the logits", equal("∫|R'| dw", left, "counting", right, 3e-4 * left))
             )
             maps[run, e] = np.asarray(map_losses[run][:, rows].mean(1)).reshape(finest + 1, finest + 1)
             for k, n in enumerate(cells):  # coarser grids are parts of the finest one
-                gradient = _gradient_2d(layers, task, rows, _cell_centres(n), invariant)
+                gradient = _gradient_2d(layers, task, rows, _cell_centres(n), INVARIANT)
                 left = float(modulus(gradient).mean() * np.ptp(ON_THE_INPUTS) ** 2)
                 part, values = axis[:: finest // n], maps[run, e][:: finest // n, :: finest // n]
                 sizes[run, e] = level_side(values, round(8 * n ** (4 / 3)), partial(level_size_2d, part, values))
@@ -168,7 +186,7 @@ def coarea_trained(
             # Midpoint rule and chords, both order 2 in the cell: on 48 cells a few times 1e-4.
             close = 1.5e-3 * left * (48 / finest) ** 2
             comparisons.append(
-                Comparison(f"{where}: w on the inputs", "∫|∇R| dw", left, "=", "contour lengths", sizes[run, e], close)
+                claim(f"{where}: w on the inputs", equal("∫|∇R| dw", left, "contour lengths", sizes[run, e], close))
             )
             shares[run, e] = float(np.abs(gradient[1]).sum() / np.abs(gradient).sum())
             steep = np.hypot(*gradient)
@@ -178,45 +196,15 @@ def coarea_trained(
     order = fitted_order(cells, np.sqrt((relative**2).mean(1)))
     # Midpoints, chords and levels (see coarea.py) have order 2, but for the kinks of ReLUs and the luck of four maps.
     comparisons.append(
-        Comparison(
-            "w on the inputs: order in the cells, rms over the four maps", "measured", order, "=", "chords", 2.0, 0.3,
-            "ours",
+        ours(
+            "w on the inputs: order in the cells, rms over the four maps", equal("measured", order, "chords", 2.0, 0.3)
         )
-    )  # fmt: skip
+    )
     flattest = (
         f"at most {max(flat):,} of {finest**2:,} cells of any map have" if any(flat) else "no cell of any map has"
     )
 
-    def paint(figure: Figure) -> None:
-        panels = figure.subplots(2, 3, width_ratios=[1, 1, 1.1])
-        top = max(float(np.quantile(m, 0.9)) for m in maps.values())
-        bottom = min(float(m.min()) for m in maps.values())
-        levels = np.linspace(bottom, top, 14)
-        for run, model in enumerate(MODELS):
-            for e in range(2):
-                plain(panels[run, e], f"{model}, environment {e + 1}", "$w_v$" if run else "", "$w_s$" if not e else "")
-                panels[run, e].contour(axis, axis, maps[run, e], levels=levels, cmap="viridis", linewidths=0.9)
-                panels[run, e].plot(1, 1, "+", color="black", ms=7)
-                panels[run, e].set_aspect("equal")
-            lengths = panels[run, 2]
-            plain(lengths, "length of {R = γ}", "γ" if run else "", "length")
-            for e, style in enumerate(("-", "--")):
-                ladder = np.linspace(maps[run, e].min(), maps[run, e].max(), 160)
-                size = level_size_2d(axis, maps[run, e], ladder)
-                name = f"environment {e + 1}: area {sizes[run, e]:.2f}"
-                lengths.plot(ladder, size, style, color=COLOURS[run], lw=1.2, label=name)
-            lengths.set_ylim(0, 1.35 * lengths.get_ylim()[1])
-            legend(lengths, loc="upper right")
-
-    return Finding(
-        name="coarea-trained",
-        title="Coarea formula of trained networks",
-        label=LABEL,
-        statement=(
-            "The coarea formula holds for the risk of a trained network as a function of the classifier w, in every "
-            "environment: the integral of |grad R| is the total size of the level sets of the risk."
-        ),
-        formula=FORMULA,
+    return Result(
         comparisons=tuple(comparisons),
         meaning=(
             f"Two networks with hidden layers {hidden}, trained for {steps} steps with penalty weight 0 (ERM) and "
@@ -230,6 +218,33 @@ def coarea_trained(
             f"formula is true of every such risk and does not by itself make one "
             f"piecewise constant."
         ),
-        paint=paint,
-        size=(7.2, 4.6),
+        paint=lambda figure: _paint_coarea_trained(figure, maps, axis, level_size_2d, sizes),
     )
+
+
+def _paint_coarea_trained(
+    figure: Figure,
+    maps: dict[tuple[int, int], Floats],
+    axis: Floats,
+    level_size_2d: ContourLengths,
+    sizes: dict[tuple[int, int], float],
+) -> None:
+    panels = figure.subplots(2, 3, width_ratios=[1, 1, 1.1])
+    top = max(float(np.quantile(m, 0.9)) for m in maps.values())
+    bottom = min(float(m.min()) for m in maps.values())
+    levels = np.linspace(bottom, top, 14)
+    for run, model in enumerate(MODELS):
+        for e in range(2):
+            plain(panels[run, e], f"{model}, environment {e + 1}", "$w_v$" if run else "", "$w_s$" if not e else "")
+            panels[run, e].contour(axis, axis, maps[run, e], levels=levels, cmap="viridis", linewidths=0.9)
+            panels[run, e].plot(1, 1, "+", color="black", ms=7)
+            panels[run, e].set_aspect("equal")
+        lengths = panels[run, 2]
+        plain(lengths, "length of {R = γ}", "γ" if run else "", "length")
+        for e, style in enumerate(("-", "--")):
+            ladder = np.linspace(maps[run, e].min(), maps[run, e].max(), 160)
+            size = level_size_2d(axis, maps[run, e], ladder)
+            name = f"environment {e + 1}: area {sizes[run, e]:.2f}"
+            lengths.plot(ladder, size, style, color=COLOURS[run], lw=1.2, label=name)
+        lengths.set_ylim(0, 1.35 * lengths.get_ylim()[1])
+        legend(lengths, loc="upper right")

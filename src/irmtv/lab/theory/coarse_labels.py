@@ -31,7 +31,7 @@ from irmtv.core.types import Task
 from irmtv.data import make_task
 from irmtv.datasets import make_simulation, population_accuracy, simulation_limit
 from irmtv.lab.theory.figures import BAD, ERM, L1, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, at_least, beyond, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import ROUNDING, Floats, Integers, PenaltyFunction, slope_penalties, statistics_from
 from irmtv.lab.theory.sigma_algebras import (
     Family,
@@ -180,6 +180,19 @@ def train_on(
     )
 
 
+@statement(
+    title="A measure too coarse to see the test environments",
+    label="Theorem 3.11 and what follows from it (thm:OODminimum)",
+    text=(
+        "The set of test environments must be measurable for the training measure: the minimum requirement; with "
+        "the coarsest measure it has no measure at all, and distortion is inevitable."
+    ),
+    formula=(
+        r"$\mathcal{E}_{all}\in\mathcal{F}_{tr};\quad \mathcal{F}_{tr}=\{\emptyset,\mathcal{E}_{tr}\}"
+        r"\Rightarrow \mu(\mathcal{E}_{all})\ \mathrm{does\ not\ exist}$"
+    ),
+    size=(7.2, 2.8),
+)
 def coarse_measure(
     n_points: int = 5,
     n_rows: int = 4000,
@@ -189,7 +202,7 @@ def coarse_measure(
     measured: Measured = inner_and_outer,
     l1: PenaltyFunction = tv_l1,
     l2: PenaltyFunction = tv_l2,
-) -> Finding:
+) -> Result:
     """A measure too coarse to see E_all: all partitions of a small set, and training with 1, 2, 4, 8 labels.
 
     Formulas under test: `measured` (inner and outer measure), `l1` and `l2` (the penalties of the labels).
@@ -214,110 +227,48 @@ def coarse_measure(
     growth = min(float(np.diff(d.penalty, axis=1).min()) for d in drifts.values())
 
     comparisons = (
-        Comparison(
-            "pairs in which mu(E_all) is known", "all extensions", pairs.determined, "=", "E_all in F_tr", visible
-        ),
-        Comparison("width of mu(E_all), F_tr = {empty, E_tr}", "least", pairs.narrowest, "=", "unknown", 1.0, ROUNDING),
-        Comparison(
+        claim("pairs in which mu(E_all) is known", equal("all extensions", pairs.determined, "E_all in F_tr", visible)),
+        claim("width of mu(E_all), F_tr = {empty, E_tr}", equal("least", pairs.narrowest, "unknown", 1.0, ROUNDING)),
+        claim(
             "worst accuracy, p_s(t) to and fro",
-            "all in one label",
-            swings.accuracy[0],
-            "<",
-            "eight labels",
-            swings.accuracy[3],
-            0.2,
+            less("all in one label", swings.accuracy[0], "eight labels", swings.accuracy[3], 0.2),
         ),
-        Comparison(
+        claim(
             "pairs with E_all not in F_tr in which some F_tr-measurable risk is distorted",
-            "brute force",
-            distorted[False, True],
-            "=",
-            "all of them",
-            hidden,
+            equal("brute force", distorted[False, True], "all of them", hidden),
         ),
-        Comparison("R = 1, no slope: objective on E_all", "mu_tr on E_all", part, "=", "worst risk", 1.0, ROUNDING),
-        Comparison("mu(E_all), an atom of mass 0", "upper", null[1], ">", "lower", null[0], ROUNDING, "beyond"),
-        Comparison(
-            "the same objective, normalised", "mu_tr / mu_tr(E_all)", whole, "=", "worst risk", 1.0, ROUNDING, "ours"
-        ),
-        Comparison(
-            "inner, outer measure: largest gap", "to all extensions", pairs.gap, "=", "none", 0.0, ROUNDING, "ours"
-        ),
-        Comparison(
+        claim("R = 1, no slope: objective on E_all", equal("mu_tr on E_all", part, "worst risk", 1.0, ROUNDING)),
+        beyond("mu(E_all), an atom of mass 0", greater("upper", null[1], "lower", null[0], ROUNDING)),
+        ours("the same objective, normalised", equal("mu_tr / mu_tr(E_all)", whole, "worst risk", 1.0, ROUNDING)),
+        ours("inner, outer measure: largest gap", equal("to all extensions", pairs.gap, "none", 0.0, ROUNDING)),
+        ours(
             "the same pairs, risks that vary within an atom",
-            "distorted",
-            distorted[False, False],
-            "=",
-            "all of them",
-            hidden,
-            role="ours",
+            equal("distorted", distorted[False, False], "all of them", hidden),
         ),
-        Comparison(
+        ours(
             "the same pairs: integral of some F_tr-measurable risk over E_all",
-            "left open",
-            pairs.integral[False],
-            "=",
-            "all of them",
-            hidden,
-            role="ours",
+            equal("left open", pairs.integral[False], "all of them", hidden),
         ),
-        Comparison(
+        ours(
             "pairs with E_all in F_tr: integral or mean over E_all",
-            "left open",
-            pairs.integral[True] + pairs.mean[True],
-            "=",
-            "none",
-            0,
-            role="ours",
+            equal("left open", pairs.integral[True] + pairs.mean[True], "none", 0),
         ),
-        Comparison(
+        ours(
             "pairs with E_all not in F_tr: mean of some F_tr-measurable risk over E_all",
-            "left open",
-            pairs.mean[False],
-            "=",
-            "those with E_all in more than one atom",
-            pairs.spread,
-            role="ours",
+            equal("left open", pairs.mean[False], "those with E_all in more than one atom", pairs.spread),
         ),
         # BFGS stops at gradients of 1e-7, the least curvature is about 1e-2
-        Comparison("one label: coefficients", "moved from ERM's", swings.moved, "=", "not", 0.0, 1e-4, "ours"),
-        Comparison("one label: accuracy", "penalised", swings.accuracy[0], "=", "ERM", swings.erm, 1e-4, "ours"),
-        Comparison("l1 penalty of ERM", "one label", swings.penalty[0, 0], "=", "none", 0.0, ROUNDING, "ours"),
-        Comparison("l2 penalty of ERM", "one label", swings.penalty[1, 0], "=", "none", 0.0, ROUNDING, "ours"),
+        ours("one label: coefficients", equal("moved from ERM's", swings.moved, "not", 0.0, 1e-4)),
+        ours("one label: accuracy", equal("penalised", swings.accuracy[0], "ERM", swings.erm, 1e-4)),
+        ours("l1 penalty of ERM", equal("one label", swings.penalty[0, 0], "none", 0.0, ROUNDING)),
+        ours("l2 penalty of ERM", equal("one label", swings.penalty[1, 0], "none", 0.0, ROUNDING)),
         # the central difference is good to about 1e-10
-        Comparison(
-            "l1 penalty, 8 labels", "engine", swings.penalty[0, 3], "=", "rows", swings.by_hand[0], 1e-9, "ours"
-        ),
-        Comparison(
-            "l2 penalty, 8 labels", "engine", swings.penalty[1, 3], "=", "rows", swings.by_hand[1], 1e-9, "ours"
-        ),
-        Comparison("finer labels: least change of a penalty", "computed", growth, "≥", "Jensen", 0.0, ROUNDING, "ours"),
+        ours("l1 penalty, 8 labels", equal("engine", swings.penalty[0, 3], "rows", swings.by_hand[0], 1e-9)),
+        ours("l2 penalty, 8 labels", equal("engine", swings.penalty[1, 3], "rows", swings.by_hand[1], 1e-9)),
+        ours("finer labels: least change of a penalty", at_least("computed", growth, "Jensen", 0.0, ROUNDING)),
     )
 
-    def paint(figure: Figure) -> None:
-        interval, shift, table = figure.subplots(1, 3, width_ratios=(1, 1.25, 1.05))
-        _paint_interval(interval)
-        plain(shift, "worst accuracy by number of labels", "labels", "accuracy")
-        for name, colour in (("steady", OTHER), ("to and fro", L1)):
-            shift.plot(range(4), drifts[name].accuracy, "o-", color=colour, label=f"p_s drifts: {name}")
-        shift.axhline(simulation_limit(P_V), color=TRUTH, lw=0.8, ls=":", label="limit of invariance")
-        shift.axhline(swings.erm, color=ERM, lw=0.8, ls="--", label="ERM")
-        shift.set_xticks(range(4), [str(k) for k in LABELS])
-        shift.set_ylim(0.3, 1.1)
-        shift.set_yticks([0.4, 0.6, 0.8, 1.0])
-        legend(shift, loc="upper left")
-        _paint_table(table, pairs)
-
-    return Finding(
-        name="coarse-measure",
-        title="A measure too coarse to see the test environments",
-        label="Theorem 3.11 and what follows from it (thm:OODminimum)",
-        statement=(
-            "The set of test environments must be measurable for the training measure: the minimum requirement; with "
-            "the coarsest measure it has no measure at all, and distortion is inevitable."
-        ),
-        formula=r"$\mathcal{E}_{all}\in\mathcal{F}_{tr};\quad \mathcal{F}_{tr}=\{\emptyset,\mathcal{E}_{tr}\}"
-        r"\Rightarrow \mu(\mathcal{E}_{all})\ \mathrm{does\ not\ exist}$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Over all {visible + hidden} pairs of a sigma-algebra on {n_points} environments and a set E_all, the "
@@ -335,9 +286,23 @@ def coarse_measure(
             f"and fro two see nothing ({100 * swings.accuracy[1]:.1f} %) and only eight do "
             f"({100 * swings.accuracy[3]:.1f} %)."
         ),
-        paint=paint,
-        size=(7.2, 2.8),
+        paint=lambda figure: _paint_coarse_measure(figure, drifts, swings, pairs),
     )
+
+
+def _paint_coarse_measure(figure: Figure, drifts: dict[str, Drift], swings: Drift, pairs: Pairs) -> None:
+    interval, shift, table = figure.subplots(1, 3, width_ratios=(1, 1.25, 1.05))
+    _paint_interval(interval)
+    plain(shift, "worst accuracy by number of labels", "labels", "accuracy")
+    for name, colour in (("steady", OTHER), ("to and fro", L1)):
+        shift.plot(range(4), drifts[name].accuracy, "o-", color=colour, label=f"p_s drifts: {name}")
+    shift.axhline(simulation_limit(P_V), color=TRUTH, lw=0.8, ls=":", label="limit of invariance")
+    shift.axhline(swings.erm, color=ERM, lw=0.8, ls="--", label="ERM")
+    shift.set_xticks(range(4), [str(k) for k in LABELS])
+    shift.set_ylim(0.3, 1.1)
+    shift.set_yticks([0.4, 0.6, 0.8, 1.0])
+    legend(shift, loc="upper left")
+    _paint_table(table, pairs)
 
 
 def _paint_interval(axes: Axes) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from irmtv._version import __version__
 from irmtv.core.files import write_text
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.html.page import Chapter, Content, Kind, Section, figure_svg, formula, page, table, text
-from irmtv.lab.experiments.workers import one_by_one, side_by_side
 from irmtv.lab.theory.finding import Comparison, Finding, Role, Verdict
 from irmtv.lab.theory.statements import CHAPTERS, STATEMENTS
+from irmtv.lab.workers import one_by_one, side_by_side
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS: Mapping[Verdict, Kind] = {
     "holds": "good",
@@ -36,32 +39,19 @@ LEAD = (
 
 
 @dataclass(frozen=True)
-class Told:
-    """A finding without what cannot travel between processes: the figure is drawn."""
+class DrawnFinding(Finding):
+    """A finding that can travel between processes: its figure is drawn, and what draws it is left behind."""
 
-    name: str
-    title: str
-    label: str
-    statement: str
-    formula: str
-    comparisons: tuple[Comparison, ...]
-    meaning: str
-    verdict: Verdict
-    svg: str
+    svg: str = ""
 
     @classmethod
-    def of(cls, found: Finding) -> Told:
-        return cls(
-            found.name,
-            found.title,
-            found.label,
-            found.statement,
-            found.formula,
-            found.comparisons,
-            found.meaning,
-            found.verdict,
-            figure_svg(found.draw()),
-        )
+    def of(cls, finding: Finding) -> DrawnFinding:
+        values = {f.name: getattr(finding, f.name) for f in fields(finding)}
+        return cls(**values | {"paint": no_paint, "svg": figure_svg(finding.draw())})
+
+
+def no_paint(figure: Figure) -> None:
+    """The figure is in `DrawnFinding.svg`."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +65,16 @@ class Statement:
         return self.name
 
 
-def told(statement: Statement) -> Told:
-    """Run it and draw it."""
-    return Told.of(STATEMENTS[statement.name]())
+def run_statement(statement: Statement) -> DrawnFinding:
+    """Run a statement and draw its figure."""
+    return DrawnFinding.of(STATEMENTS[statement.name]())
 
 
 @dataclass(frozen=True)
 class TheoryReport:
     """What `irmtv reproduce theory` writes."""
 
-    found: Mapping[str, Told]  # in the order of the page
+    found: Mapping[str, DrawnFinding]  # in the order of the page
     seconds: Mapping[str, float]
     failed: Mapping[str, str]  # statement -> its error
 
@@ -99,9 +89,9 @@ class TheoryReport:
         return ", ".join(f"{verdict}: {counts[verdict]}" for verdict in COLOURS if counts[verdict])
 
     def by_chapter(self) -> dict[str, list[str]]:
-        """The statements that were asked for, under the titles of their chapters."""
-        asked = {title: [n for n in names if n in self.seconds] for title, names in CHAPTERS.items()}
-        return {title: names for title, names in asked.items() if names}
+        """The statements that were run, under the titles of their chapters."""
+        chapters = {title: [n for n in names if n in self.seconds] for title, names in CHAPTERS.items()}
+        return {title: names for title, names in chapters.items() if names}
 
     def content(self) -> Content:
         """The page, as data."""
@@ -167,7 +157,6 @@ class TheoryReport:
         return [
             write_text(target / "theory.html", page(self.content())),
             write_text(target / "theory.md", self.markdown()),
-            # numbers that are not finite become text: JSON has none
             write_text(target / "theory.json", json.dumps(_finite(self.numbers()), indent=1, ensure_ascii=False)),
         ]
 
@@ -177,8 +166,8 @@ def run_statements(
 ) -> TheoryReport:
     """Run the statements (default: all), one after the other or in `jobs` processes.
 
-    `progress` is told the share that is done and the name of what was begun last. A statement that raises is reported
-    as failed and the others go on.
+    `progress` is called with the share that is done and the name of the statement begun last. A statement that raises
+    is reported as failed and the others go on.
     """
     check_positive(jobs, "jobs")
     for name in names or ():
@@ -187,19 +176,23 @@ def run_statements(
                 f"names must be statements. Got {name!r}.{did_you_mean(name, STATEMENTS)} "
                 "irmtv.lab.theory.STATEMENTS has them all."
             )
-    asked = [Statement(name) for name in STATEMENTS if names is None or name in names]
+    statements = [Statement(name) for name in STATEMENTS if names is None or name in names]
     begun, done = "", 0
 
-    def tell(label: str) -> None:
+    def begin(label: str) -> None:
         nonlocal begun
         begun = label
         if progress is not None:
-            progress(done / len(asked), begun)
+            progress(done / len(statements), begun)
 
-    found: dict[str, Told] = {}
+    found: dict[str, DrawnFinding] = {}
     seconds: dict[str, float] = {}
     failed: dict[str, str] = {}
-    outcomes = one_by_one(asked, told, tell) if jobs == 1 else side_by_side(asked, told, jobs, tell)
+    outcomes = (
+        one_by_one(statements, run_statement, begin)
+        if jobs == 1
+        else side_by_side(statements, run_statement, jobs, begin)
+    )
     for statement, outcome in outcomes:
         seconds[statement.name] = outcome.seconds
         if outcome.error is None:
@@ -207,11 +200,11 @@ def run_statements(
         else:
             failed[statement.name] = outcome.error
         done += 1
-        tell(begun)
-    return TheoryReport({s.name: found[s.name] for s in asked if s.name in found}, seconds, failed)
+        begin(begun)
+    return TheoryReport({s.name: found[s.name] for s in statements if s.name in found}, seconds, failed)
 
 
-def _section(t: Told, seconds: float) -> Section:
+def _section(t: DrawnFinding, seconds: float) -> Section:
     rows = [
         [
             ROLES[c.role],
@@ -267,6 +260,7 @@ def number(value: float) -> str:
 
 
 def _finite(value: Any) -> Any:
+    """The same with text in place of numbers that are not finite: JSON has none."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list):

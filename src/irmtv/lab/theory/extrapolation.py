@@ -21,6 +21,7 @@ so two environments determine it everywhere (figure riskextra), as long as nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ from irmtv.core.types import Runs, Statistics
 from irmtv.datasets import make_simulation
 from irmtv.engine import train
 from irmtv.lab.theory.figures import BAD, ERM, L1, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import Floats, PenaltyFunction, all_equal, check_above, fitted_order
+from irmtv.lab.theory.finding import Result, all_equal, at_most, beyond, claim, equal, less, ours, statement
+from irmtv.lab.theory.sides import Floats, PenaltyFunction, check_above, fitted_order
 from irmtv.lab.theory.simulated_risk import LEARNING_RATE, Linear, risk_line
 from irmtv.objectives.vrex import risk_variance
 
@@ -57,13 +58,54 @@ def _drifting_risk(e: Floats, shift: float = 3.0) -> Floats:
     return result
 
 
+@dataclass(frozen=True)
+class _UnderBeta:
+    """The risk R(e) under a Beta measure on [0, 1]: by Gauss's rule for its density and by environments on a grid."""
+
+    mean: float
+    variance: float
+    span: float  # the range of R at the nodes
+    finite: list[float]  # the variance of n environments that are weighed by the density
+    errors: Floats
+
+
+def _under_beta(
+    beta: tuple[float, float],
+    risk: Callable[[Floats], Floats],
+    environments: tuple[int, ...],
+    variance: PenaltyFunction,
+) -> _UnderBeta:
+    """Both quadratures."""
+    a, b = beta
+    nodes, weights = roots_jacobi(60, b - 1, a - 1)
+    nodes, weights = (1 + nodes) / 2, weights / weights.sum()
+    mean = float(weights @ risk(nodes))
+    exact = float(weights @ risk(nodes) ** 2) - mean**2
+    finite = []
+    for n in environments:
+        e = (np.arange(n) + 0.5) / n
+        density = e ** (a - 1) * (1 - e) ** (b - 1)
+        finite.append(_variance(risk(e), density / density.sum(), variance)[0])
+    errors = np.abs(np.array(finite) - exact)
+    return _UnderBeta(mean, exact, float(np.ptp(risk(nodes))), finite, errors)
+
+
+@statement(
+    title="V-REx with any measure on the environments",
+    label="Proposition 3.3 (cor:VREx)",
+    text=(
+        "V-REx generalises to any probability measure on the environments, finite or not: mean risk plus lambda "
+        "times the variance of the risk. Where the risk is continuous in e some environment has the mean risk."
+    ),
+    formula=r"$\min_\Phi\ \mathbb{E}_e[R]+\lambda\,\mathbb{E}_e[(R-\mathbb{E}_e[R])^2]$",
+)
 def vrex_l2(
     variance: PenaltyFunction = risk_variance,
     risk: Callable[[Floats], Floats] = _drifting_risk,
     beta: tuple[float, float] = (2.0, 5.0),
     environments: tuple[int, ...] = (10, 20, 40, 80, 160, 320, 640),
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """The variance under finite measures and under a Beta measure on [0, 1], by two formulas and two quadratures.
 
     `variance` (Statistics, mu) -> (R,) is under test. `risk` is R(e), continuous in e on [0, 1]; `beta` are the two
@@ -77,19 +119,10 @@ def vrex_l2(
     risks, mu = rng.exponential(size=(50, 4)), rng.dirichlet(np.ones(4), 50)  # (50, E)
     by_moments = np.einsum("re,re->r", mu, risks**2) - np.einsum("re,re->r", mu, risks) ** 2
 
-    # a continuous measure: Gauss's rule for its own density against n environments on a grid
     a, b = beta
-    nodes, weights = roots_jacobi(60, b - 1, a - 1)
-    nodes, weights = (1 + nodes) / 2, weights / weights.sum()
-    mean = float(weights @ risk(nodes))
-    exact = float(weights @ risk(nodes) ** 2) - mean**2
-    finite = []
-    for n in environments:
-        e = (np.arange(n) + 0.5) / n
-        density = e ** (a - 1) * (1 - e) ** (b - 1)
-        finite.append(_variance(risk(e), density / density.sum(), variance)[0])
-    errors = np.abs(np.array(finite) - exact)
-    rate = -fitted_order(environments[-2:], errors[-2:])
+    under_beta = _under_beta(beta, risk, environments, variance)
+    mean, exact, finite = under_beta.mean, under_beta.variance, under_beta.finite
+    rate = -fitted_order(environments[-2:], under_beta.errors[-2:])
 
     # an environment whose risk is the mean
     middle = float(brentq(lambda e: float(risk(np.array(e))) - mean, *_bracket(risk)))
@@ -110,93 +143,41 @@ def vrex_l2(
     general = line.mean(-1) + weight / 3 * _variance(line, uniform, variance)
 
     comparisons = (
-        all_equal(
+        claim(
             "variance of 4 risks, measure not uniform",
-            "E(R - ER)^2",
-            _variance(risks, mu, variance),
-            "E R^2 - (E R)^2",
-            by_moments,
-            1e-13,
+            all_equal("E(R - ER)^2", _variance(risks, mu, variance), "E R^2 - (E R)^2", by_moments, 1e-13),
         ),
         # the rule of midpoints leaves d / (24 n^2), d the slope of density times squared deviation at the ends: 30 R^2
-        Comparison(
+        claim(
             f"variance under Beta({a:g}, {b:g})",
-            f"{environments[-1]} environments",
-            finite[-1],
-            "=",
-            "Gauss's rule",
-            exact,
-            2 * (float(np.ptp(risk(nodes))) / environments[-1]) ** 2,
+            equal(
+                f"{environments[-1]} environments",
+                finite[-1],
+                "Gauss's rule",
+                exact,
+                2 * (under_beta.span / environments[-1]) ** 2,
+            ),
         ),
-        all_equal(
+        ours(
             "V-REx with lambda and V-REx-l2 with lambda / |E|, uniform",
-            "sum R + lambda Var",
-            original,
-            "|E| times V-REx-l2",
-            3 * general,
-            1e-10,
-            "ours",
+            all_equal("sum R + lambda Var", original, "|E| times V-REx-l2", 3 * general, 1e-10),
         ),
-        Comparison(
+        claim(
             "continuous in e: risk of a mean-risk environment",
-            f"R at e = {middle:.4f}",
-            float(risk(np.array(middle))),
-            "=",
-            "E R",
-            mean,
-            1e-10,
+            equal(f"R at e = {middle:.4f}", float(risk(np.array(middle))), "E R", mean, 1e-10),
         ),
-        Comparison(
+        beyond(
             "finitely many e: risk nearest to the mean",
-            f"R at e in {', '.join(f'{e:g}' for e in few)}",
-            nearest,
-            "=",
-            "E R",
-            float(on_few.mean()),
-            1e-6,
-            "beyond",
+            equal(f"R at e in {', '.join(f'{e:g}' for e in few)}", nearest, "E R", float(on_few.mean()), 1e-6),
         ),
-        Comparison(
+        beyond(
             "R = u^-0.6, not square integrable (Condition 4a violated): variance",
-            f"{many[1]:,} environments",
-            heavy[1],
-            "=",
-            f"{many[0]:,}",
-            heavy[0],
-            0.01 * heavy[0],
-            "beyond",
+            equal(f"{many[1]:,} environments", heavy[1], f"{many[0]:,}", heavy[0], 0.01 * heavy[0]),
         ),
-        Comparison(
-            "rate of the finite measures, as a power of n", "measured", rate, "≤", "midpoints", -2, 0.05, "ours"
-        ),
+        ours("rate of the finite measures, as a power of n", at_most("measured", rate, "midpoints", -2, 0.05)),
     )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        plain(left, f"risk over e, and the measure Beta({a:g}, {b:g})", "environment e", "risk R(e)")
-        e = np.linspace(0, 1, 301)
-        density = e ** (a - 1) * (1 - e) ** (b - 1)
-        top = float(risk(e).max())
-        left.fill_between(e, 0, density / density.max() * top * 0.5, color=OTHER, alpha=0.25, lw=0, label="density")
-        left.plot(e, risk(e), color=LEFT, lw=1.5, label="R(e)")
-        left.axhline(mean, color=TRUTH, lw=0.8, ls=":", label=f"E R = {mean:.3f}")
-        left.plot(middle, mean, "o", color=BAD, ms=5, label=f"mean-risk e = {middle:.3f}")
-        legend(left)
-        plain(right, "n environments, weighed by the density", "environments n", "error of the variance")
-        right.loglog(environments, errors, "o-", color=LEFT, ms=4, label="measured")
-        guide = errors[0] * (environments[0] / np.array(environments, dtype=float)) ** 2
-        right.loglog(environments, guide, color=TRUTH, lw=0.8, ls=":", label=r"$n^{-2}$")
-        legend(right)
-
-    return Finding(
-        name="vrex-l2",
-        title="V-REx with any measure on the environments",
-        label="Proposition 3.3 (cor:VREx)",
-        statement=(
-            "V-REx generalises to any probability measure on the environments, finite or not: mean risk plus lambda "
-            "times the variance of the risk. Where the risk is continuous in e some environment has the mean risk."
-        ),
-        formula=r"$\min_\Phi\ \mathbb{E}_e[R]+\lambda\,\mathbb{E}_e[(R-\mathbb{E}_e[R])^2]$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Over 50 random risks and measures the two forms of the variance agree to {comparisons[0].error:.0e}. "
@@ -210,8 +191,34 @@ def vrex_l2(
             f"4a is needed: with R = u^-0.6, which is integrable and not square integrable, the variance is "
             f"{heavy[0]:.0f} over {many[0]:,} environments and {heavy[1]:.0f} over {many[1]:,}."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_vrex_l2(figure, beta, risk, middle, environments, under_beta),
     )
+
+
+def _paint_vrex_l2(
+    figure: Figure,
+    beta: tuple[float, float],
+    risk: Callable[[Floats], Floats],
+    middle: float,
+    environments: tuple[int, ...],
+    under_beta: _UnderBeta,
+) -> None:
+    a, b = beta
+    left, right = figure.subplots(1, 2)
+    plain(left, f"risk over e, and the measure Beta({a:g}, {b:g})", "environment e", "risk R(e)")
+    e = np.linspace(0, 1, 301)
+    density = e ** (a - 1) * (1 - e) ** (b - 1)
+    top = float(risk(e).max())
+    left.fill_between(e, 0, density / density.max() * top * 0.5, color=OTHER, alpha=0.25, lw=0, label="density")
+    left.plot(e, risk(e), color=LEFT, lw=1.5, label="R(e)")
+    left.axhline(under_beta.mean, color=TRUTH, lw=0.8, ls=":", label=f"E R = {under_beta.mean:.3f}")
+    left.plot(middle, under_beta.mean, "o", color=BAD, ms=5, label=f"mean-risk e = {middle:.3f}")
+    legend(left)
+    plain(right, "n environments, weighed by the density", "environments n", "error of the variance")
+    right.loglog(environments, under_beta.errors, "o-", color=LEFT, ms=4, label="measured")
+    guide = under_beta.errors[0] * (environments[0] / np.array(environments, dtype=float)) ** 2
+    right.loglog(environments, guide, color=TRUTH, lw=0.8, ls=":", label=r"$n^{-2}$")
+    legend(right)
 
 
 def _bracket(risk: Callable[[Floats], Floats]) -> tuple[float, float]:
@@ -231,6 +238,15 @@ def divided_lambda(weight: float, count: int) -> float:
     return weight / count
 
 
+@statement(
+    title="V-REx's sum of risks is not their expectation",
+    label="proof of Proposition 3.3 (eqn:sumRe)",
+    text=(
+        "The proof identifies (it writes ':=') the sum of the risks in V-REx with their expectation under a "
+        "probability measure and keeps lambda."
+    ),
+    formula=r"$\sum_{e} R(\Phi,e):=\mathbb{E}_e[R(\Phi,e)]$",
+)
 def vrex_sum_is_no_expectation(
     penalty_weight: float = 1.0,
     curvatures: tuple[float, ...] = (1.0, 0.2, 0.2, 0.2, 0.2),
@@ -238,7 +254,7 @@ def vrex_sum_is_no_expectation(
     printed: Callable[[float, int], float] = same_lambda,
     corrected: Callable[[float, int], float] = divided_lambda,
     variance: PenaltyFunction = risk_variance,
-) -> Finding:
+) -> Result:
     """V-REx against V-REx-l2 with the uniform measure, in one parameter w with R_e(w) = curvature (w - centre)^2.
 
     `printed` and `corrected` (lambda, |E|) -> the lambda of V-REx-l2, and `variance`, are under test.
@@ -266,38 +282,26 @@ def vrex_sum_is_no_expectation(
     step = 1.5e-4  # the grid's, and rounding
     at = int(original.argmin())
     comparisons = (
-        Comparison(
-            "first term at V-REx's minimiser", "sum of risks", risks[at].sum(), "=", "E R", risks[at].mean(), 1e-9
-        ),
-        Comparison(
+        claim("first term at V-REx's minimiser", equal("sum of risks", risks[at].sum(), "E R", risks[at].mean(), 1e-9)),
+        claim(
             f"minimiser, lambda = {weights['printed']:g} in both",
-            "V-REx",
-            best,
-            "=",
-            "V-REx-l2",
-            chosen["printed"],
-            step,
+            equal("V-REx", best, "V-REx-l2", chosen["printed"], step),
         ),
-        Comparison(
+        ours(
             f"minimiser, lambda = {weights['corrected']:.3g} in V-REx-l2",
-            "V-REx",
-            best,
-            "=",
-            "V-REx-l2",
-            chosen["corrected"],
-            step,
-            "ours",
+            equal("V-REx", best, "V-REx-l2", chosen["corrected"], step),
         ),
-        all_equal(
+        ours(
             "objective over w",
-            "V-REx",
-            original,
-            "|E| times V-REx-l2, lambda / |E|",
-            count * general["corrected"],
-            1e-12 * float(original.max()),
-            "ours",
+            all_equal(
+                "V-REx",
+                original,
+                "|E| times V-REx-l2, lambda / |E|",
+                count * general["corrected"],
+                1e-12 * float(original.max()),
+            ),
         ),
-        Comparison("IRMv1: minimiser with sums and with means", "sums", irm, "=", "means", irm_expected, step, "ours"),
+        ours("IRMv1: minimiser with sums and with means", equal("sums", irm, "means", irm_expected, step)),
     )
 
     def paint(figure: Figure) -> None:
@@ -327,15 +331,7 @@ def vrex_sum_is_no_expectation(
         right.set_ylim(-0.02, 0.5)
         legend(right, loc="upper center")
 
-    return Finding(
-        name="vrex-sum-is-no-expectation",
-        title="V-REx's sum of risks is not their expectation",
-        label="proof of Proposition 3.3 (eqn:sumRe)",
-        statement=(
-            "The proof identifies (it writes ':=') the sum of the risks in V-REx with their expectation under a "
-            "probability measure and keeps lambda."
-        ),
-        formula=r"$\sum_{e} R(\Phi,e):=\mathbb{E}_e[R(\Phi,e)]$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"With {count} environments the sum is {count} times the expectation, while the variance stays as it is: "
@@ -368,26 +364,13 @@ def _measured(model: Linear, p_s: Floats, p_v: float, rows: int, seed: int) -> t
     return loss.mean(-1), loss.std(-1) / np.sqrt(rows)
 
 
-def risk_extrapolation(
-    p_s: tuple[float, float] = (0.9, 0.7),
-    p_v: float = 0.8,
-    penalty_weight: float = 100.0,
-    rows: int = 50_000,
-    steps: int = 800,
-    extrapolate: Callable[[Floats, tuple[float, float], Floats], Floats] = straight_line,
-    seed: int = 0,
-) -> Finding:
-    """ERM, V-REx and IRM-TV-l1 trained on two environments; their risks at every p_s from these two.
+PREDICTORS = ("ERM", "V-REx", "IRM-TV-l1")
+ELSEWHERE = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])  # the p_s at which risks are extrapolated
 
-    `extrapolate` (p, the two p_s, risks (R, 2)) -> (R, k) is under test. `rows` are fresh ones per environment.
-    """
-    if len(p_s) != 2 or p_s[0] == p_s[1]:
-        raise ValueError(
-            f"p_s must be two different numbers: a line needs two environments. Got {p_s!r}. Use (0.9, 0.7), say."
-        )
-    check_above(penalty_weight, 0, "penalty_weight", "At 0 all three are ERM.")
+
+def _train_three(p_s: tuple[float, float], p_v: float, penalty_weight: float, steps: int, seed: int) -> Linear:
+    """The three predictors, trained as one on two environments."""
     task = make_simulation(5000, p_s, p_v, random_state=seed)
-    names = ("ERM", "V-REx", "IRM-TV-l1")
     weights: list[Mapping[str, Any]] = [
         {"vrex": v, "irm-tv-l1": s} for v, s in ((0.0, 0.0), (penalty_weight, 0.0), (0.0, penalty_weight))
     ]
@@ -401,103 +384,119 @@ def risk_extrapolation(
         dtype=torch.float64,
     )
     coef, intercept = (np.asarray(t, dtype=float) for t in fitted.coefficients())
-    model = Linear(coef.reshape(len(names), -1), intercept.reshape(len(names)), p_v)
+    return Linear(coef.reshape(len(PREDICTORS), -1), intercept.reshape(len(PREDICTORS)), p_v)
 
+
+@statement(
+    title="Two environments tell the risk of all those on their line",
+    label="proof of Proposition 3.3 (fig:riskextra)",
+    text=(
+        "The deviations of the training risks from their mean span a linear space along which the risk "
+        "extrapolates to a larger region; making them small makes the risk flat there too."
+    ),
+    formula=r"$R(\Phi,p)=R(\Phi,p_1)+\frac{p-p_1}{p_2-p_1}\,[R(\Phi,p_2)-R(\Phi,p_1)]$",
+)
+def risk_extrapolation(
+    p_s: tuple[float, float] = (0.9, 0.7),
+    p_v: float = 0.8,
+    penalty_weight: float = 100.0,
+    rows: int = 50_000,
+    steps: int = 800,
+    extrapolate: Callable[[Floats, tuple[float, float], Floats], Floats] = straight_line,
+    seed: int = 0,
+) -> Result:
+    """ERM, V-REx and IRM-TV-l1 trained on two environments; their risks at every p_s from these two.
+
+    `extrapolate` (p, the two p_s, risks (R, 2)) -> (R, k) is under test. `rows` are fresh ones per environment.
+    """
+    if len(p_s) != 2 or p_s[0] == p_s[1]:
+        raise ValueError(
+            f"p_s must be two different numbers: a line needs two environments. Got {p_s!r}. Use (0.9, 0.7), say."
+        )
+    check_above(penalty_weight, 0, "penalty_weight", "At 0 all three are ERM.")
+    model = _train_three(p_s, p_v, penalty_weight, steps, seed)
     seen, seen_error = _measured(model, np.array(p_s), p_v, rows, seed + 1)
-    elsewhere = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    fresh, fresh_error = _measured(model, elsewhere, p_v, rows, seed + 2)
-    predicted = extrapolate(elsewhere, p_s, seen)
+    fresh, fresh_error = _measured(model, ELSEWHERE, p_v, rows, seed + 2)
+    predicted = extrapolate(ELSEWHERE, p_s, seen)
     # the line's own standard error: its two points count (1 - t) and t
-    t = (elsewhere - p_s[0]) / (p_s[1] - p_s[0])
+    t = (ELSEWHERE - p_s[0]) / (p_s[1] - p_s[0])
     line_error = np.sqrt(((1 - t) * seen_error[:, :1]) ** 2 + (t * seen_error[:, 1:]) ** 2)  # (R, k)
     score = np.abs(fresh - predicted) / np.hypot(line_error, fresh_error)
-    exact = risk_line(*model.risk_by_agreement(), elsewhere)
+    exact = risk_line(*model.risk_by_agreement(), ELSEWHERE)
     exact_score = np.abs(fresh - exact) / fresh_error
-    slopes = dict(zip(names, exact[:, 0] - exact[:, -1], strict=True))  # risk at p_s = 0 minus that at 1
-    worst = dict(zip(names, exact.max(1), strict=True))
+    slopes = dict(zip(PREDICTORS, exact[:, 0] - exact[:, -1], strict=True))  # risk at p_s = 0 minus that at 1
+    worst = dict(zip(PREDICTORS, exact.max(1), strict=True))
 
     other_p_v = 1 - (1 - p_v) * 2
-    off, off_error = _measured(model, elsewhere, other_p_v, rows, seed + 3)
+    off, off_error = _measured(model, ELSEWHERE, other_p_v, rows, seed + 3)
     off_score = np.abs(off - predicted) / np.hypot(line_error, off_error)
-    middle = int(np.abs(elsewhere - np.mean(p_s)).argmin())
+    middle = int(np.abs(ELSEWHERE - np.mean(p_s)).argmin())
 
     comparisons = (
         # 18 scores of about normal size: the largest exceeds 4 with probability 0.001
-        Comparison(
+        claim(
             f"largest |measured - extrapolated| over {score.size} risks, in standard errors",
-            f"{rows:,} fresh rows each",
-            float(score.max()),
-            "≤",
-            "chance",
-            4.0,
+            at_most(f"{rows:,} fresh rows each", float(score.max()), "chance", 4.0),
         ),
-        Comparison(
+        ours(
             "largest |measured - population|, in standard errors",
-            f"{rows:,} fresh rows each",
-            float(exact_score.max()),
-            "≤",
-            "chance",
-            4.0,
-            role="ours",
+            at_most(f"{rows:,} fresh rows each", float(exact_score.max()), "chance", 4.0),
         ),
-        Comparison("rise of the risk from p_s = 1 to 0", "V-REx", abs(slopes["V-REx"]), "<", "ERM", abs(slopes["ERM"])),
-        Comparison("largest risk over p_s in [0, 1]", "V-REx", worst["V-REx"], "<", "ERM", worst["ERM"]),
-        Comparison(
-            f"p_v = {other_p_v:g}: |measured - extrapolated| at p_s = {elsewhere[middle]:g}, in standard errors",
-            f"ERM, {rows:,} fresh rows",
-            float(off_score[0, middle]),
-            "≤",
-            "chance",
-            4.0,
-            role="beyond",
+        claim("rise of the risk from p_s = 1 to 0", less("V-REx", abs(slopes["V-REx"]), "ERM", abs(slopes["ERM"]))),
+        claim("largest risk over p_s in [0, 1]", less("V-REx", worst["V-REx"], "ERM", worst["ERM"])),
+        beyond(
+            f"p_v = {other_p_v:g}: |measured - extrapolated| at p_s = {ELSEWHERE[middle]:g}, in standard errors",
+            at_most(f"ERM, {rows:,} fresh rows", float(off_score[0, middle]), "chance", 4.0),
         ),
-        Comparison(
-            "rise of the risk from p_s = 1 to 0", "IRM-TV-l1", abs(slopes["IRM-TV-l1"]), "<", "ERM", abs(slopes["ERM"]),
-            role="ours",
+        ours(
+            "rise of the risk from p_s = 1 to 0", less("IRM-TV-l1", abs(slopes["IRM-TV-l1"]), "ERM", abs(slopes["ERM"]))
         ),
-    )  # fmt: skip
+    )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        p = np.linspace(0, 1, 101)
-        plain(left, "risk, extrapolated and measured", r"$p_s$ of the environment", "risk")
-        for k, (name, colour) in enumerate(zip(names, (ERM, L2, L1), strict=True)):
-            left.plot(p, extrapolate(p, p_s, seen)[k], color=colour, lw=1.3, label=name)
-            left.plot(elsewhere, fresh[k], "o", color=colour, ms=4, mfc="white")
-            left.plot(p_s, seen[k], "s", color=colour, ms=4)
-        left.plot([], [], "s", color=TRUTH, ms=4, label="training environments")
-        left.plot([], [], "o", color=TRUTH, ms=4, mfc="white", label="measured elsewhere")
-        legend(left)
-        plain(right, f"off the line: $p_v$ = {other_p_v:g} instead of {p_v:g}", r"$p_s$ of the environment", "risk")
-        for k, (name, colour) in enumerate(zip(names, (ERM, L2, L1), strict=True)):
-            right.plot(p, extrapolate(p, p_s, seen)[k], color=colour, lw=1.3, label=f"{name}, extrapolated")
-            right.plot(elsewhere, off[k], "x", color=colour, ms=5, mew=1.5)
-        right.plot([], [], "x", color=TRUTH, ms=5, mew=1.5, label="measured")
-        low, high = min(fresh.min(), off.min()), max(fresh.max(), off.max())
-        for axes in (left, right):
-            axes.set_ylim(low - 0.05, high + 0.05)
-        legend(right)
-
-    return Finding(
-        name="risk-extrapolation",
-        title="Two environments tell the risk of all those on their line",
-        label="proof of Proposition 3.3 (fig:riskextra)",
-        statement=(
-            "The deviations of the training risks from their mean span a linear space along which the risk "
-            "extrapolates to a larger region; making them small makes the risk flat there too."
-        ),
-        formula=r"$R(\Phi,p)=R(\Phi,p_1)+\frac{p-p_1}{p_2-p_1}\,[R(\Phi,p_2)-R(\Phi,p_1)]$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Three predictors are trained at p_s = {p_s[0]:g} and {p_s[1]:g}. The line through the two risks tells "
-            f"the risk on {rows:,} fresh rows at each of {len(elsewhere)} other p_s in [0, 1] up to "
+            f"the risk on {rows:,} fresh rows at each of {len(ELSEWHERE)} other p_s in [0, 1] up to "
             f"{score.max():.1f} standard errors: here the risk is exactly linear in p_s. V-REx flattens it: from "
             f"p_s = 1 to 0 the risk rises by {slopes['ERM']:.2f} for ERM, {slopes['V-REx']:.2f} for V-REx and "
             f"{slopes['IRM-TV-l1']:.2f} for IRM-TV-l1, and the largest risk is {worst['ERM']:.2f}, "
             f"{worst['V-REx']:.2f} and {worst['IRM-TV-l1']:.2f}. An environment off the line is not predicted: with "
             f"p_v = "
-            f"{other_p_v:g} in place of {p_v:g} ERM's risk at p_s = {elsewhere[middle]:g} is {off[0, middle]:.3f}, "
+            f"{other_p_v:g} in place of {p_v:g} ERM's risk at p_s = {ELSEWHERE[middle]:g} is {off[0, middle]:.3f}, "
             f"{off_score[0, middle]:.0f} standard errors from the {predicted[0, middle]:.3f} predicted."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_risk_extrapolation(
+            figure, lambda p: extrapolate(p, p_s, seen), p_s, seen, (p_v, other_p_v), (fresh, off)
+        ),
     )
+
+
+def _paint_risk_extrapolation(
+    figure: Figure,
+    line: Callable[[Floats], Floats],
+    p_s: tuple[float, float],
+    seen: Floats,
+    p_v: tuple[float, float],
+    measured: tuple[Floats, Floats],
+) -> None:
+    fresh, off = measured
+    left, right = figure.subplots(1, 2)
+    p = np.linspace(0, 1, 101)
+    plain(left, "risk, extrapolated and measured", r"$p_s$ of the environment", "risk")
+    for k, (name, colour) in enumerate(zip(PREDICTORS, (ERM, L2, L1), strict=True)):
+        left.plot(p, line(p)[k], color=colour, lw=1.3, label=name)
+        left.plot(ELSEWHERE, fresh[k], "o", color=colour, ms=4, mfc="white")
+        left.plot(p_s, seen[k], "s", color=colour, ms=4)
+    left.plot([], [], "s", color=TRUTH, ms=4, label="training environments")
+    left.plot([], [], "o", color=TRUTH, ms=4, mfc="white", label="measured elsewhere")
+    legend(left)
+    plain(right, f"off the line: $p_v$ = {p_v[1]:g} instead of {p_v[0]:g}", r"$p_s$ of the environment", "risk")
+    for k, (name, colour) in enumerate(zip(PREDICTORS, (ERM, L2, L1), strict=True)):
+        right.plot(p, line(p)[k], color=colour, lw=1.3, label=f"{name}, extrapolated")
+        right.plot(ELSEWHERE, off[k], "x", color=colour, ms=5, mew=1.5)
+    right.plot([], [], "x", color=TRUTH, ms=5, mew=1.5, label="measured")
+    low, high = min(fresh.min(), off.min()), max(fresh.max(), off.max())
+    for axes in (left, right):
+        axes.set_ylim(low - 0.05, high + 0.05)
+    legend(right)

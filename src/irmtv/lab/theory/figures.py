@@ -1,4 +1,4 @@
-"""How the figures of the statements look. No pyplot: nothing global is touched, and a figure is freed by itself."""
+"""How the figures of the statements look: wider than those of reports, with two or three panels side by side."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Colours that can be told apart by everyone (Okabe and Ito), by what they stand for throughout.
-LEFT, RIGHT = "#0072B2", "#D55E00"  # the two sides of an equation
-L1, L2, ERM, TRUTH, OTHER = "#0072B2", "#E69F00", "#777777", "#222222", "#009E73"
+from irmtv.html.drawing import BLUE, GREEN, ORANGE, VERMILION
+
+# The colours of all reports, by what they stand for throughout.
+LEFT, RIGHT = BLUE, VERMILION  # the two sides of an equation
+L1, L2, ERM, TRUTH, OTHER = BLUE, ORANGE, "#777777", "#222222", GREEN
 BAD = "#CC3311"
 
 

@@ -7,16 +7,25 @@ The verdict is computed from the numbers and never written by hand:
 | "claim"  | the statement as the paper prints it                           | "does not hold as printed"   |
 | "beyond" | the same where a condition of the statement is violated        | "holds under its condition"  |
 | "ours"   | what we say beside or in place of it, and checks of the method | "not verified": we are wrong |
+
+A statement is a function that returns a `Result`; `statement` puts the paper's claim on top of it and makes its answer
+a `Finding`. A comparison is written as its role, what is compared, and the relation of the two sides:
+
+>>> ours("pi", equal("series", 3.1416, "constant", 3.14159265, 1e-4)).agrees
+True
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 Role = Literal["claim", "beyond", "ours"]
 Relation = Literal["=", "≠", "<", "≤", ">", "≥"]
 Verdict = Literal["holds", "holds under its condition", "does not hold as printed", "not verified"]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,48 @@ class Comparison:
                 return self.left > self.right + self.tolerance
             case "≥":
                 return self.left >= self.right - self.tolerance
+
+
+class Sides(NamedTuple):
+    """Two numbers, where they come from, and the relation that is stated between them; see `Comparison`."""
+
+    left_name: str
+    left: float
+    relation: Relation
+    right_name: str
+    right: float
+    tolerance: float
+    note: str = ""  # added to what is compared
+
+
+def _sides(
+    relation: Relation, left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0
+) -> Sides:
+    return Sides(left_name, left, relation, right_name, right, tolerance)
+
+
+equal, unequal = partial(_sides, "="), partial(_sides, "≠")
+less, at_most = partial(_sides, "<"), partial(_sides, "≤")
+greater, at_least = partial(_sides, ">"), partial(_sides, "≥")
+
+
+def all_equal(
+    left_name: str, left: ArrayLike | Tensor, right_name: str, right: ArrayLike | Tensor, tolerance: float
+) -> Sides:
+    """Equality of many numbers: judged by the pair that lies farthest apart, one that is not a number before all."""
+    a, b = np.broadcast_arrays(np.asarray(left, dtype=float), np.asarray(right, dtype=float))
+    index = int(np.argmax(np.abs(a - b)))  # the first NaN, where there is one
+    return Sides(left_name, a.flat[index], "=", right_name, b.flat[index], tolerance, f" (farthest of {a.size})")
+
+
+def _comparison(role: Role, what: str, sides: Sides) -> Comparison:
+    left_name, left, relation, right_name, right, tolerance, note = sides
+    return Comparison(what + note, left_name, left, relation, right_name, right, tolerance, role)
+
+
+claim = partial(_comparison, "claim")
+beyond = partial(_comparison, "beyond")
+ours = partial(_comparison, "ours")
 
 
 @dataclass(frozen=True)
@@ -140,3 +192,36 @@ class Finding:
             sides = f"{c.left_name} {c.left:.6g} {c.relation} {c.right_name} {c.right:.6g}"
             lines.append(f"  {'yes' if c.agrees else 'no ':3s} {c.role:6s} {c.what}: {sides} (error {c.error:.1e})")
         return "\n".join([*lines, f"  {self.meaning}"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the function of a statement computes."""
+
+    comparisons: Sequence[Comparison]
+    meaning: str  # what the numbers say, with the numbers
+    paint: Callable[[Figure], None]  # draws on an empty figure
+
+
+def statement(
+    title: str, label: str, text: str, formula: str = "", size: tuple[float, float] = (7.2, 2.8)
+) -> Callable[[Callable[P, Result]], Callable[P, Finding]]:
+    """Make a function a statement of the paper, named after the function; see `Finding` for the parameters."""
+
+    def decorate(run: Callable[P, Result]) -> Callable[P, Finding]:
+        @wraps(run)
+        def find(*args: P.args, **kwargs: P.kwargs) -> Finding:
+            result = run(*args, **kwargs)
+            comparisons = tuple(result.comparisons)
+            return Finding(
+                statement_name(run), title, label, text, comparisons, result.meaning, result.paint, formula, size
+            )
+
+        return find
+
+    return decorate
+
+
+def statement_name(function: Callable[..., object]) -> str:
+    """The name of a statement: that of its function, with hyphens."""
+    return function.__name__.replace("_", "-")

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +33,8 @@ from torch import Tensor
 from irmtv.core.types import Statistics
 from irmtv.lab.theory.classifiers import NO_CAP, on_classifiers
 from irmtv.lab.theory.figures import BAD, ERM, L1, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, all_equal, largest_on_simplex, uniform_measure
+from irmtv.lab.theory.finding import Result, all_equal, claim, equal, greater, less, ours, statement
+from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, largest_on_simplex, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import worst_risk_objective
 
@@ -146,12 +147,45 @@ def _without_square(e: Statistics, mu: Tensor) -> Tensor:
     return tv_l1(e, mu).sqrt()
 
 
+EVERY_PHI = np.linspace(-1, 1, 401)
+
+
+class _Searches(NamedTuple):
+    """The minimisers for fixed lambda, by search."""
+
+    found: Floats  # (L, 2) where, and how low
+    excess: Floats  # (L,) of the worst risk there over its least
+    centred: Floats  # minimisers with w on [-0.5, 0.5], for lambda > 0
+    unsquared: Floats  # ... with the penalty not squared, for lambda > 2/5
+
+
+def _searches(lam: Floats, penalty: PenaltyFunction) -> _Searches:
+    found = np.array([_minimise(partial(_objective, weight=weight, penalty=penalty)) for weight in lam])
+    at_minimisers = _on_interval(found[:, 0])
+    assert at_minimisers.risk is not None
+    centred = [_minimise(partial(_objective, weight=w, penalty=penalty, low=-0.5, high=0.5))[0] for w in lam[lam > 0]]
+    unsquared = [_minimise(partial(_objective, weight=w, penalty=_without_square))[0] for w in lam[lam > 0.4]]
+    return _Searches(found, at_minimisers.risk.amax(-1).numpy() - 1, np.array(centred), np.array(unsquared))
+
+
+@statement(
+    title="A fixed penalty weight misses the worst risk's optimum",
+    label="Theorems 3.8 and 3.9, item 1 (thm:OODwequiv)",
+    text=(
+        "With one weight lambda for all Phi the model need not have the worst risk's optimum: in the paper's "
+        "example, fitting -1 by w Phi, every fixed lambda ends at another Phi with another value."
+    ),
+    formula=(
+        r"$\mathrm{argmin}_\Phi\,\{1-\frac{2}{5}\Phi+\lambda\Phi^2\}=\min(1,\frac{1}{5\lambda})\neq 0"
+        r"=\mathrm{argmin}_\Phi\,\max_w|w\Phi+1|$"
+    ),
+)
 def fixed_weight_misses(
     weights: Sequence[float] = (0.0, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 3.0, 10.0, 100.0),
     penalty: PenaltyFunction = tv_l1,
     minimiser: Callable[[float], float] = printed_minimiser,
     least: Callable[[float], float] = printed_least,
-) -> Finding:
+) -> Result:
     """The minimisers of the counterexample for fixed lambda, found by search, against the printed ones.
 
     `weights` are the values of lambda. Under test are `penalty`, a function of the statistics and the measure, and the
@@ -163,111 +197,64 @@ def fixed_weight_misses(
             "Add some on both sides of 1/5, where the minimiser leaves the edge."
         )
     lam = np.array(sorted(weights), dtype=float)
-    every_phi = np.linspace(-1, 1, 401)
-    on_grid = _on_interval(every_phi)
+    on_grid = _on_interval(EVERY_PHI)
     assert on_grid.risk is not None
     worst = on_grid.risk.amax(-1).numpy()
     sizes = penalty(on_grid, on_grid.mass).numpy()
     values = np.array([on_grid.mean_risk.numpy() + weight * sizes for weight in lam])  # (L, P)
-    printed_values = np.array([printed_value(weight, every_phi) for weight in lam])
+    printed_values = np.array([printed_value(weight, EVERY_PHI) for weight in lam])
 
-    found = np.array([_minimise(partial(_objective, weight=weight, penalty=penalty)) for weight in lam])  # (L, 2)
+    searches = _searches(lam, penalty)
+    found, excess = searches.found, searches.excess
+    centred, unsquared = searches.centred, searches.unsquared
     some = lam[:: max(1, len(lam) // 3)]
     minimax = np.array([_minimise(partial(_objective, weight=w, penalty=penalty, minimax=True)) for w in some])
     at, lowest = np.array([minimiser(weight) for weight in lam]), np.array([least(weight) for weight in lam])
     at_some, lowest_some = np.array([minimiser(w) for w in some]), np.array([least(w) for w in some])
-    positive = lam[lam > 0]
-    centred = np.array(
-        [_minimise(partial(_objective, weight=w, penalty=penalty, low=-0.5, high=0.5))[0] for w in positive]
-    )
-    unsquared = np.array([_minimise(partial(_objective, weight=w, penalty=_without_square))[0] for w in lam[lam > 0.4]])
     ends = _descend_exactly((-1.0, -0.3, 0.4, 1.0), penalty)
     inside = lam > 0.2
     second = _second_example(penalty)
-    excess = _on_interval(found[:, 0]).risk.amax(-1).numpy() - 1  # type: ignore[union-attr]  # (L,)
 
     comparisons = (
-        all_equal("worst risk on a grid of Phi", "over w", worst, "printed", printed_worst(every_phi), ROUNDING),
-        Comparison("least worst risk", "over w", worst.min(), "=", "printed", 1.0, ROUNDING),
-        Comparison("where it is", "over w", float(every_phi[worst.argmin()]), "=", "printed", 0.0, ROUNDING),
+        claim("worst risk on a grid of Phi", all_equal("over w", worst, "printed", printed_worst(EVERY_PHI), ROUNDING)),
+        claim("least worst risk", equal("over w", worst.min(), "printed", 1.0, ROUNDING)),
+        claim("where it is", equal("over w", float(EVERY_PHI[worst.argmin()]), "printed", 0.0, ROUNDING)),
         # 1e-12 relative to the largest lambda
-        all_equal(
-            "objective on a grid of Phi", "quadrature", values, "1 - 2/5 Phi + lambda Phi^2", printed_values,
-            ROUNDING * max(1, lam[-1]),
+        claim(
+            "objective on a grid of Phi",
+            all_equal("quadrature", values, "1 - 2/5 Phi + lambda Phi^2", printed_values, ROUNDING * max(1, lam[-1])),
         ),
-        all_equal(f"least value, {len(lam)} lambda", "search", found[:, 1], "printed", lowest, 1e-10),
-        all_equal(f"minimiser, {len(lam)} lambda", "search", found[:, 0], "printed", at, SEARCH),
-        all_equal("least value, minimax form", "search", minimax[:, 1], "printed", lowest_some, 1e-10),
-        all_equal("minimiser, minimax form", "search", minimax[:, 0], "printed", at_some, SEARCH),
-        Comparison(
-            "nearest that a minimiser comes to 0", f"lambda {lam[-1]:g}", np.abs(found[:, 0]).min(), ">", "optimum", 0,
-            SEARCH,
+        claim(f"least value, {len(lam)} lambda", all_equal("search", found[:, 1], "printed", lowest, 1e-10)),
+        claim(f"minimiser, {len(lam)} lambda", all_equal("search", found[:, 0], "printed", at, SEARCH)),
+        claim("least value, minimax form", all_equal("search", minimax[:, 1], "printed", lowest_some, 1e-10)),
+        claim("minimiser, minimax form", all_equal("search", minimax[:, 0], "printed", at_some, SEARCH)),
+        claim(
+            "nearest that a minimiser comes to 0",
+            greater(f"lambda {lam[-1]:g}", np.abs(found[:, 0]).min(), "optimum", 0, SEARCH),
         ),
-        Comparison("largest least value", f"lambda {lam[-1]:g}", found[:, 1].max(), "<", "least worst risk", 1, 1e-10),
+        claim("largest least value", less(f"lambda {lam[-1]:g}", found[:, 1].max(), "least worst risk", 1, 1e-10)),
         # "need not": where w is centred each fixed lambda > 0 gets there
-        all_equal("w centred, on [-0.5, 0.5]: minimiser", "search", centred, "optimum", 0.0, SEARCH, "ours"),
-        Comparison(
-            f"R = (w Phi - 1)^2, w = 1, 2, lambda {TOO_LARGE:g}: worst risk", "at the minimiser", second.worst, ">",
-            "its least", second.least, 0.5, "ours",
+        ours("w centred, on [-0.5, 0.5]: minimiser", all_equal("search", centred, "optimum", 0.0, SEARCH)),
+        ours(
+            f"R = (w Phi - 1)^2, w = 1, 2, lambda {TOO_LARGE:g}: worst risk",
+            greater("at the minimiser", second.worst, "its least", second.least, 0.5),
         ),
-        Comparison(
-            f"R = (w Phi - 1)^2, lambda {TOO_LARGE:g}: minimiser", "search", second.phi, "=", "root of the derivative",
-            second.root, 1e-8, "ours",
+        ours(
+            f"R = (w Phi - 1)^2, lambda {TOO_LARGE:g}: minimiser",
+            equal("search", second.phi, "root of the derivative", second.root, 1e-8),
         ),
         # the worst risk has slopes up to 4 beside its least, and the grid steps of 5e-4
-        Comparison(
-            "R = (w Phi - 1)^2: least worst risk", "grid", second.least, "=", "1/9 at Phi = 2/3", 1 / 9, 2e-3, "ours"
+        ours("R = (w Phi - 1)^2: least worst risk", equal("grid", second.least, "1/9 at Phi = 2/3", 1 / 9, 2e-3)),
+        ours(
+            "excess of the worst risk, lambda > 1/5",
+            all_equal("measured", excess[inside], "0.02 / lambda", 0.02 / lam[inside], SEARCH),
         ),
-        all_equal(
-            "excess of the worst risk, lambda > 1/5", "measured", excess[inside], "0.02 / lambda", 0.02 / lam[inside],
-            SEARCH, "ours",
-        ),
-        all_equal(
-            "penalty not squared, lambda > 2/5: minimiser", "search", unsquared, "optimum", 0.0,
-            SEARCH, "ours",
-        ),
+        ours("penalty not squared, lambda > 2/5: minimiser", all_equal("search", unsquared, "optimum", 0.0, SEARCH)),
         # the last steps are 700^-0.75 = 0.007 long, times a slope of 0.9 at most
-        all_equal(
-            "lambda_Phi, differentiated: minimiser", "descent", ends, "optimum", 0.0, 0.01, "ours"
-        ),
-    )  # fmt: skip
+        ours("lambda_Phi, differentiated: minimiser", all_equal("descent", ends, "optimum", 0.0, 0.01)),
+    )
 
-    def paint(figure: Figure) -> None:
-        left, middle, right = figure.subplots(1, 3)
-        plain(left, r"$R=|w\Phi+1|$, w on [-0.9, 0.1]", "Φ", "")
-        left.plot(every_phi, worst, color=TRUTH, lw=2.5, alpha=0.5, label="worst risk")
-        left.plot(0, 1, "o", color=TRUTH, ms=6)
-        for weight, colour in ((0.1, ERM), (0.5, LEFT), (2.0, RIGHT)):
-            left.plot(every_phi, printed_value(weight, every_phi), color=colour, lw=1, label=f"λ = {weight:g}")
-            left.plot(printed_minimiser(weight), printed_least(weight), "v", color=colour, ms=6)
-        left.set_xlim(-0.6, 1.05)
-        left.set_ylim(0.5, 1.45)
-        legend(left, loc="lower left")
-        fine = np.geomspace(positive[0], lam[-1], 200)
-        plain(middle, "where a fixed λ ends", "λ", "minimiser Φ")
-        middle.semilogx(fine, [minimiser(w) for w in fine], color=L1, lw=1, label="printed")
-        middle.semilogx(positive, found[lam > 0, 0], "o", color=L1, ms=4, mfc="none", label="search")
-        middle.semilogx(positive, centred, "s", color=OTHER, ms=4, mfc="none", label="w centred")
-        middle.semilogx(lam[lam > 0.4], unsquared, "x", color=BAD, ms=5, label="not squared")
-        middle.axhline(0, color=TRUTH, lw=0.8, ls=":")
-        legend(middle, loc="center right", bbox_to_anchor=(1.0, 0.62))
-        plain(right, "excess of the worst risk", "λ", "")
-        right.loglog(fine, printed_worst(np.array([minimiser(w) for w in fine])) - 1, color=L1, lw=1)
-        right.loglog(positive, excess[lam > 0], "o", color=L1, ms=4, mfc="none")
-        right.annotate("0.02 / λ", (3, 0.02 / 3), (6, 4), textcoords="offset points", fontsize=7)
-
-    return Finding(
-        name="fixed-weight-misses",
-        title="A fixed penalty weight misses the worst risk's optimum",
-        label="Theorems 3.8 and 3.9, item 1 (thm:OODwequiv)",
-        statement=(
-            "With one weight lambda for all Phi the model need not have the worst risk's optimum: in the paper's "
-            "example, fitting -1 by w Phi, every fixed lambda ends at another Phi with another value."
-        ),
-        formula=(
-            r"$\mathrm{argmin}_\Phi\,\{1-\frac{2}{5}\Phi+\lambda\Phi^2\}=\min(1,\frac{1}{5\lambda})\neq 0"
-            r"=\mathrm{argmin}_\Phi\,\max_w|w\Phi+1|$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Search and printed forms agree to {np.abs(found[:, 0] - at).max():.0e} for {len(lam)} weights from "
@@ -282,5 +269,33 @@ def fixed_weight_misses(
             f"square: with E|dR/dw| itself as penalty, each weight above 2/5 that was tried ends within "
             f"{np.abs(unsquared).max():.0e} of the optimum."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_fixed_weight_misses(figure, lam, worst, searches, minimiser),
     )
+
+
+def _paint_fixed_weight_misses(
+    figure: Figure, lam: Floats, worst: Floats, searches: _Searches, minimiser: Callable[[float], float]
+) -> None:
+    positive = lam[lam > 0]
+    left, middle, right = figure.subplots(1, 3)
+    plain(left, r"$R=|w\Phi+1|$, w on [-0.9, 0.1]", "Φ", "")
+    left.plot(EVERY_PHI, worst, color=TRUTH, lw=2.5, alpha=0.5, label="worst risk")
+    left.plot(0, 1, "o", color=TRUTH, ms=6)
+    for weight, colour in ((0.1, ERM), (0.5, LEFT), (2.0, RIGHT)):
+        left.plot(EVERY_PHI, printed_value(weight, EVERY_PHI), color=colour, lw=1, label=f"λ = {weight:g}")
+        left.plot(printed_minimiser(weight), printed_least(weight), "v", color=colour, ms=6)
+    left.set_xlim(-0.6, 1.05)
+    left.set_ylim(0.5, 1.45)
+    legend(left, loc="lower left")
+    fine = np.geomspace(positive[0], lam[-1], 200)
+    plain(middle, "where a fixed λ ends", "λ", "minimiser Φ")
+    middle.semilogx(fine, [minimiser(w) for w in fine], color=L1, lw=1, label="printed")
+    middle.semilogx(positive, searches.found[lam > 0, 0], "o", color=L1, ms=4, mfc="none", label="search")
+    middle.semilogx(positive, searches.centred, "s", color=OTHER, ms=4, mfc="none", label="w centred")
+    middle.semilogx(lam[lam > 0.4], searches.unsquared, "x", color=BAD, ms=5, label="not squared")
+    middle.axhline(0, color=TRUTH, lw=0.8, ls=":")
+    legend(middle, loc="center right", bbox_to_anchor=(1.0, 0.62))
+    plain(right, "excess of the worst risk", "λ", "")
+    right.loglog(fine, printed_worst(np.array([minimiser(w) for w in fine])) - 1, color=L1, lw=1)
+    right.loglog(positive, searches.excess[lam > 0], "o", color=L1, ms=4, mfc="none")
+    right.annotate("0.02 / λ", (3, 0.02 / 3), (6, 4), textcoords="offset points", fontsize=7)

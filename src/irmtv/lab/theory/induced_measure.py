@@ -35,7 +35,7 @@ from scipy.special import expit
 from irmtv.core.losses import as_loss
 from irmtv.core.messages import check_positive
 from irmtv.lab.theory.figures import BAD, ERM, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, beyond, claim, equal, less, ours, statement
 from irmtv.lab.theory.sides import Floats
 from irmtv.lab.theory.sigma_algebras import (
     Family,
@@ -222,13 +222,23 @@ def _draw_example(axes: Axes) -> None:
     axes.text(-0.5, -0.7, f"push-forward: {_shown(right)}", fontsize=7, color=OTHER)
 
 
+@statement(
+    title="The measure that environments induce on classifiers",
+    label="appendix A.1.1 (proof:thmIRMTVL2inducemeasure)",
+    text=(
+        "A map from environments to classifiers carries mu over to a measure nu, and integrals of the risk and of "
+        "its gradient over the classifiers equal those over the environments."
+    ),
+    formula=r"$\nu(G)=\mu(w^{-1}(G)),\quad \int_\Omega R(w\circ\Phi)\,d\nu=\int_{E_{tr}}R(w(e)\circ\Phi)\,d\mu$",
+    size=(7.2, 2.8),
+)
 def induced_measure(
     seed: int = 0,
     points: int = 4,
     induced: Induced = sum_over_preimages,
     density: Density = two_branches,
     family: FamilyRule = printed_family,
-) -> Finding:
+) -> Result:
     """Integrals over environments against integrals over classifiers, and the sets on which nu is defined.
 
     Under test: `induced(mu, w)` gives the values of w and their masses, `density(w)` the density of w = e^2 for e
@@ -249,142 +259,60 @@ def induced_measure(
     comparisons = (
         # sums of a few numbers of size 1
         *(
-            Comparison(
+            claim(
                 f"six environments, three classifiers: {name}",
-                "over w",
-                finite.over_w[k],
-                "=",
-                "over e",
-                finite.over_e[k],
-                1e-12,
+                equal("over w", finite.over_w[k], "over e", finite.over_e[k], 1e-12),
             )
             for k, name in enumerate(QUANTITIES)
         ),
-        Comparison("total mass", "of nu", float(nu.sum()), "=", "of mu", float(MASSES.sum()), 1e-12),
+        claim("total mass", equal("of nu", float(nu.sum()), "of mu", float(MASSES.sum()), 1e-12)),
         # both quadratures say less than this of themselves, which is a comparison below
         *(
-            Comparison(
+            claim(
                 f"e uniform, w = e^2: {name}",
-                "over w",
-                continuous.over_w[k],
-                "=",
-                "over e",
-                continuous.over_e[k],
-                1e-10,
+                equal("over w", continuous.over_w[k], "over e", continuous.over_e[k], 1e-10),
             )
             for k, name in enumerate(QUANTITIES)
         ),
-        Comparison(
+        claim(
             f"w measurable: cases of {census.count[True]} with a G whose preimage is not in F_tr",
-            "printed",
-            census.undefined[True],
-            "=",
-            "none",
-            0,
+            equal("printed", census.undefined[True], "none", 0),
         ),
-        Comparison(
+        claim(
             f"w measurable: cases of {census.count[True]} in which the family is no sigma-algebra",
-            "printed",
-            census.not_closed[True],
-            "=",
-            "none",
-            0,
+            equal("printed", census.not_closed[True], "none", 0),
         ),
-        Comparison("quadrature", "own error", continuous.error.max(), "=", "zero", 0.0, 1e-10, "ours"),
-        Comparison(
+        ours("quadrature", equal("own error", continuous.error.max(), "zero", 0.0, 1e-10)),
+        ours(
             f"all {sum(census.count.values())} cases: nu undefined or no sigma-algebra",
-            "push-forward",
-            census.pushforward_fails,
-            "=",
-            "none",
-            0,
-            role="ours",
+            equal("push-forward", census.pushforward_fails, "none", 0),
         ),
-        Comparison(
-            "w measurable: cases in which both families differ", "cases", census.differ, "=", "none", 0, role="ours"
-        ),
-        Comparison(
+        ours("w measurable: cases in which both families differ", equal("cases", census.differ, "none", 0)),
+        ours(
             f"all {sum(census.count.values())} cases: {{w(F)}} is the push-forward exactly where w^-1(w(F)) is in F_tr",
-            "exceptions",
-            census.torn,
-            "=",
-            "none",
-            0,
-            role="ours",
+            equal("exceptions", census.torn, "none", 0),
         ),
-        Comparison(
+        ours(
             "three environments, w = 1 for all: variation",
-            "of the mean risk",
-            float(abs(slopes.mean())),
-            "<",
-            "over environments",
-            float(np.abs(slopes).mean()),
-            0.01,
-            "ours",
+            less(
+                "of the mean risk", float(abs(slopes.mean())), "over environments", float(np.abs(slopes).mean()), 0.01
+            ),
         ),
-        Comparison(
+        beyond(
             f"w not measurable: cases of {census.count[False]} with a G whose preimage is not in F_tr",
-            "printed",
-            failing,
-            "=",
-            "none",
-            0,
-            role="beyond",
+            equal("printed", failing, "none", 0),
         ),
-        Comparison(
+        beyond(
             f"w not measurable: cases of {census.count[False]} in which the family is no sigma-algebra",
-            "printed",
-            census.not_closed[False],
-            "=",
-            "none",
-            0,
-            role="beyond",
+            equal("printed", census.not_closed[False], "none", 0),
         ),
-        Comparison(
+        beyond(
             "three environments, w = 1 for all (Condition 2 violated): R(w)",
-            "largest",
-            risks.max(),
-            "=",
-            "smallest",
-            risks.min(),
-            1e-6,
-            "beyond",
+            equal("largest", risks.max(), "smallest", risks.min(), 1e-6),
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        masses, smooth, example = figure.subplots(1, 3)
-        plain(masses, "six environments, three w", "w", "mass")
-        floor: dict[float, float] = {}
-        for e, (mass, w) in enumerate(zip(MASSES, CLASSIFIERS, strict=True)):
-            bottom = floor.get(w, 0.0)
-            masses.bar(w, mass, 0.16, bottom=bottom, color=LEFT, alpha=0.35, ec="white")
-            masses.text(w, bottom + mass / 2, f"e={e + 1}", ha="center", va="center", fontsize=6)
-            floor[w] = bottom + mass
-        masses.plot(values, nu, "o", color=RIGHT, label=r"$\nu(\{w\})$")
-        masses.set_xticks(np.unique(CLASSIFIERS))
-        legend(masses, loc="upper left")
-        plain(smooth, r"e uniform, $w=e^2$", "w")
-        grid = np.linspace(0.01, 1, 200)
-        smooth.plot(grid, [density(float(w)) for w in grid], color=RIGHT, label=r"density of $\nu$")
-        curve = np.array([risk.written_out(float(w)) for w in grid])
-        smooth.plot(grid, curve[:, 0], color=TRUTH, label="R(w)")
-        smooth.plot(grid, curve[:, 1], color=TRUTH, ls="--", label="|R'(w)|")
-        smooth.set_ylim(0, 2.5)
-        if turning < 1:
-            smooth.axvline(turning, color=ERM, lw=0.6, ls=":")
-        legend(smooth)
-        _draw_example(example)
-
-    return Finding(
-        name="induced-measure",
-        title="The measure that environments induce on classifiers",
-        label="appendix A.1.1 (proof:thmIRMTVL2inducemeasure)",
-        statement=(
-            "A map from environments to classifiers carries mu over to a measure nu, and integrals of the risk and of "
-            "its gradient over the classifiers equal those over the environments."
-        ),
-        formula=(r"$\nu(G)=\mu(w^{-1}(G)),\quad \int_\Omega R(w\circ\Phi)\,d\nu=\int_{E_{tr}}R(w(e)\circ\Phi)\,d\mu$"),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that "
@@ -401,6 +329,32 @@ def induced_measure(
             f"variation must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "
             f"({abs(slopes.mean()):.3f})."
         ),
-        paint=paint,
-        size=(7.2, 2.8),
+        paint=lambda figure: _paint_induced_measure(figure, values, nu, density, risk, turning),
     )
+
+
+def _paint_induced_measure(
+    figure: Figure, values: Floats, nu: Floats, density: Density, risk: _Risk, turning: float
+) -> None:
+    masses, smooth, example = figure.subplots(1, 3)
+    plain(masses, "six environments, three w", "w", "mass")
+    floor: dict[float, float] = {}
+    for e, (mass, w) in enumerate(zip(MASSES, CLASSIFIERS, strict=True)):
+        bottom = floor.get(w, 0.0)
+        masses.bar(w, mass, 0.16, bottom=bottom, color=LEFT, alpha=0.35, ec="white")
+        masses.text(w, bottom + mass / 2, f"e={e + 1}", ha="center", va="center", fontsize=6)
+        floor[w] = bottom + mass
+    masses.plot(values, nu, "o", color=RIGHT, label=r"$\nu(\{w\})$")
+    masses.set_xticks(np.unique(CLASSIFIERS))
+    legend(masses, loc="upper left")
+    plain(smooth, r"e uniform, $w=e^2$", "w")
+    grid = np.linspace(0.01, 1, 200)
+    smooth.plot(grid, [density(float(w)) for w in grid], color=RIGHT, label=r"density of $\nu$")
+    curve = np.array([risk.written_out(float(w)) for w in grid])
+    smooth.plot(grid, curve[:, 0], color=TRUTH, label="R(w)")
+    smooth.plot(grid, curve[:, 1], color=TRUTH, ls="--", label="|R'(w)|")
+    smooth.set_ylim(0, 2.5)
+    if turning < 1:
+        smooth.axvline(turning, color=ERM, lw=0.6, ls=":")
+    legend(smooth)
+    _draw_example(example)

@@ -22,8 +22,8 @@ from scipy.special import zeta
 
 from irmtv.core.types import Statistics
 from irmtv.lab.theory.figures import L1, L2, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import Floats, PenaltyFunction, all_equal, fitted_order, slope_penalties
+from irmtv.lab.theory.finding import Result, all_equal, at_most, beyond, claim, equal, greater, ours, statement
+from irmtv.lab.theory.sides import Floats, PenaltyFunction, fitted_order, slope_penalties
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
 
@@ -55,12 +55,22 @@ def _one_steep(count: int, l1: PenaltyFunction, l2: PenaltyFunction) -> float:
     return large / small
 
 
+@statement(
+    title="TV-l1 allows more risks than TV-l2, over infinitely many environments",
+    label="section 3.2, Condition 4b (thm:IRMTVL1)",
+    text=(
+        "On a finite measure every square-integrable slope is integrable but not the other way round (strict "
+        "inclusion), so the l1 penalty is finite for risks for which the l2 penalty is not."
+    ),
+    formula=r"$L^2(\Omega,\nu)\subsetneq L^1(\Omega,\nu),\quad \nu(\Omega)<\infty$",
+    size=(7.2, 2.6),
+)
 def l1_allows_more(
     exponent: float = 0.6,
     environments: tuple[int, ...] = (10, 100, 1000, 10_000, 100_000, 1_000_000),
     l1: PenaltyFunction = tv_l1,
     l2: PenaltyFunction = tv_l2,
-) -> Finding:
+) -> Result:
     """Slopes u^-exponent over more and more environments: the l1 penalty converges, the l2 penalty diverges.
 
     And over a fixed number of them: how much larger than the l1 penalty the l2 penalty can become.
@@ -88,33 +98,20 @@ def l1_allows_more(
     fixed = FEW.index(10)
 
     comparisons = (
-        Comparison(
-            "l1 penalty", f"{environments[-1]:,} environments", small[-1], "=", "its limit", limit, 0.01 * limit
-        ),
-        Comparison("growth of the l2 penalty, as a power of n", "measured", growth, ">", "bounded", 0.0, 0.05),
-        Comparison(
+        claim("l1 penalty", equal(f"{environments[-1]:,} environments", small[-1], "its limit", limit, 0.01 * limit)),
+        claim("growth of the l2 penalty, as a power of n", greater("measured", growth, "bounded", 0.0, 0.05)),
+        claim(
             f"{FEW[fixed]} environments, as in an experiment: largest l2 / l1 penalty over all slopes",
-            "by search",
-            ratios[fixed],
-            ">",
-            "the bound n (strictly: no bound)",
-            FEW[fixed],
-            1e-9,
+            greater("by search", ratios[fixed], "the bound n (strictly: no bound)", FEW[fixed], 1e-9),
         ),
         # the ascent ends with the other slopes at e^-40 or less of the one that is left
-        all_equal("largest l2 / l1 penalty on n environments", "by search", ratios, "n", FEW, 1e-6, "ours"),
-        all_equal("the same where one slope alone is not 0", "computed", steep, "n", FEW, 1e-9, "ours"),
-        Comparison("rate of the l1 error, as a power of n", "measured", rate, "=", "a - 1", exponent - 1, 0.02, "ours"),
-        Comparison("l2 penalty", "measured", large[-1], "=", "zeta's", predicted, 1e-4 * predicted, "ours"),
-        Comparison(
+        ours("largest l2 / l1 penalty on n environments", all_equal("by search", ratios, "n", FEW, 1e-6)),
+        ours("the same where one slope alone is not 0", all_equal("computed", steep, "n", FEW, 1e-9)),
+        ours("rate of the l1 error, as a power of n", equal("measured", rate, "a - 1", exponent - 1, 0.02)),
+        ours("l2 penalty", equal("measured", large[-1], "zeta's", predicted, 1e-4 * predicted)),
+        beyond(
             "infinite measure, S = 1/u: what the last tenfold adds to the l1 penalty",
-            "l1 adds",
-            turned_l1,
-            "≤",
-            "l2 adds",
-            turned_l2,
-            1e-3,
-            "beyond",
+            at_most("l1 adds", turned_l1, "l2 adds", turned_l2, 1e-3),
         ),
     )
 
@@ -139,15 +136,7 @@ def l1_allows_more(
         finite.plot(FEW, ratios, "o", color=L2, ms=5, mfc="none", label="search over all slopes")
         legend(finite)
 
-    return Finding(
-        name="l1-allows-more",
-        title="TV-l1 allows more risks than TV-l2, over infinitely many environments",
-        label="section 3.2, Condition 4b (thm:IRMTVL1)",
-        statement=(
-            "On a finite measure every square-integrable slope is integrable but not the other way round (strict "
-            "inclusion), so the l1 penalty is finite for risks for which the l2 penalty is not."
-        ),
-        formula=r"$L^2(\Omega,\nu)\subsetneq L^1(\Omega,\nu),\quad \nu(\Omega)<\infty$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"With slopes u^-{exponent:g} the l1 penalty of {environments[-1]:,} environments is {small[-1]:.4f}, on "
@@ -160,5 +149,4 @@ def l1_allows_more(
             f"exists only for infinitely many environments."
         ),
         paint=paint,
-        size=(7.2, 2.6),
     )

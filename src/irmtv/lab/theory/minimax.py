@@ -14,6 +14,9 @@ All three are convex in the memberships, so soft assignments reach no more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -24,10 +27,12 @@ from irmtv.core.messages import check_positive
 from irmtv.core.risk import summarise
 from irmtv.core.types import Statistics
 from irmtv.lab.theory.figures import BAD, L1, L2, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, beyond, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Integers, PenaltyFunction, largest_on_simplex
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
+
+Penalties = Mapping[str, PenaltyFunction]  # "l1", "l2" and "zin"
 
 
 def authors_l2(e: Statistics, mu: Tensor) -> Tensor:
@@ -63,6 +68,63 @@ def _all_assignments(slopes: Floats) -> tuple[Statistics, Integers]:
     return e, codes
 
 
+def _over_basis(s: Floats, penalties: Penalties) -> tuple[dict[str, float], dict[str, float]]:
+    """The largest penalties over rho on basis environments with slopes s (3,): on a grid, and by linear programs."""
+    cells = 100
+    i, j = np.meshgrid(np.arange(cells + 1), np.arange(cells + 1))
+    inside = (i + j) <= cells
+    grid = np.stack([i[inside], j[inside], cells - i[inside] - j[inside]], -1) / cells  # (5151, 3)
+    e = _on_basis(s, grid)
+    on_grid = {name: np.asarray(p(e, e.mass)) for name, p in penalties.items()}
+    # l2 is linear in rho, and so is the root of l1
+    corner = _on_basis(s, np.eye(3))
+    by_lp = {
+        "l2": largest_on_simplex(np.asarray(penalties["l2"](corner, corner.mass)))[0],
+        "l1": largest_on_simplex(np.sqrt(np.asarray(penalties["l1"](corner, corner.mass))))[0] ** 2,
+    }
+    return {name: float(values.max()) for name, values in on_grid.items()}, by_lp
+
+
+class _Assigned(NamedTuple):
+    """The best of all assignments of rows to two environments, by penalty."""
+
+    own: Floats  # (N,) slopes of the rows
+    best: dict[str, float]
+    split: dict[str, Integers]  # (N,) the side of every row
+    closed_form: dict[str, float]
+    moved: dict[str, int]  # rows that are not split by the sign of their slope
+
+
+def _over_rows(own: Floats, penalties: Penalties) -> _Assigned:
+    """All assignments, against P and N (see above) and the best threshold."""
+    assigned, codes = _all_assignments(own)
+    over_rows = {name: np.asarray(p(assigned, assigned.mass)) for name, p in penalties.items()}
+    best = {name: float(v.max()) for name, v in over_rows.items()}
+    positive, negative = np.clip(own, 0, None).mean(), np.clip(-own, 0, None).mean()
+    by_sign = (own > 0).astype(int)
+    moved = {name: _rows_apart(codes[int(v.argmax())], by_sign) for name, v in over_rows.items()}
+    rows, ordered = len(own), np.sort(own)
+    threshold = max(
+        k / rows * ordered[:k].mean() ** 2 + (rows - k) / rows * ordered[k:].mean() ** 2 for k in range(1, rows)
+    )
+    split = {name: codes[int(v.argmax())] for name, v in over_rows.items()}
+    closed_form = {"l1": (positive + negative) ** 2, "l2": threshold, "zin": positive**2 + negative**2}
+    return _Assigned(own, best, split, closed_form, moved)
+
+
+@statement(
+    title="On a given basis the minimax penalties coincide",
+    label="Theorems 3.4 and 3.5 (prop:ZIN)",
+    text=(
+        "ZIN generalises to Minimax-TV-l2: the maximum over rho of its penalty is that of the expected squared "
+        "slope. The same maximum belongs to Minimax-TV-l1."
+    ),
+    formula=(
+        r"$\max_\rho\sum_e\rho_e^2|S_e|^2=\max_\rho\sum_e\rho_e|S_e|^2="
+        r"\max_\rho(\sum_e\rho_e|S_e|)^2=\max_e|S_e|^2$"
+    ),
+    size=(7.2, 2.6),
+)
 def minimax_penalties_coincide(
     slopes: tuple[float, ...] = (0.9, -0.3, 0.6),
     rows: int = 12,
@@ -71,7 +133,7 @@ def minimax_penalties_coincide(
     l2: PenaltyFunction = tv_l2,
     zin: PenaltyFunction = authors_l2,
     seed: int = 1,
-) -> Finding:
+) -> Result:
     """The maximum over rho of the three penalties: over three basis environments, and over all assignments of rows.
 
     `slopes` are those of the three basis environments. `l1`, `l2` and `zin`, (Statistics, mu) -> (R,), are under test.
@@ -83,120 +145,42 @@ def minimax_penalties_coincide(
         raise ValueError(f"rows must be 3 to 16, since all 2^rows assignments are tried. Got {rows}.")
     s = np.array(slopes)
     largest = float((s**2).max())
-    cells = 100
-    i, j = np.meshgrid(np.arange(cells + 1), np.arange(cells + 1))
-    inside = (i + j) <= cells
-    grid = np.stack([i[inside], j[inside], cells - i[inside] - j[inside]], -1) / cells  # (5151, 3)
-    e = _on_basis(s, grid)
     penalties = {"l1": l1, "l2": l2, "zin": zin}
-    on_grid = {name: np.asarray(p(e, e.mass)) for name, p in penalties.items()}
-    # l2 is linear in rho, and so is the root of l1
-    corner = _on_basis(s, np.eye(3))
-    by_lp = {
-        "l2": largest_on_simplex(np.asarray(l2(corner, corner.mass)))[0],
-        "l1": largest_on_simplex(np.sqrt(np.asarray(l1(corner, corner.mass))))[0] ** 2,
-    }
+    on_grid, by_lp = _over_basis(s, penalties)
     rng = np.random.default_rng(seed)
     start = rng.dirichlet(np.ones(3), starts)
     reached = {name: float(np.mean(_ascend(p, s, start) > 0.999 * largest)) for name, p in penalties.items()}
 
-    # rows: their own slopes, all assignments
-    own = rng.normal(0.4, 1, rows)
-    assigned, codes = _all_assignments(own)
-    over_rows = {name: np.asarray(p(assigned, assigned.mass)) for name, p in penalties.items()}
-    best = {name: float(v.max()) for name, v in over_rows.items()}
-    positive, negative = np.clip(own, 0, None).mean(), np.clip(-own, 0, None).mean()
-    by_sign = (own > 0).astype(int)
-    moved = {name: _rows_apart(codes[int(v.argmax())], by_sign) for name, v in over_rows.items()}
-    ordered = np.sort(own)
-    threshold = max(
-        k / rows * ordered[:k].mean() ** 2 + (rows - k) / rows * ordered[k:].mean() ** 2 for k in range(1, rows)
-    )
+    assigned = _over_rows(rng.normal(0.4, 1, rows), penalties)
+    best, moved, closed_form = assigned.best, assigned.moved, assigned.closed_form
 
     tight = 1e-12
     comparisons = (
-        Comparison(
+        # of the linear program
+        claim(
             "given basis: ZIN's maximum and Minimax-TV-l2's",
-            "sum rho^2 |S|^2, grid",
-            float(on_grid["zin"].max()),
-            "=",
-            "sum rho |S|^2, linear program",
-            by_lp["l2"],
-            1e-8,  # of the linear program
+            equal("sum rho^2 |S|^2, grid", on_grid["zin"], "sum rho |S|^2, linear program", by_lp["l2"], 1e-8),
         ),
-        Comparison(
-            "given basis: Minimax-TV-l1", "grid", float(on_grid["l1"].max()), "=", "max |S|^2", largest, tight, "ours"
-        ),
-        Comparison(
-            "given basis: Minimax-TV-l2", "grid", float(on_grid["l2"].max()), "=", "max |S|^2", largest, tight, "ours"
-        ),
-        Comparison("given basis: l1's maximum and l2's", "l1", by_lp["l1"], "=", "l2", by_lp["l2"], 1e-8, "ours"),
-        Comparison(
-            "rows assigned: ZIN's maximum and Minimax-TV-l2's",
-            "ZIN",
-            best["zin"],
-            "=",
-            "l2",
-            best["l2"],
-            1e-6,
-            "beyond",
-        ),
-        Comparison("rows assigned: l1's maximum and l2's", "l1", best["l1"], "=", "l2", best["l2"], 1e-6, "beyond"),
-        Comparison(
-            "rows assigned: l1", "all splits", best["l1"], "=", "(P + N)^2", (positive + negative) ** 2, tight, "ours"
-        ),
-        Comparison(
-            "rows assigned: ZIN", "all splits", best["zin"], "=", "P^2 + N^2", positive**2 + negative**2, tight, "ours"
-        ),
-        Comparison("rows assigned: l2", "all splits", best["l2"], "=", "best threshold", threshold, tight, "ours"),
-        Comparison("rows the best l1 split has not by sign", "rows", moved["l1"], "=", "none", 0, 0.0, "ours"),
-        Comparison("rows the best ZIN split has not by sign", "rows", moved["zin"], "=", "none", 0, 0.0, "ours"),
-        Comparison("rows the best l2 split has not by sign", "rows", moved["l2"], ">", "none", 0, 0.0, "ours"),
-        Comparison("ascents that reach the maximum: l2", "share", reached["l2"], "=", "all", 1.0, 0.0, "ours"),
-        Comparison("ascents that reach the maximum: ZIN", "share", reached["zin"], "<", "all", 1.0, 0.05, "ours"),
+        ours("given basis: Minimax-TV-l1", equal("grid", on_grid["l1"], "max |S|^2", largest, tight)),
+        ours("given basis: Minimax-TV-l2", equal("grid", on_grid["l2"], "max |S|^2", largest, tight)),
+        ours("given basis: l1's maximum and l2's", equal("l1", by_lp["l1"], "l2", by_lp["l2"], 1e-8)),
+        beyond("rows assigned: ZIN's maximum and Minimax-TV-l2's", equal("ZIN", best["zin"], "l2", best["l2"], 1e-6)),
+        beyond("rows assigned: l1's maximum and l2's", equal("l1", best["l1"], "l2", best["l2"], 1e-6)),
+        ours("rows assigned: l1", equal("all splits", best["l1"], "(P + N)^2", closed_form["l1"], tight)),
+        ours("rows assigned: ZIN", equal("all splits", best["zin"], "P^2 + N^2", closed_form["zin"], tight)),
+        ours("rows assigned: l2", equal("all splits", best["l2"], "best threshold", closed_form["l2"], tight)),
+        ours("rows the best l1 split has not by sign", equal("rows", moved["l1"], "none", 0)),
+        ours("rows the best ZIN split has not by sign", equal("rows", moved["zin"], "none", 0)),
+        ours("rows the best l2 split has not by sign", greater("rows", moved["l2"], "none", 0)),
+        ours("ascents that reach the maximum: l2", equal("share", reached["l2"], "all", 1.0)),
+        ours("ascents that reach the maximum: ZIN", less("share", reached["zin"], "all", 1.0, 0.05)),
     )
 
-    def paint(figure: Figure) -> None:
-        axes = figure.subplots(1, 3)
-        plain(axes[0], "given basis, along an edge", r"$\rho_1 = 1 - \rho_2$", "penalty")
-        t = np.linspace(0, 1, 101)
-        edge = _on_basis(s, np.stack([t, 1 - t, 0 * t], -1))
-        for p, colour, name in ((l1, L1, "l1"), (l2, L2, "l2"), (zin, OTHER, "ZIN")):
-            axes[0].plot(t, np.asarray(p(edge, edge.mass)), color=colour, lw=1.4, label=name)
-        axes[0].plot(1, largest, "o", color=BAD, ms=5, label=r"max $|S|^2$")
-        legend(axes[0])
-        plain(axes[1], "ascents that reach it", "", "share of random starts")
-        names = ("l1", "l2", "zin")
-        axes[1].bar(range(3), [reached[n] for n in names], color=(L1, L2, OTHER), width=0.6)
-        axes[1].set_xticks(range(3), ("l1", "l2", "ZIN"))
-        axes[1].set_ylim(0, 1.05)
-        plain(axes[2], "rows assigned: the best split", "slope of the row", "")
-        for height, (name, colour) in enumerate(zip(names, (L1, L2, OTHER), strict=True)):
-            split = codes[int(over_rows[name].argmax())]
-            for side, marker in ((0, "o"), (1, "s")):
-                here = split == side
-                face = colour if side else "white"
-                axes[2].plot(own[here], np.full(here.sum(), 2.0 - height), marker, color=colour, mfc=face, ms=5)
-        axes[2].axvline(0, color=TRUTH, lw=0.8, ls=":")
-        axes[2].set_yticks((2, 1, 0), [f"{n if n != 'zin' else 'ZIN'}\n{best[n]:.2f}" for n in names])
-        axes[2].set_ylim(-0.5, 2.5)
-
-    return Finding(
-        name="minimax-penalties-coincide",
-        title="On a given basis the minimax penalties coincide",
-        label="Theorems 3.4 and 3.5 (prop:ZIN)",
-        statement=(
-            "ZIN generalises to Minimax-TV-l2: the maximum over rho of its penalty is that of the expected squared "
-            "slope. The same maximum belongs to Minimax-TV-l1."
-        ),
-        formula=(
-            r"$\max_\rho\sum_e\rho_e^2|S_e|^2=\max_\rho\sum_e\rho_e|S_e|^2="
-            r"\max_\rho(\sum_e\rho_e|S_e|)^2=\max_e|S_e|^2$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             "With one probability per basis environment all three penalties are largest where rho is 1 on the "
-            f"steepest environment: {on_grid['zin'].max():.4f} for ZIN, {by_lp['l2']:.4f} for l2, {by_lp['l1']:.4f} "
+            f"steepest environment: {on_grid['zin']:.4f} for ZIN, {by_lp['l2']:.4f} for l2, {by_lp['l1']:.4f} "
             "for l1. So the theorem holds although its rewriting does not, and as printed Minimax-TV-l1 and "
             "Minimax-TV-l2 are the same model. They part in the way they are used, where rho(z) assigns rows and the "
             "slopes move with it: "
@@ -206,9 +190,36 @@ def minimax_penalties_coincide(
             f"the simplex: {reached['l1']:.0%} and {reached['l2']:.0%} of {starts} random starts arrive, with ZIN's "
             f"squares {reached['zin']:.0%}."
         ),
-        paint=paint,
-        size=(7.2, 2.6),
+        paint=lambda figure: _paint_minimax_penalties_coincide(figure, s, penalties, reached, assigned),
     )
+
+
+def _paint_minimax_penalties_coincide(
+    figure: Figure, s: Floats, penalties: Penalties, reached: dict[str, float], assigned: _Assigned
+) -> None:
+    axes = figure.subplots(1, 3)
+    plain(axes[0], "given basis, along an edge", r"$\rho_1 = 1 - \rho_2$", "penalty")
+    t = np.linspace(0, 1, 101)
+    edge = _on_basis(s, np.stack([t, 1 - t, 0 * t], -1))
+    for p, colour, name in zip(penalties.values(), (L1, L2, OTHER), ("l1", "l2", "ZIN"), strict=True):
+        axes[0].plot(t, np.asarray(p(edge, edge.mass)), color=colour, lw=1.4, label=name)
+    axes[0].plot(1, (s**2).max(), "o", color=BAD, ms=5, label=r"max $|S|^2$")
+    legend(axes[0])
+    plain(axes[1], "ascents that reach it", "", "share of random starts")
+    names = ("l1", "l2", "zin")
+    axes[1].bar(range(3), [reached[n] for n in names], color=(L1, L2, OTHER), width=0.6)
+    axes[1].set_xticks(range(3), ("l1", "l2", "ZIN"))
+    axes[1].set_ylim(0, 1.05)
+    plain(axes[2], "rows assigned: the best split", "slope of the row", "")
+    for height, (name, colour) in enumerate(zip(names, (L1, L2, OTHER), strict=True)):
+        split, own = assigned.split[name], assigned.own
+        for side, marker in ((0, "o"), (1, "s")):
+            here = split == side
+            face = colour if side else "white"
+            axes[2].plot(own[here], np.full(here.sum(), 2.0 - height), marker, color=colour, mfc=face, ms=5)
+    axes[2].axvline(0, color=TRUTH, lw=0.8, ls=":")
+    axes[2].set_yticks((2, 1, 0), [f"{n if n != 'zin' else 'ZIN'}\n{assigned.best[n]:.2f}" for n in names])
+    axes[2].set_ylim(-0.5, 2.5)
 
 
 def _rows_apart(split: Integers, other: Integers) -> int:

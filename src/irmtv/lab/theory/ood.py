@@ -38,8 +38,19 @@ from irmtv.lab.theory.classifiers import (
     worst_risk,
 )
 from irmtv.lab.theory.figures import BAD, ERM, L1, LEFT, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, all_equal, largest_on_simplex, uniform_measure
+from irmtv.lab.theory.finding import (
+    Result,
+    all_equal,
+    at_least,
+    at_most,
+    beyond,
+    claim,
+    equal,
+    greater,
+    ours,
+    statement,
+)
+from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, largest_on_simplex, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi
 
@@ -59,6 +70,15 @@ def _waves(height: Floats, phase: Floats, t: Floats) -> Floats:
     return result
 
 
+@statement(
+    title="The worst environment is the worst classifier",
+    label="Theorem 3.7 (thm:OODwfrome)",
+    text=(
+        "If the risk depends on the environment e only through the classifier w(e), then the worst risk over "
+        "environments and the worst risk over classifiers are the same function of Phi, with the same optima."
+    ),
+    formula=r"$\min_\Phi\max_{e}\, R(\Phi,e)=\min_\Phi\max_{w\in w(\mathcal{E})} R(w\circ\Phi)$",
+)
 def ood_over_w(
     sets: int = 200,
     environments: int = 8,
@@ -66,7 +86,7 @@ def ood_over_w(
     points: int = 41,
     seed: int = 0,
     image: Callable[[Floats], Floats] = np.unique,
-) -> Finding:
+) -> Result:
     """Random risks, and random maps e -> w(e) of many environments on few classifiers; both sides by enumeration.
 
     `image` is what is under test: Omega, made of the w(e) (E,).
@@ -107,21 +127,18 @@ def ood_over_w(
     off_alike = float(np.abs(mean_e - mean_alike).max())
 
     comparisons = (
-        all_equal(f"min max of {sets} sets", "over e", least_e, "over w", least_w, ROUNDING),
-        all_equal(f"max at {sets * points:,} pairs of set and Phi", "over e", over_e, "over w", over_w, ROUNDING),
-        Comparison("sets whose optimal Phi differ", "counted", argmin_differ, "=", "none", 0),
-        Comparison("pairs whose worst e are not those of the worst w", "counted", argmax_differ, "=", "none", 0),
-        all_equal(
-            "min max where R depends on e beyond w(e) (Condition 2a violated)",
-            "over e",
-            least_beyond_e,
-            "over w",
-            least_beyond_w,
-            ROUNDING,
-            "beyond",
+        claim(f"min max of {sets} sets", all_equal("over e", least_e, "over w", least_w, ROUNDING)),
+        claim(
+            f"max at {sets * points:,} pairs of set and Phi", all_equal("over e", over_e, "over w", over_w, ROUNDING)
         ),
-        all_equal("mean risk", "over e", mean_e, "over w, induced measure", mean_induced, ROUNDING, "ours"),
-        Comparison("mean risk with every w weighted alike", "off by up to", off_alike, ">", "nothing", 0, 0.05, "ours"),
+        claim("sets whose optimal Phi differ", equal("counted", argmin_differ, "none", 0)),
+        claim("pairs whose worst e are not those of the worst w", equal("counted", argmax_differ, "none", 0)),
+        beyond(
+            "min max where R depends on e beyond w(e) (Condition 2a violated)",
+            all_equal("over e", least_beyond_e, "over w", least_beyond_w, ROUNDING),
+        ),
+        ours("mean risk", all_equal("over e", mean_e, "over w, induced measure", mean_induced, ROUNDING)),
+        ours("mean risk with every w weighted alike", greater("off by up to", off_alike, "nothing", 0, 0.05)),
     )
 
     def paint(figure: Figure) -> None:
@@ -140,15 +157,7 @@ def ood_over_w(
         right.axline((1, 1), slope=1, color=TRUTH, lw=0.8, ls=":")
         legend(right, loc="upper left")
 
-    return Finding(
-        name="ood-over-w",
-        title="The worst environment is the worst classifier",
-        label="Theorem 3.7 (thm:OODwfrome)",
-        statement=(
-            "If the risk depends on the environment e only through the classifier w(e), then the worst risk over "
-            "environments and the worst risk over classifiers are the same function of Phi, with the same optima."
-        ),
-        formula=r"$\min_\Phi\max_{e}\, R(\Phi,e)=\min_\Phi\max_{w\in w(\mathcal{E})} R(w\circ\Phi)$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"In {sets} random sets of {environments} environments that share at most {classifiers} classifiers, the "
@@ -227,13 +236,25 @@ def _shares_of_the_bound(random: np.random.Generator, tries: int) -> Floats:
     return np.array(shares)
 
 
+@statement(
+    title="A penalty weight that makes the objective the worst risk",
+    label="Theorems 3.8 and 3.9, item 2, first sentence (thm:OODwequiv)",
+    text=(
+        "Where the penalty is positive, a weight lambda_Phi >= 0 that depends on Phi alone makes mean risk plus "
+        "weighted penalty equal to the worst risk, in the IRM and in the minimax form."
+    ),
+    formula=(
+        r"$\mathrm{E}R+\lambda_\Phi\,(\mathrm{E}|\nabla_w R|)^2=\max_w R,\quad "
+        r"\lambda_\Phi=(\max_w R-\mathrm{E}R)\,/\,(\mathrm{E}|\nabla_w R|)^2\geq 0$"
+    ),
+)
 def lambda_phi_makes_worst_risk(
     sets: int = 150,
     classifiers: int = 6,
     seed: int = 0,
     weight: WeightFunction = lambda_phi,
     penalty: PenaltyFunction = tv_l1,
-) -> Finding:
+) -> Result:
     """lambda_Phi on random finite sets of classifiers, with the library's losses, in the IRM and the minimax form.
 
     Under test are `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a
@@ -274,37 +295,26 @@ def lambda_phi_makes_worst_risk(
     stuck = nearest_with_any_weight(steps, steps.mass, penalty)
 
     comparisons = (
-        all_equal(f"E R + lambda_Phi penalty, {sets} sets", "IRM form", value, "worst risk", worst, ROUNDING),
-        all_equal(
-            f"E R + lambda_Phi penalty, {sets} sets", "minimax form", value_minimax, "worst risk", worst, ROUNDING
+        claim(f"E R + lambda_Phi penalty, {sets} sets", all_equal("IRM form", value, "worst risk", worst, ROUNDING)),
+        claim(
+            f"E R + lambda_Phi penalty, {sets} sets",
+            all_equal("minimax form", value_minimax, "worst risk", worst, ROUNDING),
         ),
         # 1e-6: the differences leave about 1e-9 of a slope, more where the slopes of the rows nearly cancel
-        all_equal("lambda_Phi / its value by root finding", "IRM form", ratio, "one", 1.0, 1e-6),
-        all_equal("lambda_Phi / its value by root finding", "minimax form", ratio_minimax, "one", 1.0, 1e-6),
-        Comparison("smallest lambda_Phi", "measured", smallest, "≥", "zero", 0.0),
-        Comparison(
+        claim("lambda_Phi / its value by root finding", all_equal("IRM form", ratio, "one", 1.0, 1e-6)),
+        claim("lambda_Phi / its value by root finding", all_equal("minimax form", ratio_minimax, "one", 1.0, 1e-6)),
+        claim("smallest lambda_Phi", at_least("measured", smallest, "zero", 0.0)),
+        beyond(
             "penalty 0: the 0-1 error, a step function of w",
-            "nearest that any lambda comes",
-            stuck,
-            "=",
-            "worst risk",
-            worst_risk(steps),
-            ROUNDING,
-            "beyond",
+            equal("nearest that any lambda comes", stuck, "worst risk", worst_risk(steps), ROUNDING),
         ),
-        Comparison(
+        ours(
             f"R made flatter by {flatter:g}: lambda_Phi grows",
-            "by the factor",
-            raised,
-            "=",
-            "1 / eps",
-            1 / flatter,
-            1e-9 / flatter,
-            "ours",
+            equal("by the factor", raised, "1 / eps", 1 / flatter, 1e-9 / flatter),
         ),
         # 1e-3: trapezoids of step L / 4000 across the kinks of |dR/dw|
-        Comparison("intervals: lambda_Phi / (L / E|dR/dw|)", "largest", shares.max(), "≤", "one", 1, 1e-3, "ours"),
-        Comparison("the same for nearly a step", "measured", shares[-1], ">", "a sharp bound", 0.98, 0, "ours"),
+        ours("intervals: lambda_Phi / (L / E|dR/dw|)", at_most("largest", shares.max(), "one", 1, 1e-3)),
+        ours("the same for nearly a step", greater("measured", shares[-1], "a sharp bound", 0.98)),
     )
 
     def paint(figure: Figure) -> None:
@@ -321,18 +331,7 @@ def lambda_phi_makes_worst_risk(
             right.text(2, height + 0.01, text, fontsize=7, ha="right")
         right.set_ylim(0, worst_risk(steps) * 1.15)
 
-    return Finding(
-        name="lambda-phi-makes-worst-risk",
-        title="A penalty weight that makes the objective the worst risk",
-        label="Theorems 3.8 and 3.9, item 2, first sentence (thm:OODwequiv)",
-        statement=(
-            "Where the penalty is positive, a weight lambda_Phi >= 0 that depends on Phi alone makes mean risk plus "
-            "weighted penalty equal to the worst risk, in the IRM and in the minimax form."
-        ),
-        formula=(
-            r"$\mathrm{E}R+\lambda_\Phi\,(\mathrm{E}|\nabla_w R|)^2=\max_w R,\quad "
-            r"\lambda_\Phi=(\max_w R-\mathrm{E}R)\,/\,(\mathrm{E}|\nabla_w R|)^2\geq 0$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"On {sets} random sets with squared, logistic and angular losses the objective with lambda_Phi is the "

@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 
 from irmtv.core.messages import check_positive
 from irmtv.lab.theory.figures import ERM, L1, L2, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Comparison, Result, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, length
 from irmtv.lab.theory.tv_solvers import (
     SolverL1,
@@ -148,34 +148,18 @@ def _comparisons(blocky: _Trial, smooth: _Trial, noise: float, gap: float) -> li
     jump, still = "share of the highest jump taken in one step", "share of points with no change to the next"
     return [
         *(
-            Comparison(f"{what}{several}", "TV-l1", l1, ">", "TV-l2", l2, 0.1)
+            claim(f"{what}{several}", greater("TV-l1", l1, "TV-l2", l2, 0.1))
             for what, (l1, l2) in ((jump, kept), (still, flat))
         ),
         # the paper claims no smaller error; it is smaller where the truth is blocky, and larger where it is smooth
-        Comparison(
-            f"blocky truth: error of TV-l1 / error of TV-l2{several}",
-            "ratio",
-            blocky.ratios.max(),
-            "<",
-            "one",
-            1.0,
-            role="ours",
-        ),
-        Comparison(
-            f"smooth truth: error of TV-l1 / error of TV-l2{most}",
-            "ratio",
-            smooth.ratios.min(),
-            ">",
-            "one",
-            1.0,
-            role="ours",
-        ),
+        ours(f"blocky truth: error of TV-l1 / error of TV-l2{several}", less("ratio", blocky.ratios.max(), "one", 1.0)),
+        ours(f"smooth truth: error of TV-l1 / error of TV-l2{most}", greater("ratio", smooth.ratios.min(), "one", 1.0)),
         # the energy is lambda-strongly convex, so that lambda |f - f*|^2 <= gap * energy
-        Comparison("TV-l1 is solved: relative duality gap", "largest", worst_gap, "=", "zero", 0.0, gap, "ours"),
+        ours("TV-l1 is solved: relative duality gap", equal("largest", worst_gap, "zero", 0.0, gap)),
         # a sparse direct solver: rounding times the condition number, at most (8 + lambda) / lambda
-        Comparison("TV-l2 is solved: relative gradient", "largest", worst_slope, "=", "zero", 0.0, 1e-10, "ours"),
+        ours("TV-l2 is solved: relative gradient", equal("largest", worst_slope, "zero", 0.0, 1e-10)),
         # the root is found to 1e-8 in log lambda, and the residual moves by less than the noise when lambda doubles
-        Comparison("residual is the noise, in both models", "largest departure", off, "=", "zero", 0.0, 1e-6, "ours"),
+        ours("residual is the noise, in both models", equal("largest departure", off, "zero", 0.0, 1e-6)),
     ]
 
 
@@ -210,9 +194,19 @@ def sunken_blocks(weight: float) -> Floats:
     return np.repeat(np.array(HEIGHTS) + moves, LENGTHS)
 
 
+@statement(
+    title="TV-l1 keeps jumps where TV-l2 smooths them: a signal",
+    label="section 2.2 (eqn:TVL1sigrecover)",
+    text=(
+        "Recovering a noisy signal, TV-l1 keeps sharp discontinuities and gives a blocky signal; TV-l2 in general "
+        "does not."
+    ),
+    formula=FORMULA,
+    size=(7.2, 4.8),
+)
 def recovery_1d(
     noise: float = 0.3, draws: int = 5, seed: int = 0, l1: SolverL1 = solve_l1_line, l2: SolverL2 = solve_l2
-) -> Finding:
+) -> Result:
     """A noisy signal of five blocks, and a noisy sine, by both models with lambda from the noise level alone.
 
     `l1(y, weight)` returns TV-l1's signal and its dual field, `l2(y, weight)` TV-l2's signal: the solvers under test.
@@ -235,41 +229,12 @@ def recovery_1d(
 
     comparisons = (
         *_comparisons(blocky, smooth, noise, gap=1e-9),  # exact up to the rounding of some 240 merges
-        Comparison("points without change, in TV-l2", "share", max(r.flat for r in blocky.l2), "=", "zero", 0.0, 0.02),
-        Comparison(
-            "noise-free blocks: distance to the closed form", "largest", farthest, "=", "zero", 0.0, 1e-10, "ours"
-        ),
-        Comparison(
-            "noise-free blocks, 1000 lambda: error", "TV-l1", clean[1], "=", "/ 1000", clean[0] / 1000, 1e-10, "ours"
-        ),
+        claim("points without change, in TV-l2", equal("share", max(r.flat for r in blocky.l2), "zero", 0.0, 0.02)),
+        ours("noise-free blocks: distance to the closed form", equal("largest", farthest, "zero", 0.0, 1e-10)),
+        ours("noise-free blocks, 1000 lambda: error", equal("TV-l1", clean[1], "/ 1000", clean[0] / 1000, 1e-10)),
     )
 
-    def paint(figure: Figure) -> None:
-        axes: dict[str, Any] = figure.subplot_mosaic([["blocks", "blocks"], ["steps", "wave"]], height_ratios=[1.2, 1])
-        for where, trial, title in (
-            ("blocks", blocky, f"blocky truth, noise {noise:g}"),
-            ("wave", smooth, "smooth truth: TV-l1 makes stairs"),
-        ):
-            plain(axes[where], title, "position")
-            _paint_trial(axes[where], trial)
-        legend(axes["blocks"], ncols=2, loc="upper left")
-        plain(axes["steps"], "steps of the recovered blocks, by height", "rank", r"$|f_{i+1}-f_i|$")
-        for name, recovered, colour in (("TV-l1", first[0], L1), ("TV-l2", first[1], L2)):
-            steps = np.sort(np.abs(np.diff(recovered.f)))[::-1]
-            axes["steps"].semilogx(np.arange(1, len(steps) + 1), steps, "-", color=colour, label=name)
-        jumps = np.sort(np.abs(np.diff(HEIGHTS)))[::-1]
-        axes["steps"].plot(np.arange(1, len(jumps) + 1), jumps, "x", color=TRUTH, ms=5, label="truth")
-        legend(axes["steps"])
-
-    return Finding(
-        name="recovery-1d",
-        title="TV-l1 keeps jumps where TV-l2 smooths them: a signal",
-        label="section 2.2 (eqn:TVL1sigrecover)",
-        statement=(
-            "Recovering a noisy signal, TV-l1 keeps sharp discontinuities and gives a blocky signal; TV-l2 in general "
-            "does not."
-        ),
-        formula=FORMULA,
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Both models see the same noisy blocks and get the lambda at which their residual equals the noise. TV-l1 "
@@ -283,9 +248,28 @@ def recovery_1d(
             f"blocks themselves, TV-l1 at this lambda is off by {clean[0]:.3f} (closed form: {predicted:.3f}), and "
             f"gives them back only as lambda grows without end."
         ),
-        paint=paint,
-        size=(7.2, 4.8),
+        paint=lambda figure: _paint_recovery_1d(figure, blocky, noise, smooth, first),
     )
+
+
+def _paint_recovery_1d(
+    figure: Figure, blocky: _Trial, noise: float, smooth: _Trial, first: tuple[_Recovered, _Recovered]
+) -> None:
+    axes: dict[str, Any] = figure.subplot_mosaic([["blocks", "blocks"], ["steps", "wave"]], height_ratios=[1.2, 1])
+    for where, trial, title in (
+        ("blocks", blocky, f"blocky truth, noise {noise:g}"),
+        ("wave", smooth, "smooth truth: TV-l1 makes stairs"),
+    ):
+        plain(axes[where], title, "position")
+        _paint_trial(axes[where], trial)
+    legend(axes["blocks"], ncols=2, loc="upper left")
+    plain(axes["steps"], "steps of the recovered blocks, by height", "rank", r"$|f_{i+1}-f_i|$")
+    for name, recovered, colour in (("TV-l1", first[0], L1), ("TV-l2", first[1], L2)):
+        steps = np.sort(np.abs(np.diff(recovered.f)))[::-1]
+        axes["steps"].semilogx(np.arange(1, len(steps) + 1), steps, "-", color=colour, label=name)
+    jumps = np.sort(np.abs(np.diff(HEIGHTS)))[::-1]
+    axes["steps"].plot(np.arange(1, len(jumps) + 1), jumps, "x", color=TRUTH, ms=5, label="truth")
+    legend(axes["steps"])
 
 
 def _shapes(size: int) -> Floats:
@@ -297,6 +281,16 @@ def _shapes(size: int) -> Floats:
     return picture
 
 
+@statement(
+    title="TV-l1 keeps edges where TV-l2 blurs them: an image",
+    label="section 2.2 (eqn:TVL2sigrecover)",
+    text=(
+        "Recovering a noisy image, TV-l1 keeps sharp edges between flat regions; TV-l2 in general does not give a "
+        "blocky image."
+    ),
+    formula=FORMULA,
+    size=(7.2, 4.4),
+)
 def recovery_2d(
     noise: float = 0.2,
     size: int = 64,
@@ -304,7 +298,7 @@ def recovery_2d(
     seed: int = 0,
     l1: SolverL1 = solve_l1_grid,
     l2: SolverL2 = solve_l2,
-) -> Finding:
+) -> Result:
     """A noisy image of a disc and a rectangle, and a noisy smooth one, by both models.
 
     `l1(y, weight)` returns TV-l1's image and its dual field, `l2(y, weight)` TV-l2's image: the solvers under test.
@@ -323,37 +317,10 @@ def recovery_2d(
 
     comparisons = (
         *_comparisons(blocky, smooth, noise, gap=1e-5),
-        Comparison("noise-free image, 100 lambda: error", "TV-l1", clean[1], "<", "/ 50", clean[0] / 50, 0.0, "ours"),
+        ours("noise-free image, 100 lambda: error", less("TV-l1", clean[1], "/ 50", clean[0] / 50)),
     )
 
-    def paint(figure: Figure) -> None:
-        names = ["truth", "observed", "l1", "l2"]
-        axes: dict[str, Any] = figure.subplot_mosaic(
-            [[*names], ["row", "row", "hills", "hills"]], height_ratios=[1, 1.1]
-        )
-        pictures = (truth, blocky.observed, first[0].f, first[1].f)
-        titles = ("truth", f"observed, noise {noise:g}", "TV-l1", "TV-l2")
-        for name, picture, title in zip(names, pictures, titles, strict=True):
-            plain(axes[name], title)
-            axes[name].imshow(picture, cmap="gray", vmin=-1, vmax=1.3, interpolation="nearest", rasterized=True)
-            axes[name].set_axis_off()
-        for where, trial, row, title in (
-            ("row", blocky, round(0.34 * size), "row through the disc"),
-            ("hills", smooth, size // 4, "smooth truth: a row"),
-        ):
-            plain(axes[where], title, "column")
-            _paint_trial(axes[where], trial, row)
-        legend(axes["row"], loc="upper right")
-
-    return Finding(
-        name="recovery-2d",
-        title="TV-l1 keeps edges where TV-l2 blurs them: an image",
-        label="section 2.2 (eqn:TVL2sigrecover)",
-        statement=(
-            "Recovering a noisy image, TV-l1 keeps sharp edges between flat regions; TV-l2 in general does not give a "
-            "blocky image."
-        ),
-        formula=FORMULA,
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Both models see the same {size} x {size} image with noise {noise:g} and get the lambda at which their "
@@ -365,6 +332,31 @@ def recovery_2d(
             f"error is {smooth.ratios.min():.2f} times as large. So TV-l1 pays where the truth is blocky, not in "
             f"general."
         ),
-        paint=paint,
-        size=(7.2, 4.4),
+        paint=lambda figure: _paint_recovery_2d(figure, truth, blocky, first, noise, size, smooth),
     )
+
+
+def _paint_recovery_2d(
+    figure: Figure,
+    truth: Floats,
+    blocky: _Trial,
+    first: tuple[_Recovered, _Recovered],
+    noise: float,
+    size: int,
+    smooth: _Trial,
+) -> None:
+    names = ["truth", "observed", "l1", "l2"]
+    axes: dict[str, Any] = figure.subplot_mosaic([[*names], ["row", "row", "hills", "hills"]], height_ratios=[1, 1.1])
+    pictures = (truth, blocky.observed, first[0].f, first[1].f)
+    titles = ("truth", f"observed, noise {noise:g}", "TV-l1", "TV-l2")
+    for name, picture, title in zip(names, pictures, titles, strict=True):
+        plain(axes[name], title)
+        axes[name].imshow(picture, cmap="gray", vmin=-1, vmax=1.3, interpolation="nearest", rasterized=True)
+        axes[name].set_axis_off()
+    for where, trial, row, title in (
+        ("row", blocky, round(0.34 * size), "row through the disc"),
+        ("hills", smooth, size // 4, "smooth truth: a row"),
+    ):
+        plain(axes[where], title, "column")
+        _paint_trial(axes[where], trial, row)
+    legend(axes["row"], loc="upper right")

@@ -1,7 +1,7 @@
 """What the measure on the environments must be (Corollary OODsufficient, eq. probesta).
 
-On a finite set a sigma-algebra is a partition. Whoever has a measure mu on it knows the masses of its atoms, and of a
-risk R its conditional expectation
+On a finite set a sigma-algebra is a partition. A measure mu on it tells the masses of its atoms, and of a risk R its
+conditional expectation
 
     E[R | F]  =  sum_{e in A} mu_e R_e / mu(A)      on every atom A,
 
@@ -33,8 +33,8 @@ from torch import Tensor
 
 from irmtv.core.messages import check_positive
 from irmtv.lab.theory.figures import BAD, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
-from irmtv.lab.theory.sides import ROUNDING, Floats, Integers, PenaltyFunction, all_equal, statistics_from
+from irmtv.lab.theory.finding import Comparison, Result, all_equal, at_most, beyond, claim, equal, less, ours, statement
+from irmtv.lab.theory.sides import ROUNDING, Floats, Integers, PenaltyFunction, statistics_from
 from irmtv.lab.theory.sigma_algebras import (
     Family,
     Partition,
@@ -92,9 +92,15 @@ def _every_pair(
     n, n_random = len(algebras), shape[0] * shape[1]
     family = {p: generated(p) for p in algebras}
     found = _Pairs(
-        np.zeros((n, n), dtype=int), np.zeros(4), {True: 0, False: 0}, 0, np.zeros(4, dtype=int), 0, -np.inf,
+        np.zeros((n, n), dtype=int),
+        np.zeros(4),
+        {True: 0, False: 0},
+        0,
+        np.zeros(4, dtype=int),
+        0,
+        -np.inf,
         {True: [], False: []},
-    )  # fmt: skip
+    )
     objectives = np.array([[1.0, penalty_weight, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, penalty_weight]])
     for j, total in enumerate(algebras):
         values = np.array(list(product((0.0, 1.0), repeat=len(total))))
@@ -121,6 +127,19 @@ def _every_pair(
     return found
 
 
+@statement(
+    title="When the training measure knows the global objective",
+    label="Corollary 3.12 (cor:OODsufficient)",
+    text=(
+        "If every set of environments that matters in the test is measurable in training, the training model is "
+        "the global one."
+    ),
+    formula=(
+        r"$\mathcal{F}_{tr}\supseteq\mathcal{F}_{all}\;\Rightarrow\;"
+        r"\int R\,d\mu_{tr}=\int R\,d\mu_{all},\ \ldots$"
+    ),
+    size=(7.2, 2.9),
+)
 def sufficient_condition(
     n_points: int = 4,
     n_families: int = 20,
@@ -128,7 +147,7 @@ def sufficient_condition(
     penalty_weight: float = 1.0,
     condition: Callable[[Family, Family], bool] = contains,
     l1: PenaltyFunction = tv_l1,
-) -> Finding:
+) -> Result:
     """Every pair of sigma-algebras (F_tr, F_all) on a few environments: is the global objective known from F_tr?
 
     The reading: risks and slopes are F_all-measurable; training has mu on F_tr only, so of a risk that F_tr does not
@@ -150,14 +169,11 @@ def sufficient_condition(
     finest = algebras[-1]
     risk, slope = rng.exponential(size=(200, n_points)), rng.standard_normal((200, n_points))
     other, own = _one_side(risk, slope, l1, finest, mass[::-1].copy()), _global(risk, slope, mass)
-    remeasured = all_equal(
+    remeasured = beyond(
         "objective, F_tr contains F_all, other measure on it",
-        "training",
-        other[0] + penalty_weight * other[1],
-        "global",
-        own[0] + penalty_weight * own[1],
-        ROUNDING,
-        "beyond",
+        all_equal(
+            "training", other[0] + penalty_weight * other[1], "global", own[0] + penalty_weight * own[1], ROUNDING
+        ),
     )
     still = float(np.abs(other[2] - own[2]).max())
     elsewhere = float(mass[1:].sum())  # E_all lacks a training environment that has mass
@@ -166,80 +182,28 @@ def sufficient_condition(
     satisfied = len(algebras) ** 2 - without
     comparisons = (
         *(
-            Comparison(
-                f"{name}, F_tr contains F_all: training less global", "largest error", e, "=", "none", 0.0, ROUNDING
+            claim(
+                f"{name}, F_tr contains F_all: training less global", equal("largest error", e, "none", 0.0, ROUNDING)
             )
             for name, e in zip(names, error.tolist(), strict=True)
         ),
-        Comparison("F_tr contains F_all: families whose minimisers move", "counted", moved[True], "=", "none", 0),
+        claim("F_tr contains F_all: families whose minimisers move", equal("counted", moved[True], "none", 0)),
         remeasured,
-        Comparison(
-            "mu(E_all), a training environment with mass outside",
-            "mu_tr",
-            elsewhere,
-            "=",
-            "mu_all",
-            1.0,
-            ROUNDING,
-            "beyond",
+        beyond(
+            "mu(E_all), a training environment with mass outside", equal("mu_tr", elsewhere, "mu_all", 1.0, ROUNDING)
         ),
-        Comparison(
-            "other measure: worst risk, training less global",
-            "largest error",
-            still,
-            "=",
-            "none",
-            0.0,
-            ROUNDING,
-            "ours",
-        ),
-        Comparison("no containment: pairs that change E R", "counted", int(lost[0]), "=", "none", 0, role="ours"),
-        Comparison("no containment: pairs that change l1", "counted", int(lost[1]), "=", "all", without, role="ours"),
-        Comparison(
+        ours("other measure: worst risk, training less global", equal("largest error", still, "none", 0.0, ROUNDING)),
+        ours("no containment: pairs that change E R", equal("counted", int(lost[0]), "none", 0)),
+        ours("no containment: pairs that change l1", equal("counted", int(lost[1]), "all", without)),
+        ours(
             "no containment: pairs that change the worst risk",
-            "counted",
-            int(lost[2]),
-            "=",
-            "an atom of F_all without one of F_tr in it",
-            predicted,
-            role="ours",
+            equal("counted", int(lost[2]), "an atom of F_all without one of F_tr in it", predicted),
         ),
-        Comparison(
-            "of all pairs without containment", "changed worst risk", predicted, "<", "all", without, role="ours"
-        ),
-        Comparison(
-            "largest penalty or worst risk", "training less global", pairs.above, "≤", "Jensen", 0.0, ROUNDING, "ours"
-        ),
+        ours("of all pairs without containment", less("changed worst risk", predicted, "all", without)),
+        ours("largest penalty or worst risk", at_most("training less global", pairs.above, "Jensen", 0.0, ROUNDING)),
     )
 
-    def paint(figure: Figure) -> None:
-        grid, *scatter = figure.subplots(1, 3)
-        plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
-        grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
-        grid.set_xticks([])
-        grid.set_yticks([])
-        keys = ((OTHER, "F_tr contains F_all"), (L2, "penalty lost"), (BAD, "worst risk lost too"))
-        for place, (colour, text) in enumerate(keys):
-            grid.text(0, -0.22 - 0.09 * place, f"■ {text}", color=colour, fontsize=7, transform=grid.transAxes)
-        for axes, row, title in zip(scatter, (1, 2), ("l1 penalty", "worst risk"), strict=True):
-            plain(axes, f"{title} of random risks", "global", "seen through F_tr")
-            for holds, colour, text in ((False, BAD, "not contained"), (True, OTHER, "F_tr contains F_all")):
-                if pairs.sides[holds]:
-                    seen, truth = np.concatenate(pairs.sides[holds], -1)[:, row]
-                    axes.plot(truth, seen, ".", ms=3, color=colour, label=text, rasterized=True)
-            axes.axline((0, 0), slope=1, color=TRUTH, lw=0.6)
-            legend(axes, loc="upper left", markerscale=2)
-
-    return Finding(
-        name="sufficient-condition",
-        title="When the training measure knows the global objective",
-        label="Corollary 3.12 (cor:OODsufficient)",
-        statement=(
-            "If every set of environments that matters in the test is measurable in training, the training model is "
-            "the global one."
-        ),
-        formula=r"$\mathcal{F}_{tr}\supseteq\mathcal{F}_{all}\;\Rightarrow\;"
-        r"\int R\,d\mu_{tr}=\int R\,d\mu_{all},\ \ldots$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"All {len(algebras) ** 2} pairs of sigma-algebras on {n_points} environments: in the {satisfied} with "
@@ -254,14 +218,35 @@ def sufficient_condition(
             f"For a user: pooled labels make a model look more invariant than it is, never less (largest excess of a "
             f"penalty or worst risk seen in training: {max(pairs.above, 0.0):.0e})."
         ),
-        paint=paint,
-        size=(7.2, 2.9),
+        paint=lambda figure: _paint_sufficient_condition(figure, algebras, pairs),
     )
+
+
+def _paint_sufficient_condition(figure: Figure, algebras: Sequence[Partition], pairs: _Pairs) -> None:
+    grid, *scatter = figure.subplots(1, 3)
+    plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
+    grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
+    grid.set_xticks([])
+    grid.set_yticks([])
+    keys = ((OTHER, "F_tr contains F_all"), (L2, "penalty lost"), (BAD, "worst risk lost too"))
+    for place, (colour, text) in enumerate(keys):
+        grid.text(0, -0.22 - 0.09 * place, f"■ {text}", color=colour, fontsize=7, transform=grid.transAxes)
+    for axes, row, title in zip(scatter, (1, 2), ("l1 penalty", "worst risk"), strict=True):
+        plain(axes, f"{title} of random risks", "global", "seen through F_tr")
+        for holds, colour, text in ((False, BAD, "not contained"), (True, OTHER, "F_tr contains F_all")):
+            if pairs.sides[holds]:
+                seen, truth = np.concatenate(pairs.sides[holds], -1)[:, row]
+                axes.plot(truth, seen, ".", ms=3, color=colour, label=text, rasterized=True)
+        axes.axline((0, 0), slope=1, color=TRUTH, lw=0.6)
+        legend(axes, loc="upper left", markerscale=2)
 
 
 def to_probability(weights: Tensor) -> Tensor:
     """nu / nu(Omega)."""
     return weights / weights.sum()
+
+
+LOW = (-0.9, 0.0)  # the corner of the box
 
 
 def _box(sides: tuple[float, float], low: tuple[float, float], n: int) -> tuple[Floats, Floats]:
@@ -272,6 +257,42 @@ def _box(sides: tuple[float, float], low: tuple[float, float], n: int) -> tuple[
     return grid, np.outer(weights, weights).ravel() / 4 * sides[0] * sides[1]
 
 
+def _expectations(probability: Tensor, w: Floats, sides: tuple[float, float]) -> tuple[Floats, Floats]:
+    """E R, E |grad R| and E |grad R|^2 over the box: with weights of the nodes w, and by averages over midpoints."""
+    # logistic risk of one row with features (1.5, -0.5): R = log(1 + exp(-w . x)), |grad_w R| = sigmoid(-w . x) |x|
+    features = np.array([1.5, -0.5])
+
+    def three(nodes: Floats) -> Floats:
+        margin = nodes @ features
+        slope = expit(-margin) * np.linalg.norm(features)
+        return np.stack([np.logaddexp(0, -margin), slope, slope**2])
+
+    expected = three(w) @ probability.numpy()
+    ticks = [(np.arange(800) + 0.5) / 800 * side + start for side, start in zip(sides, LOW, strict=True)]
+    middles = np.stack(np.meshgrid(*ticks, indexing="ij"), -1).reshape(-1, 2)
+    averages = three(middles).mean(1)
+    return expected, averages
+
+
+BOXES = 10.0 ** np.arange(1, 7)  # sides of boxes [0, side]^2, longer and longer
+
+
+def _weight_of_squares(normalise: Callable[[Tensor], Tensor]) -> tuple[Floats, Floats]:
+    """What a hundred unit squares weigh in every box after normalising: Lebesgue's measure, and a finite one."""
+    share = np.array([normalise(torch.tensor([100.0, side**2 - 100], dtype=torch.float64))[0].item() for side in BOXES])
+    # the same squares, [0, 10]^2, under the density exp(-x - y), whose total is 1
+    inside, total = (1 - np.exp(-10.0)) ** 2, (1 - np.exp(-BOXES)) ** 2
+    finite = np.array([normalise(torch.tensor([inside, t - inside]).double())[0].item() for t in total])
+    return share, finite
+
+
+@statement(
+    title="A finite measure, normalised",
+    label="appendix A, the extension at the end of the proof of Theorem 3.1 (eqn:probesta)",
+    text="A measure of finite positive total becomes a probability when it is divided by its total.",
+    formula=r"$\nu^{*}(\cdot)=\nu(\cdot)\,/\,\nu(\Omega),\quad 0<\nu(\Omega)<\infty$",
+    size=(7.2, 2.8),
+)
 def normalised_measure(
     mass: float = 4.0,
     penalty_weight: float = 1.0,
@@ -279,7 +300,7 @@ def normalised_measure(
     normalise: Callable[[Tensor], Tensor] = to_probability,
     l1: PenaltyFunction = tv_l1,
     l2: PenaltyFunction = tv_l2,
-) -> Finding:
+) -> Result:
     """Lebesgue measure on the box [-0.9, 0.1] x [0, mass], as it is and normalised: integrals, then minimisers.
 
     The models are those of the paper's counterexample, R = |1 + w_1 Phi| with 0 <= Phi <= 1, so the minimisers are
@@ -293,24 +314,12 @@ def normalised_measure(
             f"penalty_weight must exceed 0.2 / min(mass, 1) = {0.2 / min(mass, 1):.3g}, so that the minimiser lies "
             f"below 1. Got {penalty_weight!r}. Use 1.0."
         )
-    low, sides = (-0.9, 0.0), (1.0, float(mass))
-    w, area = _box(sides, low, 24)
+    sides = (1.0, float(mass))
+    w, area = _box(sides, LOW, 24)
     weights = torch.from_numpy(area)
     probability = normalise(weights)
 
-    # logistic risk of one row with features (1.5, -0.5): R = log(1 + exp(-w . x)), |grad_w R| = sigmoid(-w . x) |x|
-    features = np.array([1.5, -0.5])
-
-    def three(nodes: Floats) -> Floats:
-        margin = nodes @ features
-        slope = expit(-margin) * np.linalg.norm(features)
-        return np.stack([np.logaddexp(0, -margin), slope, slope**2])
-
-    expected = three(w) @ probability.numpy()
-    ticks = [(np.arange(800) + 0.5) / 800 * side + start for side, start in zip(sides, low, strict=True)]
-    middles = np.stack(np.meshgrid(*ticks, indexing="ij"), -1).reshape(-1, 2)
-    averages = three(middles).mean(1)
-
+    expected, averages = _expectations(probability, w, sides)
     phi = np.linspace(0, 1, n_models)
     risk = np.abs(1 + np.outer(phi, w[:, 0]))  # (models, nodes)
     slope = np.stack([np.outer(phi, np.ones(len(w))), np.zeros((n_models, len(w)))], -1)  # grad_w R = (Phi, 0)
@@ -327,44 +336,31 @@ def normalised_measure(
     known = 1 / (5 * penalty_weight)  # E R = 1 - 0.4 Phi, both penalties Phi^2
     step = 1 / (n_models - 1) if n_models > 1 else 1.0
 
-    # boxes [0, side]^2, longer and longer: what a hundred of their unit squares weigh after normalising
-    boxes = 10.0 ** np.arange(1, 7)
-    share = np.array([normalise(torch.tensor([100.0, side**2 - 100], dtype=torch.float64))[0].item() for side in boxes])
-    # the same squares, [0, 10]^2, under the density exp(-x - y), whose total is 1
-    inside, total = (1 - np.exp(-10.0)) ** 2, (1 - np.exp(-boxes)) ** 2
-    finite = np.array([normalise(torch.tensor([inside, t - inside]).double())[0].item() for t in total])
+    share, finite = _weight_of_squares(normalise)
 
     def minimiser(what: str, key: tuple[str, str], name: str, value: float) -> Comparison:
-        return Comparison(what, "brute force", best[key], "=", name, value, step, "ours")
+        return ours(what, equal("brute force", best[key], name, value, step))
 
     comparisons = (
-        Comparison("mass after normalising", "sum of the weights", float(probability.sum()), "=", "one", 1.0, 1e-12),
+        claim("mass after normalising", equal("sum of the weights", float(probability.sum()), "one", 1.0, 1e-12)),
         *(
             # midpoints: h^2 / 24 times a second derivative of order 1, h = mass / 800
-            Comparison(
-                f"E {name}", "Gauss-Legendre", float(a), "=", "mean of midpoints", float(b), (mass / 800) ** 2 / 10
-            )
+            claim(f"E {name}", equal("Gauss-Legendre", float(a), "mean of midpoints", float(b), (mass / 800) ** 2 / 10))
             for name, a, b in zip(("R", "|grad R|", "|grad R|^2"), expected, averages, strict=True)
         ),
-        Comparison(
+        beyond(
             "Lebesgue's measure on the plane: weight of 100 unit squares when the side of the box grows tenfold",
-            f"ratio, {boxes[-1]:.0e} to {boxes[-2]:.0e}",
-            float(share[-1] / share[-2]),
-            "=",
-            "as under a finite measure",
-            1.0,
-            1e-6,
-            "beyond",
+            equal(
+                f"ratio, {BOXES[-1]:.0e} to {BOXES[-2]:.0e}",
+                float(share[-1] / share[-2]),
+                "as under a finite measure",
+                1.0,
+                1e-6,
+            ),
         ),
-        Comparison(
+        ours(
             "density exp(-x - y), a finite measure: the same ratio",
-            f"ratio, {boxes[-1]:.0e} to {boxes[-2]:.0e}",
-            float(finite[-1] / finite[-2]),
-            "=",
-            "one",
-            1.0,
-            1e-9,
-            "ours",
+            equal(f"ratio, {BOXES[-1]:.0e} to {BOXES[-2]:.0e}", float(finite[-1] / finite[-2]), "one", 1.0, 1e-9),
         ),
         minimiser("l2, as it is", ("l2", "as it is"), "1 / (5 lambda)", known),
         minimiser("l2, normalised", ("l2", "normalised"), "1 / (5 lambda)", known),
@@ -373,32 +369,7 @@ def normalised_measure(
         minimiser("l1, normalised, lambda m", ("l1", "normalised, lambda m"), "1 / (5 lambda m)", known / mass),
     )
 
-    def paint(figure: Figure) -> None:
-        first, second, third = figure.subplots(1, 3)
-        styles = {"as it is": (LEFT, "-"), "normalised": (RIGHT, "-"), "normalised, lambda m": (TRUTH, ":")}
-        for axes, name, shown in ((first, "l1", tuple(styles)), (second, "l2", tuple(styles)[:2])):
-            plain(axes, f"IRM-TV-{name}, $\\nu(\\Omega)={mass:g}$", "Phi", "objective less its minimum")
-            for measure in shown:
-                value = objective[name, measure] / (mass if measure == "as it is" else 1)
-                colour, style = styles[measure]
-                label = f"{measure}, / m" if measure == "as it is" else measure
-                wide = 3.0 if measure == "as it is" else 1.3
-                axes.plot(phi, value - value.min(), color=colour, ls=style, lw=wide, label=label, alpha=0.9)
-                axes.plot([best[name, measure]], [0], "o", color=colour, ms=4)
-            axes.set_ylim(-0.02, 0.5)
-            axes.set_xlim(0, 1)
-        figure.legend(*first.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=7, frameon=False)
-        plain(third, "an infinite measure vanishes", "side of the box", "weight of 100 unit squares")
-        third.loglog(boxes, share, "o-", color=BAD, label="Lebesgue")
-        third.loglog(boxes, finite, "s-", color=OTHER, ms=4, label="density $e^{-x-y}$")
-        legend(third)
-
-    return Finding(
-        name="normalised-measure",
-        title="A finite measure, normalised",
-        label="appendix A, the extension at the end of the proof of Theorem 3.1 (eqn:probesta)",
-        statement="A measure of finite positive total becomes a probability when it is divided by its total.",
-        formula=r"$\nu^{*}(\cdot)=\nu(\cdot)\,/\,\nu(\Omega),\quad 0<\nu(\Omega)<\infty$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"On a box of area {mass:g} the normalised integrals of a logistic risk and of its slope are the averages "
@@ -411,6 +382,29 @@ def normalised_measure(
             f"measure on the whole plane cannot be normalised: in boxes whose side grows tenfold the weight of a set "
             f"goes down to {share[-1] / share[-2]:.2g} of itself each time, so every bounded set ends with weight 0."
         ),
-        paint=paint,
-        size=(7.2, 2.8),
+        paint=lambda figure: _paint_normalised_measure(figure, mass, phi, objective, (share, finite)),
     )
+
+
+def _paint_normalised_measure(
+    figure: Figure, mass: float, phi: Floats, objective: dict[tuple[str, str], Floats], weights: tuple[Floats, Floats]
+) -> None:
+    first, second, third = figure.subplots(1, 3)
+    styles = {"as it is": (LEFT, "-"), "normalised": (RIGHT, "-"), "normalised, lambda m": (TRUTH, ":")}
+    for axes, name, shown in ((first, "l1", tuple(styles)), (second, "l2", tuple(styles)[:2])):
+        plain(axes, f"IRM-TV-{name}, $\\nu(\\Omega)={mass:g}$", "Phi", "objective less its minimum")
+        for measure in shown:
+            value = objective[name, measure] / (mass if measure == "as it is" else 1)
+            colour, style = styles[measure]
+            label = f"{measure}, / m" if measure == "as it is" else measure
+            wide = 3.0 if measure == "as it is" else 1.3
+            axes.plot(phi, value - value.min(), color=colour, ls=style, lw=wide, label=label, alpha=0.9)
+            axes.plot([phi[objective[name, measure].argmin()]], [0], "o", color=colour, ms=4)
+        axes.set_ylim(-0.02, 0.5)
+        axes.set_xlim(0, 1)
+    figure.legend(*first.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=7, frameon=False)
+    plain(third, "an infinite measure vanishes", "side of the box", "weight of 100 unit squares")
+    share, finite = weights
+    third.loglog(BOXES, share, "o-", color=BAD, label="Lebesgue")
+    third.loglog(BOXES, finite, "s-", color=OTHER, ms=4, label="density $e^{-x-y}$")
+    legend(third)

@@ -14,7 +14,6 @@ from irmtv.core.losses import Loss
 from irmtv.core.membership import Membership
 from irmtv.core.risk import per_sample, summarise
 from irmtv.core.types import Statistics
-from irmtv.lab.theory.finding import Comparison, Role
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -73,22 +72,6 @@ def fitted_order(cells: Sequence[int], errors: ArrayLike) -> float:
     if not (size > 0).all():
         return float("nan")
     return float(-np.polyfit(np.log(np.asarray(cells, dtype=float)), np.log(size), 1)[0])
-
-
-def all_equal(
-    what: str,
-    left_name: str,
-    left: ArrayLike | Tensor,
-    right_name: str,
-    right: ArrayLike | Tensor,
-    tolerance: float,
-    role: Role = "claim",
-) -> Comparison:
-    """An equality of many numbers: judged by the pair that lies farthest apart, one that is not a number before all."""
-    a, b = np.broadcast_arrays(np.asarray(left, dtype=float), np.asarray(right, dtype=float))
-    index = int(np.argmax(np.abs(a - b)))  # the first NaN, where there is one
-    what = f"{what} (farthest of {a.size})"
-    return Comparison(what, left_name, float(a.flat[index]), "=", right_name, float(b.flat[index]), tolerance, role)
 
 
 def check_above(value: float, least: float, parameter: str, advice: str) -> None:

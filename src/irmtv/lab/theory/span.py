@@ -32,8 +32,20 @@ from irmtv.core.risk import summarise
 from irmtv.core.types import Statistics, Task
 from irmtv.data import make_task
 from irmtv.lab.theory.figures import BAD, ERM, L1, L2, OTHER, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding, Role
-from irmtv.lab.theory.sides import Floats, all_equal
+from irmtv.lab.theory.finding import (
+    Result,
+    Sides,
+    all_equal,
+    beyond,
+    claim,
+    equal,
+    greater,
+    less,
+    ours,
+    statement,
+    unequal,
+)
+from irmtv.lab.theory.sides import Floats
 from irmtv.lab.theory.simulated_risk import gauss_hermite, train_linear
 from irmtv.objectives.environments.affine import Affine, expanded
 from irmtv.objectives.vrex import risk_variance
@@ -158,13 +170,61 @@ def _mixtures_from_rows(task: Task, predictors: Predictors, expansion: Expansion
     return by_engine, np.stack([np.einsum("rmn,rn->rm", signed, v) for v in by_rows]), plain_numbers
 
 
+def _variance_factor(numbers: Statistics, expansion: Expansion) -> tuple[float, float]:
+    """By how much expansion raises V-REx's penalty over two environments: measured, and from the coefficients.
+
+    The variance over mixtures c R_1 + (1 - c) R_2 is Var(c) (R_1 - R_2)^2; the plain one a quarter of the square.
+    """
+    c = Affine(n=64, reach=REACH).draw(2, [torch.Generator().manual_seed(0)])
+    wide = expansion(replace(numbers, mixtures=c.expand(len(numbers.mass), -1, -1)))
+    factor = (risk_variance(wide, wide.mass) / risk_variance(numbers, numbers.mass))[0].item()
+    expected_factor = 4 * float(np.var([1.0, 0.0, *c[0, :, 0].numpy()]))
+    return factor, expected_factor
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """Every method trained on two environments, the penalised ones on three; accuracies by test environment."""
+
+    fits: dict[tuple[str, tuple[Environment, ...]], Predictors]  # by method and training environments
+    accuracy: dict[tuple[str, tuple[Environment, ...]], dict[Environment, float]]
+
+    @classmethod
+    def on(
+        cls, tasks_of: Mapping[tuple[Environment, ...], Sequence[Task]], steps: int, penalty_weight: float
+    ) -> _Trained:
+        fits = {
+            (name, places): _fit(tasks, name, steps, penalty_weight)
+            for places, tasks in tasks_of.items()
+            for name in (METHODS if places == TRAINING else PENALISED)
+        }
+        accuracy = {key: dict(zip(TESTS, fit.accuracy(TESTS).mean(0), strict=True)) for key, fit in fits.items()}
+        return cls(fits, accuracy)
+
+    def lowest(self, test: Environment, places: Sequence[Environment] = TRAINING) -> float:
+        return float(min(self.accuracy[name, tuple(places)][test] for name in PENALISED))
+
+    def highest(self, test: Environment) -> float:
+        return float(max(self.accuracy[name, TRAINING][test] for name in METHODS))
+
+
+@statement(
+    title="Inside and outside the span of the training environments",
+    label="section 3.3, the linear environment space and its figure (eqn:basisspan)",
+    text=(
+        "Mixtures of the training environments are known as well as these, extrapolated ones too, so a method can "
+        "work there; an environment outside their span cannot be foreseen."
+    ),
+    formula=r"$R(\Phi,\,\sum_i c_i e_i)=\sum_i c_i R(\Phi,e_i),\quad \sum_i c_i=1$",
+    size=(7.2, 2.9),
+)
 def environment_span(
     n_rows: int = 4000,
     steps: int = 1500,
     seeds: int = 4,
     penalty_weight: float = 1e3,
     expansion: Expansion = expanded,
-) -> Finding:
+) -> Result:
     """Seven methods trained on two environments, then on three; accuracy inside and outside what these span.
 
     `expansion` is the formula under test: from the numbers of the environments to those of the mixtures. Settings were
@@ -176,19 +236,9 @@ def environment_span(
         raise ValueError(f"n_rows must be at least 100, some dozens per environment. Got {n_rows}. Use 1000 or more.")
     more = (*TRAINING, THIRD)
     tasks_of = {places: [make_blocks(places, n_rows, seed) for seed in range(seeds)] for places in (TRAINING, more)}
-    fits = {
-        (name, places): _fit(tasks, name, steps, penalty_weight)
-        for places, tasks in tasks_of.items()
-        for name in (METHODS if places == TRAINING else PENALISED)
-    }
-    accuracy = {key: dict(zip(TESTS, fit.accuracy(TESTS).mean(0), strict=True)) for key, fit in fits.items()}
-
-    def lowest(test: Environment, places: Sequence[Environment] = TRAINING) -> float:
-        return float(min(accuracy[name, tuple(places)][test] for name in PENALISED))
-
-    def highest(test: Environment) -> float:
-        return float(max(accuracy[name, TRAINING][test] for name in METHODS))
-
+    trained = _Trained.on(tasks_of, steps, penalty_weight)
+    fits, accuracy = trained.fits, trained.accuracy
+    lowest, highest = trained.lowest, trained.highest
     erm = accuracy["ERM", TRAINING]
     penalised_outside = max(accuracy[name, TRAINING][OUTSIDE] for name in PENALISED)
 
@@ -199,25 +249,21 @@ def environment_span(
     )
     by_engine, by_rows, numbers = _mixtures_from_rows(tasks_of[TRAINING][0], everyone, expansion)
 
-    def predicted(what: str, test: Environment, places: Sequence[Environment], mixture: str, role: Role) -> Comparison:
+    def predicted(test: Environment, places: Sequence[Environment], mixture: str) -> Sides:
         """The risk in `test`, directly and from the environments `places` by the best affine mixture."""
         c, _ = affine_coefficients(places, test)
         direct, mixed = everyone.risk([test], gauss_hermite(80))[:, 0], everyone.risk(places, trapezoid()) @ c
         # both quadratures are exact to about 1e-12 for these analytic integrands, times coefficients up to 4
-        return all_equal(what, "directly", direct, mixture, mixed, 1e-9, role)
+        return all_equal("directly", direct, mixture, mixed, 1e-9)
 
     hull = everyone.risk([(p, 0.9) for p in np.linspace(0.7, 0.9, 101)], gauss_hermite(80)).max(1)
     ends = everyone.risk(TRAINING, trapezoid()).max(1)
-    segment = all_equal("worst risk", "over the hull", hull, "over the two ends", ends, 1e-9, "ours")
+    segment = ours("worst risk", all_equal("over the hull", hull, "over the two ends", ends, 1e-9))
     mass_of_sum = float(np.sum(theta(TRAINING[0]) + theta(TRAINING[1])))  # coefficients (1, 1) of the linear span
 
     far_away = affine_coefficients(more, CORNER)[1]
 
-    # two environments: the variance over mixtures c R_1 + (1 - c) R_2 is Var(c) (R_1 - R_2)^2; the plain one a quarter
-    c = Affine(n=64, reach=REACH).draw(2, [torch.Generator().manual_seed(0)])
-    wide = expansion(replace(numbers, mixtures=c.expand(len(numbers.mass), -1, -1)))
-    factor = (risk_variance(wide, wide.mass) / risk_variance(numbers, numbers.mass))[0].item()
-    expected_factor = 4 * float(np.var([1.0, 0.0, *c[0, :, 0].numpy()]))
+    factor, expected_factor = _variance_factor(numbers, expansion)
     gain = {
         name: 100 * (accuracy[f"{name}, expanded", TRAINING][BEYOND] - accuracy[name, TRAINING][BEYOND])
         for name in ("TV-l1", "V-REx")
@@ -225,124 +271,45 @@ def environment_span(
 
     comparisons = (
         # sums of thousands of rows, coefficients up to 4: rounding
-        all_equal("risks and slopes of 32 affine mixtures", "expansion", by_engine, "signed rows", by_rows, 1e-12),
-        predicted("risk at p1 = 0.1, inside the span", BEYOND, TRAINING, "-3 R1 + 4 R2", "claim"),
-        Comparison(
+        claim(
+            "risks and slopes of 32 affine mixtures", all_equal("expansion", by_engine, "signed rows", by_rows, 1e-12)
+        ),
+        claim("risk at p1 = 0.1, inside the span", predicted(BEYOND, TRAINING, "-3 R1 + 4 R2")),
+        claim(
             "accuracy inside the span, outside the hull (p1 = 0.1)",
-            "lowest of the penalised",
-            lowest(BEYOND),
-            ">",
-            "ERM",
-            erm[BEYOND],
-            0.03,
+            greater("lowest of the penalised", lowest(BEYOND), "ERM", erm[BEYOND], 0.03),
         ),
-        Comparison(
+        claim(
             "accuracy outside the span (p2 = 0.1)",
-            "best of all methods",
-            highest(OUTSIDE),
-            "<",
-            "lowest of the penalised inside",
-            lowest(BEYOND),
-            0.2,
+            less("best of all methods", highest(OUTSIDE), "lowest of the penalised inside", lowest(BEYOND), 0.2),
         ),
-        Comparison(
+        claim(
             "accuracy at p2 = 0.1 once a third training environment brings it into the span",
-            "lowest of the penalised",
-            lowest(OUTSIDE, more),
-            ">",
-            "best of all without it",
-            highest(OUTSIDE),
-            0.1,
+            greater("lowest of the penalised", lowest(OUTSIDE, more), "best of all without it", highest(OUTSIDE), 0.1),
         ),
-        predicted("risk outside the span (p2 = 0.1)", OUTSIDE, TRAINING, "nearest affine mixture", "beyond"),
-        Comparison(
+        beyond("risk outside the span (p2 = 0.1)", predicted(OUTSIDE, TRAINING, "nearest affine mixture")),
+        ours(
             "mass of the linear combination 1 e1 + 1 e2",
-            "computed",
-            mass_of_sum,
-            "≠",
-            "an environment's",
-            1.0,
-            1e-9,
-            "ours",
+            unequal("computed", mass_of_sum, "an environment's", 1.0, 1e-9),
         ),
-        Comparison(
+        ours(
             "distance in theta of (0.1, 0.1) from what three environments span",
-            "least squares",
-            far_away,
-            ">",
-            "inside",
-            0.0,
-            0.1,
-            "ours",
+            greater("least squares", far_away, "inside", 0.0, 0.1),
         ),
-        predicted("the same risk, once a third environment is there", OUTSIDE, more, "affine mixture", "ours"),
-        Comparison(
-            "accuracy outside the span",
-            "best of the penalised",
-            penalised_outside,
-            "<",
-            "ERM",
-            erm[OUTSIDE],
-            0.05,
-            "ours",
-        ),
+        ours("the same risk, once a third environment is there", predicted(OUTSIDE, more, "affine mixture")),
+        ours("accuracy outside the span", less("best of the penalised", penalised_outside, "ERM", erm[OUTSIDE], 0.05)),
         segment,
-        Comparison(
+        ours(
             "V-REx penalty, expanded over plain, two environments",
-            "measured",
-            factor,
-            "=",
-            "4 Var(c)",
-            expected_factor,
-            1e-9 * expected_factor,
-            "ours",
+            equal("measured", factor, "4 Var(c)", expected_factor, 1e-9 * expected_factor),
         ),
-        Comparison(
+        ours(
             "three environments, (0.1, 0.1), which even they do not span: accuracy",
-            "lowest of the penalised",
-            lowest(CORNER, more),
-            ">",
-            "best of all from two",
-            highest(CORNER),
-            0.05,
-            "ours",
+            greater("lowest of the penalised", lowest(CORNER, more), "best of all from two", highest(CORNER), 0.05),
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        where, along, across = figure.subplots(1, 3, width_ratios=(1, 1.1, 1.1))
-        _paint_plane(where)
-        grid = np.linspace(0, 1, 41)
-        for axes, title, x, path in (
-            (along, "the first block turns: inside", "p1  (p2 = 0.9)", [(p, 0.9) for p in grid]),
-            (across, "the second block turns: outside", "p2  (p1 = 0.8)", [(0.8, p) for p in grid]),
-        ):
-            plain(axes, title, x, "")
-            axes.set_ylim(0, 1)
-            for name, colour in COLOURS.items():
-                style = (0, (3, 3)) if name == "TV-l1" else "-"  # it lies on TV-l2
-                line = fits[name, TRAINING].accuracy(path).mean(0)
-                axes.plot(grid, line, color=colour, lw=1.4, ls=style, label=name)
-        along.axvspan(0.7, 0.9, color="#dddddd", lw=0)
-        along.text(0.8, 0.03, "hull", fontsize=6.5, ha="center")
-        along.set_ylabel("accuracy", fontsize=8)
-        legend(along, loc="lower left")
-        path = [(0.8, p) for p in grid]
-        for name in ("V-REx", "TV-l1"):
-            again = fits[name, more].accuracy(path).mean(0)
-            across.plot(grid, again, color=COLOURS[name], lw=1.4, ls=":", label=f"{name}, with a third")
-        handles, labels = across.get_legend_handles_labels()
-        across.legend(handles[-2:], labels[-2:], fontsize=7, frameon=False, loc="lower right")
-
-    return Finding(
-        name="environment-span",
-        title="Inside and outside the span of the training environments",
-        label="section 3.3, the linear environment space and its figure (eqn:basisspan)",
-        statement=(
-            "Mixtures of the training environments are known as well as these, extrapolated ones too, so a method can "
-            "work there; an environment outside their span cannot be foreseen."
-        ),
-        formula=r"$R(\Phi,\,\sum_i c_i e_i)=\sum_i c_i R(\Phi,e_i),\quad \sum_i c_i=1$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"What holds: risks inside the affine span are mixtures of the training risks, extrapolated ones too. "
@@ -360,9 +327,36 @@ def environment_span(
             f"mixtures of the known ones add weight and no direction (TV-l1 {gain['TV-l1']:+.1f}, V-REx "
             f"{gain['V-REx']:+.1f} points at p1 = 0.1)."
         ),
-        paint=paint,
-        size=(7.2, 2.9),
+        paint=lambda figure: _paint_environment_span(figure, fits, more),
     )
+
+
+def _paint_environment_span(
+    figure: Figure, fits: Mapping[tuple[str, tuple[Environment, ...]], Predictors], more: tuple[Environment, ...]
+) -> None:
+    where, along, across = figure.subplots(1, 3, width_ratios=(1, 1.1, 1.1))
+    _paint_plane(where)
+    grid = np.linspace(0, 1, 41)
+    for axes, title, x, path in (
+        (along, "the first block turns: inside", "p1  (p2 = 0.9)", [(p, 0.9) for p in grid]),
+        (across, "the second block turns: outside", "p2  (p1 = 0.8)", [(0.8, p) for p in grid]),
+    ):
+        plain(axes, title, x, "")
+        axes.set_ylim(0, 1)
+        for name, colour in COLOURS.items():
+            style = (0, (3, 3)) if name == "TV-l1" else "-"  # it lies on TV-l2
+            line = fits[name, TRAINING].accuracy(path).mean(0)
+            axes.plot(grid, line, color=colour, lw=1.4, ls=style, label=name)
+    along.axvspan(0.7, 0.9, color="#dddddd", lw=0)
+    along.text(0.8, 0.03, "hull", fontsize=6.5, ha="center")
+    along.set_ylabel("accuracy", fontsize=8)
+    legend(along, loc="lower left")
+    path = [(0.8, p) for p in grid]
+    for name in ("V-REx", "TV-l1"):
+        again = fits[name, more].accuracy(path).mean(0)
+        across.plot(grid, again, color=COLOURS[name], lw=1.4, ls=":", label=f"{name}, with a third")
+    handles, labels = across.get_legend_handles_labels()
+    across.legend(handles[-2:], labels[-2:], fontsize=7, frameon=False, loc="lower right")
 
 
 def _paint_plane(axes: Axes) -> None:

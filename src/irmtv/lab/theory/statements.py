@@ -13,7 +13,7 @@ from irmtv.lab.theory.coarea_readings import coarea_needs_lipschitz, coarea_piec
 from irmtv.lab.theory.coarea_trained import coarea_trained
 from irmtv.lab.theory.coarse_labels import coarse_measure
 from irmtv.lab.theory.extrapolation import risk_extrapolation, vrex_l2, vrex_sum_is_no_expectation
-from irmtv.lab.theory.finding import Finding
+from irmtv.lab.theory.finding import Finding, statement_name
 from irmtv.lab.theory.fixed_weight import fixed_weight_misses
 from irmtv.lab.theory.induced_measure import induced_measure
 from irmtv.lab.theory.integrability import l1_allows_more
@@ -73,10 +73,6 @@ _CHAPTERS: dict[str, tuple[Callable[[], Finding], ...]] = {
 }
 
 
-def _name(function: Callable[[], Finding]) -> str:
-    return function.__name__.replace("_", "-")
-
-
 class UnknownStatementError(KeyError, ValueError):
     """No statement of that name. A KeyError, so that `STATEMENTS` is a mapping; a ValueError to users."""
 
@@ -92,6 +88,8 @@ class _Statements(dict[str, Callable[[], Finding]]):
 
 
 STATEMENTS: Mapping[str, Callable[[], Finding]] = _Statements(
-    {_name(f): f for chapter in _CHAPTERS.values() for f in chapter}
+    {statement_name(f): f for chapter in _CHAPTERS.values() for f in chapter}
 )
-CHAPTERS: Mapping[str, tuple[str, ...]] = {title: tuple(map(_name, chapter)) for title, chapter in _CHAPTERS.items()}
+CHAPTERS: Mapping[str, tuple[str, ...]] = {
+    title: tuple(map(statement_name, chapter)) for title, chapter in _CHAPTERS.items()
+}

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from irmtv.core.losses import as_loss
 from irmtv.lab.theory.figures import BAD, L1, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Comparison, Result, at_least, beyond, claim, equal, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Function
 from irmtv.lab.theory.small_network import (
     ENVIRONMENTS,
@@ -134,10 +134,10 @@ def _study(problems: list[Problem], seed: int) -> _Study:
 
         each, whole = problem.closed_form(kink)
         for point in (theta, kink):
-            ours, theirs = problem.closed_form(point), problem.autograd(point)
-            far += [_relative(theirs[k], ours[k]) for k in (0, 1)]
+            exact_here, by_autograd = problem.closed_form(point), problem.autograd(point)
+            far += [_relative(by_autograd[k], exact_here[k]) for k in (0, 1)]
             if problem.classifier == "scalar":
-                far.append(_relative(problem.library_closed_form(point), ours[1]))
+                far.append(_relative(problem.library_closed_form(point), exact_here[1]))
         jacobian = by_hand(kink, problem.data, problem.loss, problem.classifier).jacobians[0]
         steepest = np.linalg.svd(jacobian)[2][0]  # the direction in which S_0 moves fastest
         moves = MOVE * np.concatenate([_directions(len(kink), 500, seed), [steepest, -steepest]])
@@ -182,89 +182,45 @@ def _comparisons(study: _Study) -> list[Comparison]:
     h = STEPS[BEST]
     return [
         # h^2 times third derivatives is 1e-10 or so; rounding adds 1e-16 / h
-        Comparison(
+        claim(
             f"|S_e| of every environment: relative error of central differences, h = {h:g}",
-            "largest",
-            best[0],
-            "=",
-            "zero",
-            0.0,
-            1e-8,
+            equal("largest", best[0], "zero", 0.0, 1e-8),
         ),
-        Comparison(
+        claim(
             f"the objective: relative error of central differences, h = {h:g}",
-            "largest",
-            best[1],
-            "=",
-            "zero",
-            0.0,
-            1e-8,
+            equal("largest", best[1], "zero", 0.0, 1e-8),
         ),
-        Comparison("at the kink S_0 = 0: largest entry", "closed form", study.at_kink, "=", "zero", 0.0, 0.0),
-        Comparison(
-            "at the kink: smallest Fréchet quotient of |S_0|", "closed form", study.quotient, "≥", "zero", 0.0, 1e-12
+        claim("at the kink S_0 = 0: largest entry", equal("closed form", study.at_kink, "zero", 0.0)),
+        claim(
+            "at the kink: smallest Fréchet quotient of |S_0|",
+            at_least("closed form", study.quotient, "zero", 0.0, 1e-12),
         ),
         # moves of length MOVE see curvature times MOVE beside the limit
-        Comparison(
+        claim(
             "at the kink: smallest Fréchet quotient of the objective",
-            "closed form",
-            study.quotient_objective,
-            "≥",
-            "zero",
-            0.0,
-            1e3 * MOVE,
+            at_least("closed form", study.quotient_objective, "zero", 0.0, 1e3 * MOVE),
         ),
-        Comparison("order at which the error falls with h", "lowest", study.order[0], "=", "two", 2.0, 0.05, "ours"),
-        Comparison("order at which the error falls with h", "highest", study.order[1], "=", "two", 2.0, 0.05, "ours"),
-        Comparison(
+        ours("order at which the error falls with h", equal("lowest", study.order[0], "two", 2.0, 0.05)),
+        ours("order at which the error falls with h", equal("highest", study.order[1], "two", 2.0, 0.05)),
+        ours(
             "backpropagation against the closed form, at the kink too: relative distance",
-            "largest",
-            study.autograd,
-            "=",
-            "zero",
-            0.0,
-            1e-12,
-            "ours",
+            equal("largest", study.autograd, "zero", 0.0, 1e-12),
         ),
-        Comparison(
+        ours(
             "slopes S_e against central differences of R_e in w: relative distance",
-            "largest",
-            study.slope_error,
-            "=",
-            "zero",
-            0.0,
-            1e-8,
-            "ours",
+            equal("largest", study.slope_error, "zero", 0.0, 1e-8),
         ),
-        Comparison(
+        ours(
             "at the kink |S_0| has no gradient: derivative along a line",
-            "from the left",
-            study.one_sided[0],
-            "<",
-            "from the right",
-            study.one_sided[1],
-            1e-3,
-            "ours",
+            less("from the left", study.one_sided[0], "from the right", study.one_sided[1], 1e-3),
         ),
-        Comparison(
+        ours(
             "a vector half as long again as allowed: smallest Fréchet quotient of |S_0|",
-            "1.5 |J|",
-            study.long_quotient,
-            "<",
-            "zero",
-            0.0,
-            1e-3,
-            "ours",
+            less("1.5 |J|", study.long_quotient, "zero", 0.0, 1e-3),
         ),
-        Comparison(
+        ours(
             "where every S_e = 0 the kink of E|S| is squared away: derivative of (E|S|)^2",
-            "from the left",
-            study.flat_penalty[0],
-            "=",
-            "from the right",
-            study.flat_penalty[1],
-            10 * MOVE,
-            "ours",
+            equal("from the left", study.flat_penalty[0], "from the right", study.flat_penalty[1], 10 * MOVE),
         ),
     ]
 
@@ -306,24 +262,31 @@ def concave_kink_vector(step: float = 1e-6) -> tuple[float, float]:
 
 def _relu_row(kink: tuple[float, float]) -> Comparison:
     """v is a subgradient if right - v >= 0 and v - left >= 0: the best v makes the smaller one (right - left) / 2."""
-    return Comparison(
+    return beyond(
         "Phi with a ReLU at its own kink: smallest Fréchet quotient of |S|, for the best v there is",
-        "best v",
-        (kink[1] - kink[0]) / 2,
-        "≥",
-        "zero",
-        0.0,
-        1e-3,
-        "beyond",
+        at_least("best v", (kink[1] - kink[0]) / 2, "zero", 0.0, 1e-3),
     )
 
 
+@statement(
+    title="The closed-form subgradient for a scalar w",
+    label="appendix B.1 (eqn:subgradnabR1dim)",
+    text=(
+        "For a scalar w the subgradient of |S_e| in Phi's parameters is sign(S_e) times the gradient of S_e, 0 "
+        "where S_e = 0; the objective's follows by the chain rule."
+    ),
+    formula=(
+        r"$\partial_\Phi|R'_w|=\mathrm{sign}(R'_w)\,\nabla_\Phi R'_w,\quad "
+        r"\partial_\Phi g=E[\nabla_\Phi R]+2\lambda\,E|R'_w|\,E[\partial_\Phi|R'_w|]$"
+    ),
+    size=(7.2, 2.9),
+)
 def subgradient_scalar(
     seed: int = 0,
     penalty_weight: float = 10.0,
     modulus_rule: ModulusRule = sign_rule,
     objective_rule: ObjectiveRule = squared_tv_rule,
-) -> Finding:
+) -> Result:
     """The closed form for a scalar w, away from the kinks of |S_e| and at them.
 
     `modulus_rule(S, J)` gives the subgradient of |S| from S (1,) and its Jacobian (1, P); `objective_rule(grad R, |S|,
@@ -334,42 +297,7 @@ def subgradient_scalar(
     left, right = concave_kink()
     squared = problems[-1]
 
-    def paint(figure: Figure) -> None:
-        errors, kink, flat = figure.subplots(1, 3)
-        _draw_errors(errors, study)
-        line = np.linspace(-0.3, 0.3, 121)
-        point = kink_point(seed)
-        jacobian = by_hand(point, squared.data, squared.loss, "scalar").jacobians[0][0]
-        along = jacobian / np.linalg.norm(jacobian)
-        plain(kink, "one slope is 0", r"distance along $\nabla S_0$", r"$|S_0|$")
-        kink.plot(line, squared.values(point + line[:, None] * along)[0][:, 0], color=L1, label=r"$|S_0|$")
-        kink.axhline(0, color=OTHER, lw=1, label="v = 0: a subgradient")
-        for share, colour, name in (
-            (0.5, TRUTH, r"$v=\nabla S_0/2$: one too"),
-            (1.5, BAD, r"$v=1.5\,\nabla S_0$: none"),
-        ):
-            kink.plot(line, share * np.linalg.norm(jacobian) * line, color=colour, lw=0.8, ls="--", label=name)
-        kink.set_ylim(-0.6, 1.9)
-        legend(kink, loc="upper left")
-        plain(flat, "every slope is 0", "distance along a line")
-        direction = _directions(len(point), 1, seed + 1)[0]
-        moduli, penalty, _ = squared.values(flat_point(seed) + line[:, None] * direction)
-        flat.plot(line, moduli @ squared.data.mu, color=L2, label=r"$E|S|$: a kink")
-        flat.plot(line, penalty, color=L1, label=r"$(E|S|)^2$: none")
-        legend(flat, loc="upper center")
-
-    return Finding(
-        name="subgradient-scalar",
-        title="The closed-form subgradient for a scalar w",
-        label="appendix B.1 (eqn:subgradnabR1dim)",
-        statement=(
-            "For a scalar w the subgradient of |S_e| in Phi's parameters is sign(S_e) times the gradient of S_e, 0 "
-            "where S_e = 0; the objective's follows by the chain rule."
-        ),
-        formula=(
-            r"$\partial_\Phi|R'_w|=\mathrm{sign}(R'_w)\,\nabla_\Phi R'_w,\quad "
-            r"\partial_\Phi g=E[\nabla_\Phi R]+2\lambda\,E|R'_w|\,E[\partial_\Phi|R'_w|]$"
-        ),
+    return Result(
         comparisons=(*_comparisons(study), _relu_row((left, right))),
         meaning=(
             f"On a small network with {ENVIRONMENTS} environments the closed form agrees with central differences to "
@@ -383,17 +311,54 @@ def subgradient_scalar(
             f"differentiable in Phi: at the kink of a ReLU |S| can have derivatives {left:.1f} and {right:.1f}, and "
             f"then no subgradient exists at all."
         ),
-        paint=paint,
-        size=(7.2, 2.9),
+        paint=lambda figure: _paint_subgradient_scalar(figure, study, seed, squared),
     )
 
 
+def _paint_subgradient_scalar(figure: Figure, study: _Study, seed: int, squared: Problem) -> None:
+    errors, kink, flat = figure.subplots(1, 3)
+    _draw_errors(errors, study)
+    line = np.linspace(-0.3, 0.3, 121)
+    point = kink_point(seed)
+    jacobian = by_hand(point, squared.data, squared.loss, "scalar").jacobians[0][0]
+    along = jacobian / np.linalg.norm(jacobian)
+    plain(kink, "one slope is 0", r"distance along $\nabla S_0$", r"$|S_0|$")
+    kink.plot(line, squared.values(point + line[:, None] * along)[0][:, 0], color=L1, label=r"$|S_0|$")
+    kink.axhline(0, color=OTHER, lw=1, label="v = 0: a subgradient")
+    for share, colour, name in (
+        (0.5, TRUTH, r"$v=\nabla S_0/2$: one too"),
+        (1.5, BAD, r"$v=1.5\,\nabla S_0$: none"),
+    ):
+        kink.plot(line, share * np.linalg.norm(jacobian) * line, color=colour, lw=0.8, ls="--", label=name)
+    kink.set_ylim(-0.6, 1.9)
+    legend(kink, loc="upper left")
+    plain(flat, "every slope is 0", "distance along a line")
+    direction = _directions(len(point), 1, seed + 1)[0]
+    moduli, penalty, _ = squared.values(flat_point(seed) + line[:, None] * direction)
+    flat.plot(line, moduli @ squared.data.mu, color=L2, label=r"$E|S|$: a kink")
+    flat.plot(line, penalty, color=L1, label=r"$(E|S|)^2$: none")
+    legend(flat, loc="upper center")
+
+
+@statement(
+    title="The closed-form subgradient for a vector w",
+    label="appendix B.1 (eqn:subgradnabR)",
+    text=(
+        "For a vector w the subgradient of |grad_w R| in Phi's parameters is J' grad_w R / |grad_w R|, 0 where "
+        "grad_w R = 0; the objective's follows by the chain rule."
+    ),
+    formula=(
+        r"$\partial_\Phi|\nabla_w R|=J_\Phi^{\,T}[\nabla_w R]\,\nabla_w R\,/\,|\nabla_w R|,\quad "
+        r"\partial_\Phi|\nabla_w R|=0\ \mathrm{where}\ \nabla_w R=0$"
+    ),
+    size=(7.2, 2.9),
+)
 def subgradient_vector(
     seed: int = 0,
     penalty_weight: float = 10.0,
     modulus_rule: ModulusRule = norm_rule,
     objective_rule: ObjectiveRule = squared_tv_rule,
-) -> Finding:
+) -> Result:
     """The closed form for a vector w that multiplies the inputs of the last layer, away from the kinks and at them.
 
     `modulus_rule(S, J)` gives the subgradient of |S| from S (J,) and its Jacobian (J, P); `objective_rule(grad R, |S|,
@@ -407,41 +372,7 @@ def subgradient_vector(
     jacobian = by_hand(point, squared.data, squared.loss, "vector").jacobians[0]
     plane = np.eye(len(point))[-UNITS : -UNITS + 2]  # the two weights a_j that are 0 at the kink
 
-    def paint(figure: Figure) -> None:
-        errors, cone, circle = figure.subplots(1, 3)
-        _draw_errors(errors, study)
-        line = np.linspace(-0.3, 0.3, 61)
-        one, two = np.meshgrid(line, line)
-        grid = np.stack([one.ravel(), two.ravel()], 1)
-        values = squared.values(point + grid @ plane)[0][:, 0].reshape(one.shape)
-        plain(cone, r"$|\nabla_w R_0|$ around the kink", r"$a_1$", r"$a_2$")
-        levels = cone.contour(one, two, values, levels=8, colors=L1, linewidths=0.8)
-        cone.clabel(levels, fontsize=6)
-        cone.plot(0, 0, "x", color=BAD)
-        angle = np.linspace(-np.pi, np.pi, 361)
-        moves = MOVE * np.stack([np.cos(angle), np.sin(angle)], 1) @ plane
-        moduli = squared.values(point + moves)[0][:, 0]
-        towards = jacobian @ plane[0] / np.linalg.norm(jacobian @ plane[0])
-        plain(circle, "quotient by direction", "angle in the plane", "Fréchet quotient")
-        for share, colour in ((0.0, OTHER), (0.5, TRUTH), (1.5, BAD)):
-            quotient = frechet_quotients(moduli, 0.0, share * jacobian.T @ towards, moves)
-            circle.plot(angle, quotient, color=colour, label=rf"$v=J^T s,\ |s|={share:g}$")
-        circle.axhline(0, color=TRUTH, lw=0.6, ls=":")
-        circle.set_ylim(top=1.6 * circle.get_ylim()[1])
-        legend(circle, loc="upper center")
-
-    return Finding(
-        name="subgradient-vector",
-        title="The closed-form subgradient for a vector w",
-        label="appendix B.1 (eqn:subgradnabR)",
-        statement=(
-            "For a vector w the subgradient of |grad_w R| in Phi's parameters is J' grad_w R / |grad_w R|, 0 where "
-            "grad_w R = 0; the objective's follows by the chain rule."
-        ),
-        formula=(
-            r"$\partial_\Phi|\nabla_w R|=J_\Phi^{\,T}[\nabla_w R]\,\nabla_w R\,/\,|\nabla_w R|,\quad "
-            r"\partial_\Phi|\nabla_w R|=0\ \mathrm{where}\ \nabla_w R=0$"
-        ),
+    return Result(
         comparisons=(*_comparisons(study), _relu_row((left, right))),
         meaning=(
             f"w multiplies the {UNITS} inputs of the last layer. The closed form agrees with central differences to "
@@ -455,6 +386,31 @@ def subgradient_vector(
             f"differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and {right:.1f}, "
             f"and then no subgradient exists at all."
         ),
-        paint=paint,
-        size=(7.2, 2.9),
+        paint=lambda figure: _paint_subgradient_vector(figure, study, squared, point, plane, jacobian),
     )
+
+
+def _paint_subgradient_vector(
+    figure: Figure, study: _Study, squared: Problem, point: Floats, plane: Floats, jacobian: Floats
+) -> None:
+    errors, cone, circle = figure.subplots(1, 3)
+    _draw_errors(errors, study)
+    line = np.linspace(-0.3, 0.3, 61)
+    one, two = np.meshgrid(line, line)
+    grid = np.stack([one.ravel(), two.ravel()], 1)
+    values = squared.values(point + grid @ plane)[0][:, 0].reshape(one.shape)
+    plain(cone, r"$|\nabla_w R_0|$ around the kink", r"$a_1$", r"$a_2$")
+    levels = cone.contour(one, two, values, levels=8, colors=L1, linewidths=0.8)
+    cone.clabel(levels, fontsize=6)
+    cone.plot(0, 0, "x", color=BAD)
+    angle = np.linspace(-np.pi, np.pi, 361)
+    moves = MOVE * np.stack([np.cos(angle), np.sin(angle)], 1) @ plane
+    moduli = squared.values(point + moves)[0][:, 0]
+    towards = jacobian @ plane[0] / np.linalg.norm(jacobian @ plane[0])
+    plain(circle, "quotient by direction", "angle in the plane", "Fréchet quotient")
+    for share, colour in ((0.0, OTHER), (0.5, TRUTH), (1.5, BAD)):
+        quotient = frechet_quotients(moduli, 0.0, share * jacobian.T @ towards, moves)
+        circle.plot(angle, quotient, color=colour, label=rf"$v=J^T s,\ |s|={share:g}$")
+    circle.axhline(0, color=TRUTH, lw=0.6, ls=":")
+    circle.set_ylim(top=1.6 * circle.get_ylim()[1])
+    legend(circle, loc="upper center")

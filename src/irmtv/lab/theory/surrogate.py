@@ -19,7 +19,7 @@ A scalar w shares its scale with Phi: R_e(w, Phi) = R_e(1, w Phi) and S_e(w, Phi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 
 import numpy as np
@@ -35,12 +35,11 @@ from irmtv.core.membership import Codes, Soft
 from irmtv.core.types import Measure, Statistics
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.figures import BAD, ERM, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, all_equal, at_least, beyond, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import (
     Floats,
     Integers,
     PenaltyFunction,
-    all_equal,
     check_above,
     statistics_of,
     uniform_measure,
@@ -72,6 +71,7 @@ RISKS: dict[str, Callable[[Floats, Integers], Floats]] = {
     "squared": lambda f, y: np.mean((f - y) ** 2, -1),
     "multiclass": lambda f, y: np.mean(logsumexp(f, -1) - np.take_along_axis(f, y[..., None], -1)[..., 0], -1),
 }
+EVERY_W = np.linspace(-20, 20, 40_001)  # w = 1 is one of them
 CONVEX_FAR, CONVEX_GRID = 12.0, 1201  # w in [-12, 12], by steps of 0.02
 CONVEX: dict[str, Loss] = {"binary": Binary(), "squared": Squared(), "multiclass": Multiclass()}
 
@@ -115,6 +115,15 @@ def _convex_losses(
     return found
 
 
+@statement(
+    title="Zero slope is necessary for IRM, and not sufficient",
+    label="section 3.1 (eqn:IRMorgness)",
+    text=(
+        "A classifier that minimises the risk of every environment has slope zero in each, but slope zero may also "
+        "be a maximum, so a solution of IRMv1 need not satisfy the constraints of bi-level IRM."
+    ),
+    formula=r"$w\in\arg\min_{v} R(v\circ\Phi,e)\ \Rightarrow\ \nabla_w R(w\circ\Phi,e)=0,\quad \forall e$",
+)
 def zero_slope_may_be_a_maximum(
     margins: tuple[tuple[float, float], ...] = ((0.5, 3.0), (0.8, 4.0)),
     loss: Callable[[Tensor, Tensor], Tensor] = sigmoid_loss,
@@ -122,7 +131,7 @@ def zero_slope_may_be_a_maximum(
     data_sets: int = 20,
     rows: int = 40,
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """Two environments in which w = 1 has slope 0 and is the worst of all w; convex risks, where that cannot be.
 
     Each environment has rows of two margins, (right, wrong): right by `right`, wrong by `wrong`. `loss` (f, y) -> l
@@ -153,15 +162,14 @@ def zero_slope_may_be_a_maximum(
     slope = float(here.slope.abs().max())
     objective = OBJECTIVES["irmv1"]
     (penalty,) = objective.penalty_values(here, objective.resolve({}))
-    grid = np.linspace(-20, 20, 40_001)  # w = 1 is one of its points
-    curves = [risk(grid, e) for e in range(count)]
+    curves = [risk(EVERY_W, e) for e in range(count)]
     at_one = here.risk[0].numpy()
     least = np.array([c.min() for c in curves])
     greatest = np.array([c.max() for c in curves])
     best = [
         minimize_scalar(
             lambda w, e=e: float(risk(w, e)),
-            bounds=(grid[c.argmin()] - 1e-3, grid[c.argmin()] + 1e-3),
+            bounds=(EVERY_W[c.argmin()] - 1e-3, EVERY_W[c.argmin()] + 1e-3),
             method="bounded",
             options={"xatol": 1e-12},
         ).x
@@ -176,67 +184,30 @@ def zero_slope_may_be_a_maximum(
 
     comparisons = (
         # the minimiser is known to about sqrt(rounding / curvature) = 1e-7, and the slope is the curvature times that
-        Comparison("necessary: largest |slope| at the minimisers", "slope", slope_at_best, "=", "zero", 0.0, 1e-6),
+        claim("necessary: largest |slope| at the minimisers", equal("slope", slope_at_best, "zero", 0.0, 1e-6)),
         # two numbers of about 0.06 that cancel
-        Comparison("largest |slope| of the environments at w = 1", "slope", slope, "=", "zero", 0.0, 1e-14),
-        Comparison("IRMv1's penalty at w = 1", "irmv1", penalty.item(), "=", "zero", 0.0, 1e-28),
-        Comparison(
+        claim("largest |slope| of the environments at w = 1", equal("slope", slope, "zero", 0.0, 1e-14)),
+        claim("IRMv1's penalty at w = 1", equal("irmv1", penalty.item(), "zero", 0.0, 1e-28)),
+        claim(
             "not sufficient: how far the risk at w = 1 lies above the least, smallest over the environments",
-            "R(1) - min R",
-            above_least,
-            ">",
-            "zero",
-            0.0,
-            1e-3,
+            greater("R(1) - min R", above_least, "zero", 0.0, 1e-3),
         ),
         *(
-            Comparison(
-                f"a maximum: risk of environment {e + 1}", "at w = 1", at_one[e], "=", "largest of all w", top, 1e-14
+            claim(
+                f"a maximum: risk of environment {e + 1}", equal("at w = 1", at_one[e], "largest of all w", top, 1e-14)
             )
             for e, top in enumerate(greatest)
         ),
-        Comparison(
+        # rounding of a mean of numbers of about 1
+        beyond(
             f"not sufficient, convex losses: largest R(w) - min R where the slope is 0, {3 * data_sets} data sets",
-            "R(w) - min R",
-            convex_gap,
-            ">",
-            "zero",
-            0.0,
-            1e-12,  # rounding of a mean of numbers of about 1
-            "beyond",
+            greater("R(w) - min R", convex_gap, "zero", 0.0, 1e-12),
         ),
-        Comparison("convex losses: least second difference", "measured", bend, "≥", "convex", 0.0, 1e-12, "ours"),
-        Comparison("sigmoid loss: least second difference", "measured", sigmoid_bend, "<", "convex", 0.0, 1e-9, "ours"),
+        ours("convex losses: least second difference", at_least("measured", bend, "convex", 0.0, 1e-12)),
+        ours("sigmoid loss: least second difference", less("measured", sigmoid_bend, "convex", 0.0, 1e-9)),
     )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        plain(left, "sigmoid loss: slope 0 at w = 1 and at w = -1", "classifier w", "risk")
-        near = np.abs(grid) <= 8
-        for e, (curve, colour) in enumerate(zip(curves, (LEFT, RIGHT, OTHER), strict=False)):
-            left.plot(grid[near], curve[near], color=colour, lw=1.4, label=f"environment {e + 1}")
-            left.plot(best[e], risk(best[e], e), "v", color=colour, ms=6)
-            left.plot(1, at_one[e], "o", color=BAD, ms=5, label="w = 1: penalty 0" if e == 0 else None)
-        left.plot([], [], "v", color=TRUTH, label="argmin")
-        legend(left, loc="lower right")
-        plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum")
-        wide = np.linspace(-CONVEX_FAR, CONVEX_FAR, CONVEX_GRID)
-        for (name, (zeros, at_zero, curve)), colour in zip(convex.items(), (LEFT, RIGHT, OTHER), strict=True):
-            seen = np.abs(wide) <= 6
-            right.plot(wide[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
-            right.plot(zeros[0], at_zero[0] - curve[0].min(), "o", color=colour, ms=5)
-        right.set_ylim(-0.1, 3)
-        legend(right, loc="upper left")
-
-    return Finding(
-        name="zero-slope-may-be-a-maximum",
-        title="Zero slope is necessary for IRM, and not sufficient",
-        label="section 3.1 (eqn:IRMorgness)",
-        statement=(
-            "A classifier that minimises the risk of every environment has slope zero in each, but slope zero may also "
-            "be a maximum, so a solution of IRMv1 need not satisfy the constraints of bi-level IRM."
-        ),
-        formula=r"$w\in\arg\min_{v} R(v\circ\Phi,e)\ \Rightarrow\ \nabla_w R(w\circ\Phi,e)=0,\quad \forall e$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"With the sigmoid loss, {count} environments are built in which w = 1 has slope zero (largest |slope| "
@@ -249,8 +220,37 @@ def zero_slope_may_be_a_maximum(
             "deep learning; for a fixed network and a w that multiplies its outputs that takes a loss that is not "
             "convex itself, so users of the three losses need not fear a maximum."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_zero_slope_may_be_a_maximum(
+            figure, curves, at_one, best, [float(risk(w, e)) for e, w in enumerate(best)], convex
+        ),
     )
+
+
+def _paint_zero_slope_may_be_a_maximum(
+    figure: Figure,
+    curves: list[Floats],
+    at_one: Floats,
+    best: Sequence[float],
+    lowest: Sequence[float],
+    convex: Mapping[str, tuple[Floats, Floats, Floats]],
+) -> None:
+    left, right = figure.subplots(1, 2)
+    plain(left, "sigmoid loss: slope 0 at w = 1 and at w = -1", "classifier w", "risk")
+    near = np.abs(EVERY_W) <= 8
+    for e, (curve, colour) in enumerate(zip(curves, (LEFT, RIGHT, OTHER), strict=False)):
+        left.plot(EVERY_W[near], curve[near], color=colour, lw=1.4, label=f"environment {e + 1}")
+        left.plot(best[e], lowest[e], "v", color=colour, ms=6)
+        left.plot(1, at_one[e], "o", color=BAD, ms=5, label="w = 1: penalty 0" if e == 0 else None)
+    left.plot([], [], "v", color=TRUTH, label="argmin")
+    legend(left, loc="lower right")
+    plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum")
+    wide = np.linspace(-CONVEX_FAR, CONVEX_FAR, CONVEX_GRID)
+    for (name, (zeros, at_zero, curve)), colour in zip(convex.items(), (LEFT, RIGHT, OTHER), strict=True):
+        seen = np.abs(wide) <= 6
+        right.plot(wide[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
+        right.plot(zeros[0], at_zero[0] - curve[0].min(), "o", color=colour, ms=5)
+    right.set_ylim(-0.1, 3)
+    legend(right, loc="upper left")
 
 
 def _slope(e: Statistics, index: int) -> float:
@@ -321,6 +321,46 @@ class _Problem:
         return float(share @ np.logaddexp(0, np.where(y == 1, -1.0, 1.0) * (x @ phi))), phi
 
 
+def _least_by_scale(
+    problem: _Problem, scales: tuple[float, ...], weight: float, starts: tuple[Floats, ...]
+) -> tuple[Floats, Floats]:
+    """w free: the least value for each |w|, and the spurious weight over the invariant one there."""
+    free = [min((problem.least_over_phi(s, weight, v) for v in starts), key=lambda r: r[0]) for s in scales]
+    return np.array([value for value, _ in free]), np.array([v[1] / v[0] for _, v in free])
+
+
+INVARIANT, SPURIOUS = np.linspace(0, 2, 41), np.linspace(-0.5, 1.5, 41)  # the weights of Phi that are tried
+
+
+def _on_grid(
+    problem: _Problem, weight: float, measure: Measure, l2: PenaltyFunction
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], list[int]]:
+    """Phi by brute force at w = 1: the grid (G, 2), the three objectives on it (G,), and where each is least.
+
+    The objectives are IRMv1 / |E|, and E_e [R + lambda |grad R|^2] under `measure` and by the share of the rows.
+    """
+    grid = torch.from_numpy(np.stack(np.meshgrid(INVARIANT, SPURIOUS, indexing="ij"), -1).reshape(-1, 2))
+    ones = torch.ones(len(grid), dtype=torch.float64)
+    by_sum = problem.irmv1(ones, grid, weight)[0].detach() / problem.count
+    by_expectation = problem.tv_l2(ones, grid, weight, measure, l2)
+    by_rows = problem.tv_l2(ones, grid, weight, "empirical", l2)
+    chosen = [int(v.argmin()) for v in (by_sum, by_expectation, by_rows)]
+    return grid, (by_sum, by_expectation, by_rows), chosen
+
+
+@statement(
+    title="IRMv1 is TV-l2 with the uniform measure, for a given w",
+    label="Theorem 3.1 and Corollary 3.2 (cor:IRMv1w)",
+    text=(
+        "Over finitely many environments with the uniform probability, IRMv1 divided by their number is the "
+        "expectation of the risk plus lambda times its squared slope, and has the same minimisers."
+    ),
+    formula=(
+        r"$\frac{1}{|\mathcal{E}|}\sum_e\{R(w\circ\Phi,e)+\lambda\|\nabla_w R(w\circ\Phi,e)\|_2^2\}="
+        r"\mathbb{E}_e[R+\lambda|\nabla_w R|^2]$"
+    ),
+    size=(7.2, 2.6),
+)
 def irmv1_is_tv_l2(
     penalty_weight: float = 30.0,
     agreement: tuple[float, ...] = (0.95, 0.8, 0.6),
@@ -329,7 +369,7 @@ def irmv1_is_tv_l2(
     l2: PenaltyFunction = tv_l2,
     measure: Measure = "uniform",
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """IRMv1 over environments of different size against E_e [R + lambda |grad R|^2], and what a free w does to it.
 
     `l2` and `measure` are under test: the penalty (Statistics, mu) -> (R,), and what each environment counts in risk
@@ -355,131 +395,55 @@ def irmv1_is_tv_l2(
     one = torch.ones_like(w)
     moved = l2(problem.statistics(one, w.unsqueeze(1) * phi), uniform_measure(count).unsqueeze(0))
 
-    # Phi by brute force, w = 1
-    invariant, spurious = np.linspace(0, 2, 41), np.linspace(-0.5, 1.5, 41)
-    grid = torch.from_numpy(np.stack(np.meshgrid(invariant, spurious, indexing="ij"), -1).reshape(-1, 2))
-    ones = torch.ones(len(grid), dtype=torch.float64)
-    by_sum = problem.irmv1(ones, grid, penalty_weight)[0].detach() / count
-    by_expectation = problem.tv_l2(ones, grid, penalty_weight, measure, l2)
-    by_rows = problem.tv_l2(ones, grid, penalty_weight, "empirical", l2)
-    chosen = [int(v.argmin()) for v in (by_sum, by_expectation, by_rows)]
-
-    # w free: the least value for each |w|
+    grid, objectives, chosen = _on_grid(problem, penalty_weight, measure, l2)
+    by_sum, _, by_rows = objectives
     erm_risk, erm_phi = problem.erm()
-    starts = (grid[chosen[0]].numpy(), erm_phi)
-    free = [min((problem.least_over_phi(s, penalty_weight, v) for v in starts), key=lambda r: r[0]) for s in scales]
-    least = np.array([value for value, _ in free])
-    predicted = penalty_weight * problem.irmv1(ones[:1], torch.from_numpy(erm_phi[None]), 0.0)[1].item() / count
-    leaning = np.array([v[1] / v[0] for _, v in free])  # the spurious weight over the invariant one
+    least, leaning = _least_by_scale(problem, scales, penalty_weight, (grid[chosen[0]].numpy(), erm_phi))
+    predicted = penalty_weight * problem.irmv1(one[:1], torch.from_numpy(erm_phi[None]), 0.0)[1].item() / count
 
     tight = 1e-12  # rounding of means of a thousand numbers of about 1, times lambda
     comparisons = (
-        all_equal(
+        claim(
             "objective over (w, Phi)",
-            "IRMv1 / |E|, autograd",
-            summed / count,
-            "E_e[R + lambda |grad R|^2]",
-            expected,
-            tight * penalty_weight,
+            all_equal(
+                "IRMv1 / |E|, autograd", summed / count, "E_e[R + lambda |grad R|^2]", expected, tight * penalty_weight
+            ),
         ),
-        Comparison(
-            f"best of {len(grid)} Phi: its place on the grid", "IRMv1", chosen[0], "=", "IRM-TV-l2", chosen[1], 0.0
-        ),
-        all_equal(
+        claim(f"best of {len(grid)} Phi: its place on the grid", equal("IRMv1", chosen[0], "IRM-TV-l2", chosen[1])),
+        ours(
             "the library's objective over (w, Phi)",
-            "IRMv1 / |E|, autograd",
-            summed / count,
-            "irmv1",
-            library,
-            tight * penalty_weight,
-            "ours",
+            all_equal("IRMv1 / |E|, autograd", summed / count, "irmv1", library, tight * penalty_weight),
         ),
-        Comparison(
+        beyond(
             "measure not uniform (share of the rows): objective at IRMv1's Phi",
-            "IRMv1 / |E|",
-            by_sum[chosen[0]].item(),
-            "=",
-            "IRM-TV-l2",
-            by_rows[chosen[0]].item(),
-            1e-6,
-            "beyond",
+            equal("IRMv1 / |E|", by_sum[chosen[0]].item(), "IRM-TV-l2", by_rows[chosen[0]].item(), 1e-6),
         ),
-        Comparison(
+        beyond(
             "measure not uniform (share of the rows): spurious weight of the best Phi",
-            "IRMv1",
-            grid[chosen[0], 1].item(),
-            "=",
-            "IRM-TV-l2",
-            grid[chosen[2], 1].item(),
-            1e-6,
-            "beyond",
+            equal("IRMv1", grid[chosen[0], 1].item(), "IRM-TV-l2", grid[chosen[2], 1].item(), 1e-6),
         ),
-        Comparison(
+        ours(
             "w free: least value",
-            f"over Phi and w up to {scales[-1]:g}",
-            least.min(),
-            "<",
-            "over Phi, w = 1",
-            least[0],
-            1e-3,
-            "ours",
+            less(f"over Phi and w up to {scales[-1]:g}", least.min(), "over Phi, w = 1", least[0], 1e-3),
         ),
-        all_equal(
+        ours(
             "penalty at (w, Phi) times w^2",
-            "autograd",
-            squares / count * w**2,
-            "penalty at (1, w Phi)",
-            moved,
-            tight * penalty_weight,
-            "ours",
+            all_equal("autograd", squares / count * w**2, "penalty at (1, w Phi)", moved, tight * penalty_weight),
         ),
         # the next term is of order w^-4
-        Comparison(
+        ours(
             f"excess over ERM at w = {scales[-1]:g}, times w^2",
-            "least value - ERM",
-            (least[-1] - erm_risk) * scales[-1] ** 2,
-            "=",
-            "lambda penalty of ERM",
-            predicted,
-            0.01 * predicted,
-            "ours",
+            equal(
+                "least value - ERM",
+                (least[-1] - erm_risk) * scales[-1] ** 2,
+                "lambda penalty of ERM",
+                predicted,
+                0.01 * predicted,
+            ),
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        first, second, third = figure.subplots(1, 3)
-        plain(first, "w = 1: the objective", "spurious weight of Phi", "objective")
-        table = [v.reshape(len(invariant), -1)[chosen[0] // len(spurious)] for v in (by_sum, by_expectation, by_rows)]
-        first.plot(spurious, table[1], color=RIGHT, lw=1.6, label=r"$E_e[R+\lambda|\nabla R|^2]$, uniform")
-        first.plot(spurious[::2], table[0][::2], ".", color=LEFT, ms=5, label="IRMv1 / |E|")
-        first.plot(spurious, table[2], color=ERM, lw=1.2, ls="--", label="share of the rows")
-        for values, colour in ((table[1], RIGHT), (table[2], ERM)):
-            first.plot(spurious[int(values.argmin())], values.min(), "v", color=colour, ms=6)
-        lowest = min(float(t.min()) for t in table)
-        first.set_xlim(-0.25, 1.05)
-        first.set_ylim(lowest - 0.05, lowest + 0.8)
-        legend(first, loc="upper center")
-        plain(second, "w free: least value", "|w|", "minimum over Phi")
-        second.semilogx(scales, least, "o-", color=L2, ms=4, label="IRMv1 with this w")
-        second.axhline(erm_risk, color=ERM, lw=1, ls=":", label="ERM")
-        legend(second)
-        plain(third, "w free: the minimiser", "|w|", "spurious / invariant weight")
-        third.semilogx(scales, leaning, "o-", color=L2, ms=4, label="IRMv1 with this w")
-        third.axhline(erm_phi[1] / erm_phi[0], color=ERM, lw=1, ls=":", label="ERM")
-        legend(third, loc="lower right")
-
-    return Finding(
-        name="irmv1-is-tv-l2",
-        title="IRMv1 is TV-l2 with the uniform measure, for a given w",
-        label="Theorem 3.1 and Corollary 3.2 (cor:IRMv1w)",
-        statement=(
-            "Over finitely many environments with the uniform probability, IRMv1 divided by their number is the "
-            "expectation of the risk plus lambda times its squared slope, and has the same minimisers."
-        ),
-        formula=(
-            r"$\frac{1}{|\mathcal{E}|}\sum_e\{R(w\circ\Phi,e)+\lambda\|\nabla_w R(w\circ\Phi,e)\|_2^2\}="
-            r"\mathbb{E}_e[R+\lambda|\nabla_w R|^2]$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"For 40 random pairs (w, Phi) the two sides agree to {comparisons[0].error:.0e}, and both choose the same "
@@ -494,6 +458,38 @@ def irmv1_is_tv_l2(
             f"{leaning[-1]:.2f}, ERM {erm_phi[1] / erm_phi[0]:.2f}). A user must keep w fixed, or its measure given; "
             "that w can be set to 1 is a choice of scale on which lambda depends."
         ),
-        paint=paint,
-        size=(7.2, 2.6),
+        paint=lambda figure: _paint_irmv1_is_tv_l2(
+            figure, objectives, chosen[0], scales, (least, leaning), (erm_risk, erm_phi)
+        ),
     )
+
+
+def _paint_irmv1_is_tv_l2(
+    figure: Figure,
+    objectives: tuple[Tensor, Tensor, Tensor],
+    chosen: int,
+    scales: tuple[float, ...],
+    free: tuple[Floats, Floats],
+    erm: tuple[float, Floats],
+) -> None:
+    (least, leaning), (erm_risk, erm_phi) = free, erm
+    first, second, third = figure.subplots(1, 3)
+    plain(first, "w = 1: the objective", "spurious weight of Phi", "objective")
+    table = [v.reshape(len(INVARIANT), -1)[chosen // len(SPURIOUS)] for v in objectives]
+    first.plot(SPURIOUS, table[1], color=RIGHT, lw=1.6, label=r"$E_e[R+\lambda|\nabla R|^2]$, uniform")
+    first.plot(SPURIOUS[::2], table[0][::2], ".", color=LEFT, ms=5, label="IRMv1 / |E|")
+    first.plot(SPURIOUS, table[2], color=ERM, lw=1.2, ls="--", label="share of the rows")
+    for values, colour in ((table[1], RIGHT), (table[2], ERM)):
+        first.plot(SPURIOUS[int(values.argmin())], values.min(), "v", color=colour, ms=6)
+    lowest = min(float(t.min()) for t in table)
+    first.set_xlim(-0.25, 1.05)
+    first.set_ylim(lowest - 0.05, lowest + 0.8)
+    legend(first, loc="upper center")
+    plain(second, "w free: least value", "|w|", "minimum over Phi")
+    second.semilogx(scales, least, "o-", color=L2, ms=4, label="IRMv1 with this w")
+    second.axhline(erm_risk, color=ERM, lw=1, ls=":", label="ERM")
+    legend(second)
+    plain(third, "w free: the minimiser", "|w|", "spurious / invariant weight")
+    third.semilogx(scales, leaning, "o-", color=L2, ms=4, label="IRMv1 with this w")
+    third.axhline(erm_phi[1] / erm_phi[0], color=ERM, lw=1, ls=":", label="ERM")
+    legend(third, loc="lower right")

@@ -1,4 +1,4 @@
-"""Total variation denoising on a grid of spacing 1, and certificates that do not depend on who solved it.
+"""Total variation denoising on a grid of spacing 1, and certificates that do not depend on the solver.
 
     TV-l1:   min_f  sum |Df|    +  lambda sum (f - y)^2
     TV-l2:   min_f  sum |Df|^2  +  lambda sum (f - y)^2

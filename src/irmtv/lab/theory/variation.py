@@ -20,6 +20,7 @@ a linear program in one dimension. How fast it rises to TV(f):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -29,10 +30,10 @@ from scipy.integrate import quad
 from scipy.optimize import linprog
 
 from irmtv.lab.theory.figures import BAD, LEFT, OTHER, RIGHT, TRUTH, grid_axis, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, at_most, beyond, claim, equal, ours, statement
 from irmtv.lab.theory.sides import Floats, Function, Surface, fitted_order, length
 
-PIXELS_1D, PIXELS_WILD, PIXELS_2D = 2**14, 2**18, 2**11  # f is sampled at the middle of so many pixels per axis
+PIXELS_1D, PIXELS_WILD, PIXELS_2D = 2**14, 2**18, 2**11  # pixels per axis, at whose middles f is sampled
 CELLS_WILD = tuple(2**k for k in range(7, 14))
 
 
@@ -104,6 +105,28 @@ def by_linear_program(m: Floats) -> float:
     return -float(np.asarray(solved.fun))
 
 
+@dataclass(frozen=True)
+class _Rise:
+    """The sup over the fields of finer and finer grids, and what it should rise to."""
+
+    cells: tuple[int, ...]
+    sup: Floats
+    total: float  # by quadrature of the modulus of the gradient, by the heights of jumps, or by a perimeter
+
+    @classmethod
+    def of(cls, values: Floats, cells: tuple[int, ...], field: Function, total: float) -> _Rise:
+        return cls(cells, np.array([dual_value(values, n, field) for n in cells]), total)
+
+    @property
+    def below(self) -> Floats:
+        """How far the sup is below."""
+        return self.total - self.sup
+
+    @property
+    def order(self) -> float:
+        return fitted_order(self.cells, self.below)
+
+
 def _curve(x: Floats) -> Floats:
     return np.sin(7 * x) * np.exp(-x) + 0.3 * x
 
@@ -124,6 +147,18 @@ def _wild(x: Floats) -> Floats:
     return np.sin(1 / x)
 
 
+@statement(
+    title="Total variation is a supremum over test fields",
+    label="section 2.2 (eqn:TV)",
+    text=(
+        "The total variation of an integrable f is the largest value of the integral of f div g over smooth fields "
+        "g that are at most 1 long and vanish near the boundary; for a differentiable f it is the integral of the "
+        "modulus of the gradient, and it also makes sense for functions that jump. Only functions for which it is "
+        "finite (bounded variation) are considered."
+    ),
+    formula=r"$\int_\Omega|\nabla f|:=\sup\{\int_\Omega f\,\mathrm{div}\,g\,dx:\ g\in C_c^1,\ |g|\leq 1\}$",
+    size=(7.2, 5.4),
+)
 def dual_total_variation(
     curve: Function = _curve,
     slope: Function = _curve_slope,
@@ -136,7 +171,7 @@ def dual_total_variation(
     modulus: Function = length,
     cells_1d: tuple[int, ...] = (32, 64, 128, 256, 512),
     cells_2d: tuple[int, ...] = (16, 32, 64, 128),
-) -> Finding:
+) -> Result:
     """The sup over test fields rises to the integral of |grad f|, to the jumps, to the perimeter; or without bound.
 
     `curve` with `slope` and `surface` with `gradient` (which returns (2, ...)) are smooth functions on the unit
@@ -147,105 +182,93 @@ def dual_total_variation(
     _check(jumps, radius, cells_1d, cells_2d)
     x = pixel_centres(PIXELS_1D)
     steps: Floats = np.asarray(sum(height * (x > place) for place, height in jumps), dtype=float)
-    smooth_1d = np.array([dual_value(curve(x), n, field) for n in cells_1d])
-    stepped = np.array([dual_value(steps, n, field) for n in cells_1d])
+    line = _Rise.of(
+        curve(x), cells_1d, field, quad(lambda t: float(modulus(slope(np.array([[t]])))[0]), 0, 1, limit=500)[0]
+    )
+    stepped = _Rise.of(steps, cells_1d, field, sum(abs(height) for _, height in jumps))
     X, Y = np.meshgrid(pixel_centres(PIXELS_2D), pixel_centres(PIXELS_2D), indexing="ij")
     disc = (np.hypot(X - 0.5, Y - 0.5) < radius).astype(float)
-    sampled = surface(X, Y)
-    smooth_2d = np.array([dual_value(sampled, n, field) for n in cells_2d])
-    round_2d = np.array([dual_value(disc, n, field) for n in cells_2d])
-    fine = wild(pixel_centres(PIXELS_WILD))
-    unbounded = np.array([dual_value(fine, n, field) for n in CELLS_WILD])
+    plane = _Rise.of(surface(X, Y), cells_2d, field, _gauss(lambda a, b: modulus(gradient(a, b))))
+    circle = _Rise.of(disc, cells_2d, field, 2 * np.pi * radius)
+    unbounded = _Rise.of(wild(pixel_centres(PIXELS_WILD)), CELLS_WILD, field, np.inf)
 
-    # The other side: quadrature of the modulus of the gradient; jump heights; height times perimeter.
-    total_1d = quad(lambda t: float(modulus(slope(np.array([[t]])))[0]), 0, 1, limit=500)[0]
-    total_2d = _gauss(lambda a, b: modulus(gradient(a, b)))
-    total_steps = sum(abs(height) for _, height in jumps)
-    perimeter = 2 * np.pi * radius
     # Errors are a h + b h^2 + ...: two grids remove the first term, three the second. In one dimension the second is
     # no constant (it depends on where in a cell f turns), in two it is an average over many cells.
-    limit_1d = 2 * smooth_1d[-1] - smooth_1d[-2]
-    limit_2d = (8 * smooth_2d[-1] - 6 * smooth_2d[-2] + smooth_2d[-3]) / 3
+    limit_1d = 2 * line.sup[-1] - line.sup[-2]
+    limit_2d = (8 * plane.sup[-1] - 6 * plane.sup[-2] + plane.sup[-3]) / 3
     program = by_linear_program(moments(curve(x), cells_1d[-1]))
     best = field_on_pixels(field(moments(disc, cells_2d[1])), 256)  # (256, 256, 2)
     largest = float(np.sqrt((best**2).sum(-1)).max())
-    rates = [fitted_order(cells_1d, total_1d - smooth_1d), fitted_order(cells_2d, total_2d - smooth_2d)]
-    rate_disc = fitted_order(cells_2d[:-1], perimeter - round_2d[:-1])  # the last one is near what the pixels resolve
-    growth = -fitted_order(CELLS_WILD, unbounded)
+    rate_disc = fitted_order(cells_2d[:-1], circle.below[:-1])  # the last one is near what the pixels resolve
+    growth = -fitted_order(CELLS_WILD, unbounded.sup)
     last_doubling = f"{CELLS_WILD[-1]:,} cells"
 
     grid = f"sup, limit of {cells_1d[-1]} cells"
     grid_2d = f"sup, limit of {cells_2d[-1]} cells per axis"
     comparisons = (
         # What the extrapolation leaves: h^2 times a second derivative of some tens; h^3 times a third one.
-        Comparison("smooth f in one dimension", grid, limit_1d, "=", "∫|f'|", total_1d, 2e-4 * total_1d),
-        Comparison("smooth f in two dimensions", grid_2d, limit_2d, "=", "∫|∇f|", total_2d, 5e-4 * total_2d),
-        Comparison("step function", "sup", stepped[-1], "=", "sum of the jumps", total_steps, 1e-9),
-        # order 2: (h / radius)^2 / 12 of the perimeter, and the pixels' staircase
-        Comparison("disc", "sup", round_2d[-1], "=", "perimeter", perimeter, 3e-4 * perimeter),
-        Comparison("smooth f: a lower bound", "sup", smooth_1d.max(), "≤", "∫|f'|", total_1d, 0.0, "ours"),
-        Comparison("the sup once more", "linear program", program, "=", "Σ|m|", smooth_1d[-1], 1e-9, "ours"),
-        Comparison("the best field of the disc is admissible", "largest |g|", largest, "≤", "1", 1.0, 1e-12, "ours"),
-        Comparison("order, smooth f, one dimension", "measured", rates[0], "=", "boundary layer", 1.0, 0.05, "ours"),
-        Comparison("order, smooth f, two dimensions", "measured", rates[1], "=", "boundary layer", 1.0, 0.1, "ours"),
-        Comparison("order, disc", "measured", rate_disc, "=", "turning normal", 2.0, 0.15, "ours"),
-        Comparison(
+        claim("smooth f in one dimension", equal(grid, limit_1d, "∫|f'|", line.total, 2e-4 * line.total)),
+        claim("smooth f in two dimensions", equal(grid_2d, limit_2d, "∫|∇f|", plane.total, 5e-4 * plane.total)),
+        claim("step function", equal("sup", stepped.sup[-1], "sum of the jumps", stepped.total, 1e-9)),
+        # order 2: (h / radius)^2 / 12 of the circle.total, and the pixels' staircase
+        claim("disc", equal("sup", circle.sup[-1], "perimeter", circle.total, 3e-4 * circle.total)),
+        ours("smooth f: a lower bound", at_most("sup", line.sup.max(), "∫|f'|", line.total)),
+        ours("the sup once more", equal("linear program", program, "Σ|m|", line.sup[-1], 1e-9)),
+        ours("the best field of the disc is admissible", at_most("largest |g|", largest, "1", 1.0, 1e-12)),
+        ours("order, smooth f, one dimension", equal("measured", line.order, "boundary layer", 1.0, 0.05)),
+        ours("order, smooth f, two dimensions", equal("measured", plane.order, "boundary layer", 1.0, 0.1)),
+        ours("order, disc", equal("measured", rate_disc, "turning normal", 2.0, 0.15)),
+        beyond(
             "f = sin(1/x), not of bounded variation: the sup is finite, so refining changes little",
-            last_doubling,
-            unbounded[-1],
-            "=",
-            "half of them",
-            unbounded[-2],
-            0.05 * unbounded[-2],
-            "beyond",
+            equal(last_doubling, unbounded.sup[-1], "half of them", unbounded.sup[-2], 0.05 * unbounded.sup[-2]),
         ),
         # half-waves of width pi x^2 are seen down to x ~ sqrt(h), and there are 1 / (pi x) of them
-        Comparison("growth of that sup, as a power of n", "measured", growth, "=", "half-waves", 0.5, 0.05, "ours"),
+        ours("growth of that sup, as a power of n", equal("measured", growth, "half-waves", 0.5, 0.05)),
     )
 
-    def paint(figure: Figure) -> None:
-        (top, disc_axes), (errors, grows) = figure.subplots(2, 2)
-        _paint_field(top, curve, field, cells_1d[0])
-        _paint_disc(disc_axes, best, radius)
-        plain(errors, "how far the sup is below", "cells per axis n", "TV - sup")
-        errors.loglog(cells_1d, total_1d - smooth_1d, "o-", color=LEFT, ms=3, label=f"curve: $n^{{-{rates[0]:.2f}}}$")
-        errors.loglog(
-            cells_2d, total_2d - smooth_2d, "s-", color=OTHER, ms=3, label=f"surface: $n^{{-{rates[1]:.2f}}}$"
-        )
-        errors.loglog(cells_2d, perimeter - round_2d, "d-", color=RIGHT, ms=3, label=f"disc: $n^{{-{rate_disc:.2f}}}$")
-        errors.set_ylim(bottom=4e-6)
-        grid_axis(errors, sorted({*cells_1d, *cells_2d}))
-        legend(errors, loc="lower left")
-        plain(grows, "sin(1/x): no bound", "cells n", "sup")
-        grows.loglog(CELLS_WILD, unbounded, "o-", color=BAD, ms=3, label=f"sup: $n^{{{growth:.2f}}}$")
-        grows.loglog(cells_1d, smooth_1d, "o-", color=LEFT, ms=3, label="the curve above")
-        grows.axhline(total_1d, color=TRUTH, lw=0.8, ls=":")
-        legend(grows)
-
-    return Finding(
-        name="dual-total-variation",
-        title="Total variation is a supremum over test fields",
-        label="section 2.2 (eqn:TV)",
-        statement=(
-            "The total variation of an integrable f is the largest value of the integral of f div g over smooth fields "
-            "g that are at most 1 long and vanish near the boundary; for a differentiable f it is the integral of the "
-            "modulus of the gradient, and it also makes sense for functions that jump. Only functions for which it is "
-            "finite (bounded variation) are considered."
-        ),
-        formula=r"$\int_\Omega|\nabla f|:=\sup\{\int_\Omega f\,\mathrm{div}\,g\,dx:\ g\in C_c^1,\ |g|\leq 1\}$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"Smooth fields of length at most 1, built from bumps, give lower bounds that need values of f only. For a "
-            f"smooth curve they rise to {limit_1d:.4f}, where the integral of |f'| is {total_1d:.4f}; for a surface to "
-            f"{limit_2d:.4f} against {total_2d:.4f}. A step function gives exactly its jumps, {stepped[-1]:g}, and a "
-            f"disc of radius {radius:g} gives {round_2d[-1]:.4f}, its perimeter being {perimeter:.4f}, although the "
-            f"gradient of both is 0 almost everywhere: here |grad f| is a symbol, as the paper says. Bounded variation "
-            f"is a real restriction: for sin(1/x) the sup is {unbounded[-1]:.1f} on {CELLS_WILD[-1]:,} cells and grows "
-            f"like n^{growth:.2f}."
+            f"smooth curve they rise to {limit_1d:.4f}, where the integral of |f'| is {line.total:.4f}; for a surface "
+            f"to {limit_2d:.4f} against {plane.total:.4f}. A step function gives exactly its jumps, "
+            f"{stepped.sup[-1]:g}, and a disc of radius {radius:g} gives {circle.sup[-1]:.4f}, its perimeter being "
+            f"{circle.total:.4f}, although the gradient of both is 0 almost everywhere: here |grad f| is a symbol, as "
+            f"the paper says. Bounded variation is a real restriction: for sin(1/x) the sup is {unbounded.sup[-1]:.1f} "
+            f"on {CELLS_WILD[-1]:,} cells and grows like n^{growth:.2f}."
         ),
-        paint=paint,
-        size=(7.2, 5.4),
+        paint=lambda figure: _paint_dual_total_variation(
+            figure, curve, field, best, radius, (line, plane, circle, unbounded), (rate_disc, growth)
+        ),
     )
+
+
+def _paint_dual_total_variation(
+    figure: Figure,
+    curve: Function,
+    field: Function,
+    best: Floats,
+    radius: float,
+    rises: tuple[_Rise, _Rise, _Rise, _Rise],
+    rates: tuple[float, float],
+) -> None:
+    line, plane, circle, unbounded = rises
+    rate_disc, growth = rates
+    (top, disc_axes), (errors, grows) = figure.subplots(2, 2)
+    _paint_field(top, curve, field, line.cells[0])
+    _paint_disc(disc_axes, best, radius)
+    plain(errors, "how far the sup is below", "cells per axis n", "TV - sup")
+    errors.loglog(line.cells, line.below, "o-", color=LEFT, ms=3, label=f"curve: $n^{{-{line.order:.2f}}}$")
+    errors.loglog(plane.cells, plane.below, "s-", color=OTHER, ms=3, label=f"surface: $n^{{-{plane.order:.2f}}}$")
+    errors.loglog(plane.cells, circle.below, "d-", color=RIGHT, ms=3, label=f"disc: $n^{{-{rate_disc:.2f}}}$")
+    errors.set_ylim(bottom=4e-6)
+    grid_axis(errors, sorted({*line.cells, *plane.cells}))
+    legend(errors, loc="lower left")
+    plain(grows, "sin(1/x): no bound", "cells n", "sup")
+    grows.loglog(CELLS_WILD, unbounded.sup, "o-", color=BAD, ms=3, label=f"sup: $n^{{{growth:.2f}}}$")
+    grows.loglog(line.cells, line.sup, "o-", color=LEFT, ms=3, label="the curve above")
+    grows.axhline(line.total, color=TRUTH, lw=0.8, ls=":")
+    legend(grows)
 
 
 def _check(

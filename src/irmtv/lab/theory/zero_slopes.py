@@ -31,11 +31,13 @@ from irmtv.lab.theory.classifiers import (
     worst_risk,
 )
 from irmtv.lab.theory.figures import BAD, ERM, LEFT, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding, Role
+from irmtv.lab.theory.finding import Comparison, Result, Sides, at_least, beyond, claim, equal, ours, statement
 from irmtv.lab.theory.sides import ROUNDING, PenaltyFunction, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi
 from irmtv.objectives.vrex import risk_variance
+
+TARGET = 1.5  # a of the example with the dummy classifier
 
 
 def smooth_step(w: Tensor) -> Tensor:
@@ -58,12 +60,32 @@ def _row(*values: float) -> Tensor:
     return torch.tensor([values], dtype=torch.float64)
 
 
+def _variation_of_climbs() -> list[float]:
+    """E |dR/dw| over the climb of R, for risks that climb by 1 somewhere on [0, 1], within widths 1, 0.1 and 0.01."""
+    nodes = torch.linspace(0, 1, 10_001, dtype=torch.float64).unsqueeze(0)
+    variations = []
+    for width in (1.0, 0.1, 0.01):
+        e = on_classifiers(partial(_climb, width=width), nodes, uniform_measure(10_001))
+        assert e.slope is not None and e.risk is not None
+        variations.append((e.slope.abs().mean() / (e.risk.max() - e.risk.min())).item())
+    return variations
+
+
+@statement(
+    title="A penalty of 0 does not make the risks equal",
+    label="Theorems 3.8 and 3.9, item 2, second sentence (thm:OODwequiv)",
+    text=(
+        "If the risk is Lipschitz in w and the penalty is 0, mean risk plus weighted penalty is said to equal the "
+        "worst risk still, since the risk would then be constant in w."
+    ),
+    formula=r"$\mathrm{E}|\nabla_w R|=0\;\Rightarrow\;\mathrm{E}R=\max_{w\in\Omega} R\quad(R\ \mathrm{Lipschitz})$",
+)
 def zero_penalty_without_constancy(
     noise: tuple[float, ...] = (0.25, 1.0),
     step: RiskFunction = smooth_step,
     weight: WeightFunction = lambda_phi,
     penalty: PenaltyFunction = tv_l1,
-) -> Finding:
+) -> Result:
     """Lipschitz risks of slope 0 on all of Omega that are not constant there; then where the conclusion is true.
 
     `noise` are the noise levels v_e of the example with the dummy classifier. Under test are `step`, the risk on
@@ -83,94 +105,47 @@ def zero_penalty_without_constancy(
     # convex in w: the mean of |w| and |w - 1|, flat between its two kinks
     convex = on_classifiers(lambda w: (w.abs() + (w - 1).abs()) / 2, _row(0.2, 0.5, 0.9), uniform_measure(3))
     # connected, nu everywhere: a risk that climbs by 1 somewhere on [0, 1] has E |dR/dw| >= 1 however it does so
-    nodes = torch.linspace(0, 1, 10_001, dtype=torch.float64).unsqueeze(0)
-    variations = []
-    for width in (1.0, 0.1, 0.01):
-        e = on_classifiers(partial(_climb, width=width), nodes, uniform_measure(10_001))
-        assert e.slope is not None and e.risk is not None
-        variations.append((e.slope.abs().mean() / (e.risk.max() - e.risk.min())).item())
+    variations = _variation_of_climbs()
     beside = 1e-6
     around = step(_row(beside, 1 + beside)) - step(_row(-beside, 1 - beside))
     # the dummy classifier: R_e = (w Phi - a)^2 + v_e at w = 1 and Phi = a
-    target = 1.5
     levels = torch.tensor(noise, dtype=torch.float64)
     ones = torch.ones(1, len(noise), dtype=torch.float64)
-    dummy = on_classifiers(lambda w: (w * target - target) ** 2 + levels, ones, uniform_measure(len(noise)))
+    dummy = on_classifiers(lambda w: (w * TARGET - TARGET) ** 2 + levels, ones, uniform_measure(len(noise)))
     _, (with_vrex,) = adaptive_value(dummy, dummy.mass, weight, risk_variance)
 
-    def any_weight(what: str, e: Statistics, role: Role = "claim", minimax: bool = False) -> Comparison:
+    def any_weight(e: Statistics, minimax: bool = False) -> Sides:
         near = nearest_with_any_weight(e, worst_measure(e) if minimax else e.mass, penalty)
-        name = "nearest that any lambda comes"
-        return Comparison(what, name, near, "=", "worst risk", worst_risk(e), ROUNDING, role)
+        return equal("nearest that any lambda comes", near, "worst risk", worst_risk(e), ROUNDING)
 
     comparisons = (
-        any_weight("slope 0 on Omega = {0, 1}", two_points),
-        any_weight("slope 0 on Omega = {0, 1}, minimax form", two_points, minimax=True),
-        any_weight("slope 0 on Omega = two intervals", two_intervals),
-        any_weight("slope 0 on [0, 1] but for the middle, which nu misses", hole),
-        any_weight("w = 1 everywhere, noise levels differ (Condition 2a violated)", dummy, "beyond"),
+        claim("slope 0 on Omega = {0, 1}", any_weight(two_points)),
+        claim("slope 0 on Omega = {0, 1}, minimax form", any_weight(two_points, minimax=True)),
+        claim("slope 0 on Omega = two intervals", any_weight(two_intervals)),
+        claim("slope 0 on [0, 1] but for the middle, which nu misses", any_weight(hole)),
+        beyond("w = 1 everywhere, noise levels differ (Condition 2a violated)", any_weight(dummy)),
         # 1e-5: the third derivative is 12, the second 6, so central differences of step 1e-6 are off by some 1e-6
-        Comparison(
-            "slopes on {0, 1}, by differences", "largest", (around.abs().max() / (2 * beside)).item(), "=", "zero", 0,
-            1e-5, "ours",
+        ours(
+            "slopes on {0, 1}, by differences",
+            equal("largest", (around.abs().max() / (2 * beside)).item(), "zero", 0, 1e-5),
         ),
-        Comparison(
-            "the middle that nu misses: minimax form", "with lambda_Phi", hole_minimax, "=", "worst risk",
-            worst_risk(hole), ROUNDING, "ours",
+        ours(
+            "the middle that nu misses: minimax form",
+            equal("with lambda_Phi", hole_minimax, "worst risk", worst_risk(hole), ROUNDING),
         ),
-        any_weight("slope 0 on three points, R convex in w", convex, "ours"),
+        ours("slope 0 on three points, R convex in w", any_weight(convex)),
         # 1e-3: the mean over 10,001 nodes of a slope that lives on 100 of them
-        Comparison(
-            "[0, 1], nu uniform: E|dR/dw| over the climb of R", "least", min(variations), "≥", "one", 1, 1e-3, "ours"
+        ours("[0, 1], nu uniform: E|dR/dw| over the climb of R", at_least("least", min(variations), "one", 1, 1e-3)),
+        ours(
+            "noise levels differ: V-REx's penalty",
+            equal("with lambda_Phi", with_vrex, "worst risk", worst_risk(dummy), ROUNDING),
         ),
-        Comparison(
-            "noise levels differ: V-REx's penalty", "with lambda_Phi", with_vrex, "=", "worst risk", worst_risk(dummy),
-            ROUNDING, "ours",
-        ),
-    )  # fmt: skip
+    )
     near, top = comparisons[0].left, comparisons[0].right
     mean_noise = dummy.mean_risk.item()
 
-    def paint(figure: Figure) -> None:
-        left, centre, right = figure.subplots(1, 3)
-        w = torch.linspace(-0.15, 1.15, 300)
-        for axes, risk, title, row in (
-            (left, step, "two environments", comparisons[0]),
-            (centre, _late_step, "a middle that ν misses", comparisons[3]),
-        ):
-            plain(axes, title, "w", r"$R(w\,\Phi)$")
-            axes.plot(w, risk(w), color=ERM, lw=1, ls="--")
-            for height, text in ((row.left, "objective, any λ"), (row.right, "worst risk")):
-                axes.axhline(height, color=TRUTH, lw=0.8, ls=":")
-                axes.text(-0.15, height + 0.03, text, fontsize=7)
-            axes.set_ylim(-0.1, 1.2)
-        for at in (0.0, 1.0):
-            left.plot([at - 0.14, at + 0.14], [at, at], color=BAD, lw=1.5)
-            left.plot([at], [at], "o", color=LEFT, ms=5)
-        for low in (0.0, 0.75):
-            part = torch.linspace(low, low + 0.25, 2)
-            centre.plot(part, _late_step(part), color=LEFT, lw=4)
-        plain(right, "w = 1, noise differs", "w", r"$R_e(w\,\Phi)$ at Φ = a")
-        w = torch.linspace(0.5, 1.5, 100)
-        for v, colour in zip((min(noise), max(noise)), (LEFT, RIGHT), strict=True):
-            right.plot(w, (w * target - target) ** 2 + v, color=colour, lw=1, label=f"noise {v:g}")
-            right.plot([0.85, 1.15], [v, v], color=BAD, lw=1.5)
-            right.plot([1], [v], "o", color=colour, ms=5)
-        right.axhline(mean_noise, color=TRUTH, lw=0.8, ls=":")
-        right.text(1, mean_noise + 0.03, "objective, any λ", fontsize=7, ha="center")
-        right.set_ylim(0, (max(noise) + 0.6) * 1.25)
-        legend(right, loc="upper center", ncols=2)
-
     lipschitz = float(np.abs(np.gradient(step(torch.linspace(0, 1, 1001).double()).numpy(), 1e-3)).max())
-    return Finding(
-        name="zero-penalty-without-constancy",
-        title="A penalty of 0 does not make the risks equal",
-        label="Theorems 3.8 and 3.9, item 2, second sentence (thm:OODwequiv)",
-        statement=(
-            "If the risk is Lipschitz in w and the penalty is 0, mean risk plus weighted penalty is said to equal the "
-            "worst risk still, since the risk would then be constant in w."
-        ),
-        formula=r"$\mathrm{E}|\nabla_w R|=0\;\Rightarrow\;\mathrm{E}R=\max_{w\in\Omega} R\quad(R\ \mathrm{Lipschitz})$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"3w^2 - 2w^3 is Lipschitz (steepest slope {lipschitz:.2g}) and has slope 0 at both points of Omega = "
@@ -183,5 +158,40 @@ def zero_penalty_without_constancy(
             f"{' and '.join(f'{v:g}' for v in noise)} have slope 0 at the same Phi, no lambda lifts the mean risk "
             f"{mean_noise:.3g} to the worst, {worst_risk(dummy):g}, and a TV penalty cannot see them. V-REx's can."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_zero_penalty_without_constancy(
+            figure, step, (comparisons[0], comparisons[3]), noise, mean_noise
+        ),
     )
+
+
+def _paint_zero_penalty_without_constancy(
+    figure: Figure, step: RiskFunction, rows: tuple[Comparison, Comparison], noise: tuple[float, ...], mean_noise: float
+) -> None:
+    left, centre, right = figure.subplots(1, 3)
+    w = torch.linspace(-0.15, 1.15, 300)
+    for axes, risk, title, row in (
+        (left, step, "two environments", rows[0]),
+        (centre, _late_step, "a middle that ν misses", rows[1]),
+    ):
+        plain(axes, title, "w", r"$R(w\,\Phi)$")
+        axes.plot(w, risk(w), color=ERM, lw=1, ls="--")
+        for height, text in ((row.left, "objective, any λ"), (row.right, "worst risk")):
+            axes.axhline(height, color=TRUTH, lw=0.8, ls=":")
+            axes.text(-0.15, height + 0.03, text, fontsize=7)
+        axes.set_ylim(-0.1, 1.2)
+    for at in (0.0, 1.0):
+        left.plot([at - 0.14, at + 0.14], [at, at], color=BAD, lw=1.5)
+        left.plot([at], [at], "o", color=LEFT, ms=5)
+    for low in (0.0, 0.75):
+        part = torch.linspace(low, low + 0.25, 2)
+        centre.plot(part, _late_step(part), color=LEFT, lw=4)
+    plain(right, "w = 1, noise differs", "w", r"$R_e(w\,\Phi)$ at Φ = a")
+    w = torch.linspace(0.5, 1.5, 100)
+    for v, colour in zip((min(noise), max(noise)), (LEFT, RIGHT), strict=True):
+        right.plot(w, (w * TARGET - TARGET) ** 2 + v, color=colour, lw=1, label=f"noise {v:g}")
+        right.plot([0.85, 1.15], [v, v], color=BAD, lw=1.5)
+        right.plot([1], [v], "o", color=colour, ms=5)
+    right.axhline(mean_noise, color=TRUTH, lw=0.8, ls=":")
+    right.text(1, mean_noise + 0.03, "objective, any λ", fontsize=7, ha="center")
+    right.set_ylim(0, (max(noise) + 0.6) * 1.25)
+    legend(right, loc="upper center", ncols=2)

@@ -32,9 +32,9 @@ from irmtv.core.messages import check_positive
 from irmtv.core.risk import LastLayer, modulus_squared, per_sample, summarise
 from irmtv.core.types import Statistics
 from irmtv.lab.theory.figures import BAD, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Finding
+from irmtv.lab.theory.finding import Result, all_equal, claim, equal, ours, statement
 from irmtv.lab.theory.minimax import authors_l2
-from irmtv.lab.theory.sides import Floats, PenaltyFunction, all_equal, check_above, statistics_of
+from irmtv.lab.theory.sides import Floats, PenaltyFunction, check_above, statistics_of
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.gates import gate
 from irmtv.objectives.irm_tv_l2 import tv_l2
@@ -84,6 +84,15 @@ def squared_weights(rho: Floats) -> Floats:
     return rho**2
 
 
+@statement(
+    title="ZIN's penalty squares the probabilities",
+    label="proof of Theorem 3.4 (eqn:ZINrewrite2)",
+    text=(
+        "The proof rewrites the squared norm of ZIN's gradient as the expectation, under rho, of the squared "
+        "slopes of the basis environments."
+    ),
+    formula=r"$\|\nabla_w \tilde{R}(w\circ\Phi,\rho)\|_2^2=\sum_{i=1}^{E}|\nabla_w R(w\circ\Phi,e_i)|^2\,\rho_i$",
+)
 def zin_rewriting(
     environments: int = 3,
     rows: int = 60,
@@ -91,7 +100,7 @@ def zin_rewriting(
     printed: Callable[[Floats], Floats] = printed_weights,
     definition: Callable[[Floats], Floats] = squared_weights,
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """The norm of ZIN's gradient by autograd, at random rho, against sum rho |S|^2 and sum rho^2 |S|^2.
 
     The reading is that of a given basis: `environments` sets of `rows` rows with a risk each, rho one probability per
@@ -129,49 +138,25 @@ def zin_rewriting(
 
     tight = 1e-12 * float(squares.max())  # rounding
     comparisons = (
-        Comparison(
+        claim(
             "first term (eq. ZINrewrite)",
-            "R~ at 1/E, summed",
-            first,
-            "=",
-            "mean of the R_e",
-            e.risk.mean().item(),
-            1e-12,
+            equal("R~ at 1/E, summed", first, "mean of the R_e", e.risk.mean().item(), 1e-12),
         ),
-        all_equal(
+        claim(
             "second term at rho inside the simplex",
-            "autograd",
-            measured,
-            "sum rho |S|^2, printed",
-            weighed(printed, inside),
-            tight,
+            all_equal("autograd", measured, "sum rho |S|^2, printed", weighed(printed, inside), tight),
         ),
-        all_equal(
+        ours(
             "second term at rho inside the simplex",
-            "autograd",
-            measured,
-            "sum rho^2 |S|^2",
-            weighed(definition, inside),
-            tight,
-            "ours",
+            all_equal("autograd", measured, "sum rho^2 |S|^2", weighed(definition, inside), tight),
         ),
-        all_equal(
+        ours(
             "second term at the vertices",
-            "autograd",
-            at_vertices,
-            "sum rho |S|^2, printed",
-            weighed(printed, vertices),
-            tight,
-            "ours",
+            all_equal("autograd", at_vertices, "sum rho |S|^2, printed", weighed(printed, vertices), tight),
         ),
-        all_equal(
+        ours(
             "the same rho for every row, S the slope of all rows",
-            "autograd",
-            everywhere,
-            "|S|^2 sum rho^2",
-            pooled * definition(inside[:10]).sum(-1),
-            tight,
-            "ours",
+            all_equal("autograd", everywhere, "|S|^2 sum rho^2", pooled * definition(inside[:10]).sum(-1), tight),
         ),
     )
     ratio = weighed(printed, inside) / measured
@@ -194,15 +179,7 @@ def zin_rewriting(
         right.xaxis.set_major_locator(MaxNLocator(4))
         legend(right)
 
-    return Finding(
-        name="zin-rewriting",
-        title="ZIN's penalty squares the probabilities",
-        label="proof of Theorem 3.4 (eqn:ZINrewrite2)",
-        statement=(
-            "The proof rewrites the squared norm of ZIN's gradient as the expectation, under rho, of the squared "
-            "slopes of the basis environments."
-        ),
-        formula=r"$\|\nabla_w \tilde{R}(w\circ\Phi,\rho)\|_2^2=\sum_{i=1}^{E}|\nabla_w R(w\circ\Phi,e_i)|^2\,\rho_i$",
+    return Result(
         comparisons=comparisons,
         meaning=(
             f"R~ has one entry per environment, rho_e R_e; that reading makes the first term right ({first:.4f} on "
@@ -261,7 +238,30 @@ class _Gated:
     def statistics(self, q: Tensor) -> Statistics:
         return statistics_of(Binary(), self.logits.unsqueeze(0), self.y, Soft(q.T.view(1, 1, 2, -1)))
 
+    def by_library(self, name: str, q: Tensor) -> float:
+        """The penalty of one of the library's objectives."""
+        objective = OBJECTIVES[name]
+        return objective.penalty_values(self.statistics(q), objective.resolve({}))[0].item()
 
+    def both_forms(self, q: Tensor, expectation: PenaltyFunction) -> tuple[float, float, float, float]:
+        """Definition and expectation of the penalty; mean loss and uniform mean of the risks."""
+        e = self.statistics(q)
+        assert e.risk is not None
+        return self.squared_norm(q), expectation(e, e.mass).item(), e.mean_risk.item(), e.risk.mean().item()
+
+
+@statement(
+    title="ZIN and TIVA assign rows: Minimax-TV-l2 for equal masses only, with another lambda",
+    label="Theorem 3.4 (prop:ZIN)",
+    text=(
+        "ZIN and TIVA learn a probability measure rho and are Minimax-TV-l2: uniform expectation of the risks, and "
+        "expectation under rho of the squared slopes. They differ in what rho reads."
+    ),
+    formula=(
+        r"$\|\nabla_w\frac{1}{n}\sum_i \ell(w\circ\Phi(x_i\odot u),y_i)\,\rho(x_i\odot(1-u))\|_2^2"
+        r"=\sum_e m_e|S_e|^2$"
+    ),
+)
 def tiva_is_minimax_tv_l2(
     rows: int = 200,
     draws: int = 40,
@@ -269,7 +269,7 @@ def tiva_is_minimax_tv_l2(
     authors: PenaltyFunction = authors_l2,
     expectation: PenaltyFunction = tv_l2,
     seed: int = 0,
-) -> Finding:
+) -> Result:
     """ZIN and TIVA assign rows: their penalty by definition, against the library's and against Minimax-TV-l2's.
 
     `authors` and `expectation`, (Statistics, mu) -> (R,), are under test. `bias` moves rows into the first
@@ -286,128 +286,102 @@ def tiva_is_minimax_tv_l2(
 
     random_rho = [model.rho(network(6 if gated else 2), gated=gated) for gated in (True, False) for _ in range(draws)]
     defined = np.array([model.squared_norm(q) for q in random_rho])
-    named = {name: OBJECTIVES[name] for name in ("tiva", "zin", "minimax-tv-l2")}
-    settings = {name: objective.resolve({}) for name, objective in named.items()}
-
-    def by_library(name: str, q: Tensor) -> float:
-        return named[name].penalty_values(model.statistics(q), settings[name])[0].item()
-
-    def values(q: Tensor) -> tuple[float, float, float, float]:
-        """Definition and expectation of the penalty; mean loss and uniform mean of the risks."""
-        e = model.statistics(q)
-        assert e.risk is not None
-        return model.squared_norm(q), expectation(e, e.mass).item(), e.mean_risk.item(), e.risk.mean().item()
-
     weights = network(6)
     balance = float(brentq(lambda b: model.rho(weights, b)[:, 0].mean().item() - 0.5, -50, 50, xtol=1e-14))
-    equal, unequal = (values(model.rho(weights, balance + shift)) for shift in (0.0, bias))
+    balanced, unbalanced = (model.both_forms(model.rho(weights, balance + shift), expectation) for shift in (0.0, bias))
     share = model.rho(weights, balance + bias)[:, 0].mean().item()
 
     comparisons = (
-        Comparison(
+        claim(
             f"masses {share:.2f} and {1 - share:.2f}: penalty",
-            "definition",
-            unequal[0],
-            "=",
-            "sum m |S|^2",
-            unequal[1],
-            1e-6,
+            equal("definition", unbalanced[0], "sum m |S|^2", unbalanced[1], 1e-6),
         ),
-        Comparison(
+        claim(
             f"masses {share:.2f} and {1 - share:.2f}: first term",
-            "R~ at 1/E, summed",
-            unequal[2],
-            "=",
-            "mean of the R_e",
-            unequal[3],
-            1e-6,
+            equal("R~ at 1/E, summed", unbalanced[2], "mean of the R_e", unbalanced[3], 1e-6),
         ),
         # the masses are equal up to 1e-14
-        Comparison(
-            "equal masses: penalty", "E times the definition", 2 * equal[0], "=", "sum m |S|^2", equal[1], 1e-12, "ours"
+        ours(
+            "equal masses: penalty", equal("E times the definition", 2 * balanced[0], "sum m |S|^2", balanced[1], 1e-12)
         ),
-        Comparison(
-            "equal masses: first term", "R~ at 1/E, summed", equal[2], "=", "mean of the R_e", equal[3], 1e-12, "ours"
+        ours(
+            "equal masses: first term", equal("R~ at 1/E, summed", balanced[2], "mean of the R_e", balanced[3], 1e-12)
         ),
-        all_equal(
+        ours(
             "ZIN and TIVA, random rho",
-            "definition, autograd",
-            defined,
-            "sum m^2 |S|^2",
-            np.array([authors(e, e.mass).item() for e in map(model.statistics, random_rho)]),
-            1e-14,
-            "ours",
+            all_equal(
+                "definition, autograd",
+                defined,
+                "sum m^2 |S|^2",
+                np.array([authors(e, e.mass).item() for e in map(model.statistics, random_rho)]),
+                1e-14,
+            ),
         ),
-        all_equal(
+        ours(
             "TIVA, random rho",
-            "definition, autograd",
-            defined[:draws],
-            "tiva",
-            np.array([by_library("tiva", q) for q in random_rho[:draws]]),
-            1e-14,
-            "ours",
+            all_equal(
+                "definition, autograd",
+                defined[:draws],
+                "tiva",
+                np.array([model.by_library("tiva", q) for q in random_rho[:draws]]),
+                1e-14,
+            ),
         ),
-        all_equal(
+        ours(
             "ZIN, random rho",
-            "definition, autograd",
-            defined[draws:],
-            "zin",
-            np.array([by_library("zin", q) for q in random_rho[draws:]]),
-            1e-14,
-            "ours",
+            all_equal(
+                "definition, autograd",
+                defined[draws:],
+                "zin",
+                np.array([model.by_library("zin", q) for q in random_rho[draws:]]),
+                1e-14,
+            ),
         ),
-        Comparison(
+        ours(
             "Minimax-TV-l2 at equal masses",
-            "sum m |S|^2",
-            equal[1],
-            "=",
-            "minimax-tv-l2",
-            by_library("minimax-tv-l2", model.rho(weights, balance)),
-            1e-14,
-            "ours",
+            equal(
+                "sum m |S|^2",
+                balanced[1],
+                "minimax-tv-l2",
+                model.by_library("minimax-tv-l2", model.rho(weights, balance)),
+                1e-14,
+            ),
         ),
     )
 
-    def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        biases = balance + np.linspace(-6, 6, 61)
-        masses = [model.rho(weights, b)[:, 0].mean().item() for b in biases]
-        table = np.array([values(model.rho(weights, b)) for b in biases])
-        plain(left, "penalty as rows move to environment 1", r"mass $m_1$", "penalty")
-        left.plot(masses, table[:, 1], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\sum m_e|S_e|^2$")
-        left.plot(masses, 2 * table[:, 0], color=OTHER, lw=1.5, label="E times ZIN's / TIVA's")
-        left.plot(0.5, equal[1], "o", color=BAD, ms=5, label="equal masses")
-        legend(left)
-        plain(right, "first term", r"mass $m_1$", "risk")
-        right.plot(masses, table[:, 3], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\frac{1}{E}\sum R_e$")
-        right.plot(masses, table[:, 2], color=OTHER, lw=1.5, label="ZIN, TIVA: mean loss")
-        right.plot(0.5, equal[3], "o", color=BAD, ms=5, label="equal masses")
-        legend(right)
-
-    return Finding(
-        name="tiva-is-minimax-tv-l2",
-        title="ZIN and TIVA assign rows: Minimax-TV-l2 for equal masses only, with another lambda",
-        label="Theorem 3.4 (prop:ZIN)",
-        statement=(
-            "ZIN and TIVA learn a probability measure rho and are Minimax-TV-l2: uniform expectation of the risks, and "
-            "expectation under rho of the squared slopes. They differ in what rho reads."
-        ),
-        formula=(
-            r"$\|\nabla_w\frac{1}{n}\sum_i \ell(w\circ\Phi(x_i\odot u),y_i)\,\rho(x_i\odot(1-u))\|_2^2"
-            r"=\sum_e m_e|S_e|^2$"
-        ),
+    return Result(
         comparisons=comparisons,
         meaning=(
             "In use rho gives every row a probability of each environment, so the environments have masses m_e. Over "
             f"{2 * draws} random rho, on gated inputs (TIVA) and on auxiliary ones (ZIN), the definition by autograd "
             f"is the sum of m_e^2 |S_e|^2 to {comparisons[4].error:.0e}; the library's tiva and zin are the same. "
             f"Where the masses are equal that is Minimax-TV-l2's penalty divided by the number of environments "
-            f"({2 * equal[0]:.5f} and {equal[1]:.5f} after multiplying), so both are the same model with another "
+            f"({2 * balanced[0]:.5f} and {balanced[1]:.5f} after multiplying), so both are the same model with another "
             f"lambda.\n\n"
             f"The theorem asks for no equal masses and prints no such factor. With masses {share:.2f} and "
-            f"{1 - share:.2f} the penalty is {unequal[0]:.5f} by definition and {unequal[1]:.5f} in Minimax-TV-l2, and "
-            f"the first term, the mean loss {unequal[2]:.3f}, is not the uniform mean of the risks {unequal[3]:.3f}. "
-            f"reduction='authors' or 'expectation' chooses between the two penalties."
+            f"{1 - share:.2f} the penalty is {unbalanced[0]:.5f} by definition and {unbalanced[1]:.5f} in "
+            f"Minimax-TV-l2, and the first term, the mean loss {unbalanced[2]:.3f}, is not the uniform mean of the "
+            f"risks {unbalanced[3]:.3f}. reduction='authors' or 'expectation' chooses between the two penalties."
         ),
-        paint=paint,
+        paint=lambda figure: _paint_tiva_is_minimax_tv_l2(figure, model, weights, balance, expectation),
     )
+
+
+def _paint_tiva_is_minimax_tv_l2(
+    figure: Figure, model: _Gated, weights: tuple[Tensor, Tensor], balance: float, expectation: PenaltyFunction
+) -> None:
+    left, right = figure.subplots(1, 2)
+    balanced = model.both_forms(model.rho(weights, balance), expectation)
+    biases = balance + np.linspace(-6, 6, 61)
+    masses = [model.rho(weights, b)[:, 0].mean().item() for b in biases]
+    table = np.array([model.both_forms(model.rho(weights, b), expectation) for b in biases])
+    plain(left, "penalty as rows move to environment 1", r"mass $m_1$", "penalty")
+    left.plot(masses, table[:, 1], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\sum m_e|S_e|^2$")
+    left.plot(masses, 2 * table[:, 0], color=OTHER, lw=1.5, label="E times ZIN's / TIVA's")
+    left.plot(0.5, balanced[1], "o", color=BAD, ms=5, label="equal masses")
+    legend(left)
+    plain(right, "first term", r"mass $m_1$", "risk")
+    right.plot(masses, table[:, 3], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\frac{1}{E}\sum R_e$")
+    right.plot(masses, table[:, 2], color=OTHER, lw=1.5, label="ZIN, TIVA: mean loss")
+    right.plot(0.5, balanced[3], "o", color=BAD, ms=5, label="equal masses")
+    legend(right)

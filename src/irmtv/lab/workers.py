@@ -16,12 +16,11 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from multiprocessing import connection
 from typing import Any, Protocol, TypeVar
 
 import torch
-
-from irmtv.lab.experiments.store_files import now
 
 
 class Labelled(Protocol):
@@ -43,8 +42,12 @@ class Outcome:
     traceback: str = ""
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def attempt(work: Callable[[W], Any], piece: W) -> Outcome:
-    started, clock = now(), time.perf_counter()
+    started, clock = _now(), time.perf_counter()
     try:
         result = work(piece)
         return Outcome(started, time.perf_counter() - clock, result)
@@ -106,7 +109,7 @@ def side_by_side(
                 pool.shutdown(wait=False)
                 pool = new_pool()
                 for piece in lost:
-                    yield piece, Outcome(now(), 0.0, None, "a process that trained was killed; try fewer jobs")
+                    yield piece, Outcome(_now(), 0.0, None, "a process that trained was killed; try fewer jobs")
                 continue
             for future in finished:
                 yield running.pop(future), future.result()

@@ -15,7 +15,7 @@ import pytest
 
 from irmtv.lab.experiments import run_experiment
 from irmtv.lab.experiments.store import Store
-from irmtv.lab.experiments.workers import Outcome, one_by_one, side_by_side
+from irmtv.lab.workers import Outcome, one_by_one, side_by_side
 from lab.experiments.small import small
 
 pytestmark = pytest.mark.time_limit(120)
@@ -105,7 +105,7 @@ def test_workers_of_a_killed_process_do_not_stay(tmp_path):
     script.write_text(
         "import os, sys, time\n"
         "from dataclasses import dataclass\n"
-        "from irmtv.lab.experiments.workers import side_by_side\n"
+        "from irmtv.lab.workers import side_by_side\n"
         "@dataclass(frozen=True)\n"
         "class Piece:\n"
         "    label: str\n"
