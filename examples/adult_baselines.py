@@ -8,7 +8,7 @@ Five splits, accuracy in percent, mean and standard deviation over the splits:
     LogisticRegression, 59 columns              83.24 ± 0.09      80.80 ± 0.10  (Non-Black Male)
     HistGradientBoosting, 12 raw columns        84.48 ± 0.16      82.20 ± 0.21  (Non-Black Male)
 
-The paper has 82.16 / 79.55 for plain risk minimisation and 83.33 / 80.95 for Minimax-TV-l1, over ten splits of its own.
+The paper has 82.16 / 79.55 for ERM and 83.33 / 80.95 for Minimax-TV-l1, over ten splits of its own.
 """
 
 from __future__ import annotations

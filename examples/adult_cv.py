@@ -13,7 +13,7 @@ Five splits, accuracy in percent, mean and standard deviation over the splits:
 With --hidden 32, first three splits (measured with folds that were not yet dealt by class): 83.52 / 81.13 by
 "invariance" (3 x erm-invariant, penalty weight 0), 83.52 / 81.14 by "iid" (3 x penalty weight 1).
 
-Why "erm-invariant": the two training subgroups differ in their base rate, so that plain risk minimisation fails the
+Why "erm-invariant": the two training subgroups differ in their base rate, so that ERM fails the
 test of equal slopes and risks (p below 1e-5). But neither subgroup's own model predicts its rows better than the common
 one does, rescaled to the subgroup: the subgroups differ in how often, not in what predicts, and nothing is to be gained
 from invariance here. l2="auto" matters for the network alone: without it (l2=0) its held-out risk on the first split is

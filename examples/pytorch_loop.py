@@ -1,7 +1,7 @@
 """The losses in a plain PyTorch loop: an own network, mini-batches, the paper's simulation.
 
 Ten of the fifteen columns follow the label with probability 0.999 in one environment and 0.7 in the other, and turn
-against it in the test. Plain risk minimisation uses them; the penalised losses learn not to. The same settings for
+against it in the test. ERM uses them; the penalised losses learn not to. The same settings for
 all and the last epoch is reported; the number of epochs was raised from 30 to 200 after a look at the test results, so
 take this as an example of the losses, not as a comparison of methods.
 

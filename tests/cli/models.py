@@ -46,7 +46,7 @@ def fitted(folder: Path, target: str = "sold", about: bool = True) -> Path:
         "metric": "accuracy" if target == "sold" else "rmse",
         "task": "binary" if target == "sold" else "regression",
         "outcome": "erm-invariant",
-        "headline": "Plain risk minimisation is kept.",
+        "headline": "ERM is kept.",
         "data": {"target": target, "environment": ["site"], "aux": [], "rows_used": 300},
         "environments": [{"name": "north", **chosen}],
         "overall": {"name": "all rows", **chosen},

@@ -25,7 +25,7 @@ def test_what_it_is_and_expects(command, model):
     assert ended.code == 0
     for text in ("good", "checksum fits", f"irmtv {irmtv.__version__}, format 1", "binary", "no, yes", "sold", "erm"):
         assert text in ended.out
-    for text in ("Plain risk minimisation is kept.", "site (not needed to predict)", "expects      4 columns"):
+    for text in ("ERM is kept.", "site (not needed to predict)", "expects      4 columns"):
         assert text in ended.out
     for text in ("size (number)", "kind (text)", "code (text)", "built (date)", "a row without any value gives"):
         assert text in ended.out
@@ -122,6 +122,6 @@ def test_a_class_that_is_a_number_and_a_path_of_which_nothing_was_taken(command,
         ended = command("verify", tmp_path / "m.irmtv")
         assert "a row without any value gives 0\n" in ended.out
         lines[outcome] = next(line for line in ended.out.splitlines() if "objective" in line)
-    kept = "irm-tv-l1, of whose path plain risk minimisation was kept"
+    kept = "irm-tv-l1, of whose path ERM was kept"
     assert lines["erm-invariant"].endswith(kept) and lines["none-found"].endswith(kept)
     assert lines["invariant-found"].endswith("irm-tv-l1")

@@ -46,7 +46,7 @@ def test_what_else_a_run_draws_stays_its_own(name):
 
 
 def test_the_optimizer_starts_anew():
-    """Two stages of plain risk minimisation, the second by hand with a new Adam of torch's."""
+    """Two stages of ERM, the second by hand with a new Adam of torch's."""
     task = task_of(n=60)
     first = train(task, "erm", learning_rate=0.05, **S)
     start = first.state()[0].parameters

@@ -26,7 +26,7 @@ from irmtv.models.search import search
 from irmtv.selection.folds import fold_tasks
 
 matplotlib.use("Agg")
-NO_MATTER = pytest.mark.filterwarnings("ignore:.*plain risk minimisation is kept, though it is not invariant")
+NO_MATTER = pytest.mark.filterwarnings("ignore:.*ERM is kept, though it is not invariant")
 QUICK = {
     "hidden": (),
     "max_steps": 80,
@@ -97,7 +97,7 @@ def test_no_harm_is_done_where_it_is_not(differ):
     estimator = InvariantRegressorCV if differ == "outcome-noise" else InvariantClassifierCV
     model = estimator(**QUICK).fit(rows.x.numpy(), rows.y.numpy(), environment=rows.environment.numpy())
     assert model.selected_["outcome"] == "erm-invariant" and model.best_params_ == {"penalty_weight": 0.0}
-    assert "plain risk minimisation is kept" in model.selected_["message"]
+    assert "ERM is kept" in model.selected_["message"]
 
 
 def test_where_none_is_found_plain_risk_minimisation_is_kept_with_a_warning():

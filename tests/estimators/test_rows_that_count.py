@@ -88,7 +88,7 @@ def test_intervals_and_periods_as_environments(kind, tmp_path):
 
 @pytest.mark.parametrize("refit", [True, False])
 def test_the_objective_of_what_was_chosen(refit):
-    """Beside groupdro, plain risk minimisation is trained, and kept where it is invariant."""
+    """Beside groupdro, ERM is trained, and kept where it is invariant."""
     rng = np.random.default_rng(0)
     X, site = rng.normal(size=(300, 3)), np.repeat(["a", "b"], 150)
     y = (X[:, 0] + 0.5 * rng.normal(size=300) > 0).astype(int)

@@ -403,7 +403,7 @@ def test_how_long_training_is_plain_risk_minimisation(name, given, until):
 
 
 def test_a_part_that_is_not_named_keeps_its_weight():
-    """So a table that names one weight of 0 is not plain risk minimisation."""
+    """So a table that names one weight of 0 is not ERM."""
     total = OBJECTIVES["irm-tv-l1+vrex"]
     settings = {**total.resolve({"penalty_weight": {"irm-tv-l1": 0.0}, "warmup": 10}), "steps": 100}
     assert total.weights(settings["penalty_weight"]) == [0.0, 1000.0]

@@ -35,7 +35,7 @@ def test_erm_is_kept_where_it_is_invariant():
     f = verdict.figures
     assert f["price"] == 0 and f["gain_kept"] == pytest.approx(1) and f["p"] == f["p_erm"]
     assert (f["candidates"], f["passing"], f["not_paying"], f["p_confirmed"]) == (2, 2, 0, None)
-    assert "plain risk minimisation is kept: it passes" in verdict.message
+    assert "ERM passed the invariance test" in verdict.message
 
 
 def test_no_harm_even_where_a_better_and_more_invariant_candidate_is_there():
@@ -67,7 +67,7 @@ def test_none_is_found():
 
 
 def test_erm_is_the_best_of_its_own_candidates():
-    """Of several stopping times of plain risk minimisation the one with the lowest held-out risk; the others, though
+    """Of several stopping times of ERM the one with the lowest held-out risk; the others, though
     they may be as good as invariant, are no candidates for an invariant model."""
     records = written([[0.42, 0.42], ERM, [0.45, 0.45]], SE, erm=[0, 1])
     verdict = invariance(records)
@@ -191,7 +191,7 @@ def test_figures_agree_with_each_other(seed, environments, test):
     assert f["pays_at"] == pytest.approx((max(f["risks"]) - max(f["risks_erm"])) / spread)
     assert f["passing"] <= f["candidates"] == len(records) - 2
     useful = records.constant - risk >= DEFAULTS["min_gain"] * gain
-    useful[:2] = False  # plain risk minimisation
+    useful[:2] = False  # ERM
     passing = useful & (p >= 0.01)
     pooled = records.pooled()
     dear = too_dear(pooled.risk.numpy(), risk, records)
@@ -279,7 +279,7 @@ def confirmed_by_hand(records, test, must_pay=False):
 
 
 def random_records(seed, environments, candidates=7, folds=3, n=240):
-    """Two candidates are plain risk minimisation; risks fall where environments lie apart."""
+    """Two candidates are ERM; risks fall where environments lie apart."""
     rng = np.random.default_rng(seed)
     q = np.eye(environments)[rng.permutation(np.arange(n) % environments)]
     apart = np.r_[1.0, 0.8, rng.uniform(0, 0.6, candidates - 2)]
@@ -344,7 +344,7 @@ def test_slopes_decide_alone_where_nothing_passes_both():
     assert verdict.figures["p"] == 1 and "(slopes equal over environments" in verdict.message
     erm = invariance(written(noisy, SE, slope=[[0.0, 0.0], [0.0, 0.0]], slope_se=SE))
     assert (erm.index, erm.outcome, erm.figures["test"]) == (0, "erm-invariant", "slopes")
-    assert erm.message.startswith(f"{SO_SLOPES}plain risk minimisation is kept: it passes the test (slopes equal")
+    assert erm.message.startswith(f"{SO_SLOPES}ERM passed the invariance test (p = ")
     none = invariance(written(noisy, SE, slope=[ASKEW, ASKEW], slope_se=SE))
     assert (none.outcome, none.figures["test"]) == ("none-found", "both")
     # candidate 1 passes by slopes with a lower risk; 2 passes both
@@ -367,8 +367,8 @@ def test_equal_slopes_must_pay_where_slopes_decide_alone(dearer, taken):
         assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (0, "none-found", "both")
         assert verdict.figures["not_paying"] == 1
         assert verdict.message.endswith(
-            " Candidates with equal slopes: 1, none with a lower risk + 10 x spread of the risks than plain risk "
-            "minimisation: nothing says that they would do better elsewhere."
+            " Candidates with equal slopes: 1, none with a lower risk + 10 x spread of the risks than ERM: "
+            "nothing says that they would do better elsewhere."
         )
     alone = invariance(records, test="slopes")  # who asks for slopes gets slopes
     assert (alone.index, alone.outcome, alone.figures["not_paying"]) == (1, "invariant-found", 0)
@@ -406,7 +406,7 @@ def test_with_nothing_but_erm_slopes_do_not_decide_alone(candidate):
     assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (0, "none-found", "both")
     assert (verdict.figures["candidates"], verdict.figures["p_nearest"]) == (0, None)
     assert verdict.message == (
-        "plain risk minimisation is not invariant (slopes and risks equal over environments, level 0.01; "
+        "ERM is not invariant (slopes and risks equal over environments, level 0.01; "
         f"p = {p_of_both(0.2 / (SE * np.sqrt(2))):.1g}, risks by environment 0.3, 0.5), and there is nothing else to "
         "choose from."
     )
@@ -418,7 +418,7 @@ def test_where_the_choice_pays():
     found = invariance(written([ERM, [0.55, 0.55]], SE))
     assert found.figures["pays_at"] == pytest.approx(0.25)
     assert (
-        "Its risk is higher than that of plain risk minimisation in the worst of them, too: it pays where the next "
+        "Its risk is higher than that of ERM in the worst of them, too: it pays where the next "
         "environment lies further out by more than 0.25 times their spread."
     ) in found.message
     for risk in (0.45, 0.5):
@@ -523,7 +523,7 @@ def test_without_plain_risk_minimisation():
         written([[np.nan, np.nan], [0.45, 0.45]], SE),
         written([[0.3, np.nan], [0.45, np.nan]], SE, rows=[100.0, 0.0]),
     ):
-        with pytest.raises(ValueError, match=r"needs a candidate of plain risk minimisation .* train 'erm'"):
+        with pytest.raises(ValueError, match=r"needs a candidate of ERM .* train 'erm'"):
             invariance(records)
 
 

@@ -125,7 +125,7 @@ def test_a_candidate_without_rows_in_a_fold_is_not_taken(test):
 def test_confirmation_by_hand():
     """Even folds choose candidate 1, odd folds candidate 2; each is tested on the other's folds.
 
-    The last is plain risk minimisation too, stopped elsewhere: never chosen.
+    The last is ERM too, stopped elsewhere: never chosen.
     """
     se = SE / np.sqrt(2)
     even = [ERM, [0.440, 0.440], [0.45, 0.48], [0.41, 0.41]]
@@ -172,7 +172,7 @@ def test_confirmation_is_calibrated_where_candidates_are_truly_invariant():
 
 
 def test_erm_is_not_what_a_half_confirms():
-    """Plain risk minimisation violates by 4 standard errors in all, by 2.8 in a half: there it often passes, which
+    """ERM violates by 4 standard errors in all, by 2.8 in a half: there it often passes, which
     says nothing of the candidate that was chosen."""
     rng = np.random.default_rng(14)
     apart = 4 * 0.01 * np.sqrt(2)  # four folds: 0.01 is the standard error of a risk over all of them

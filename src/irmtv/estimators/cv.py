@@ -360,19 +360,19 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     """InvariantClassifier over a path of penalty weights, chosen by cross-fitting on the training rows.
 
     All penalty weights are trained on all folds in one tensor program. Every weight at every one of 40 steps is a
-    candidate, measured on rows that its models have not seen; plain risk minimisation is among them. The rule
-    "invariance" asks three questions in turn, and `selected_` holds the answer: is plain risk minimisation invariant
+    candidate, measured on rows that its models have not seen; ERM is among them. The rule
+    "invariance" asks three questions in turn, and `selected_` holds the answer: is ERM invariant
     already ("erm-invariant": it is kept)? If not, is another candidate ("invariant-found": it is taken, with its price
-    in held-out risk, and a warning where the price is high)? If not, plain risk minimisation is kept, with a warning
+    in held-out risk, and a warning where the price is high)? If not, ERM is kept, with a warning
     ("none-found").
 
     Parameters
     ----------
     objective : str, default "auto"
         As for :class:`InvariantClassifier`. Where it has no penalty weight ("groupdro", "lff"), its steps and `grid`
-        are chosen among, with plain risk minimisation beside them for the rule "invariance".
+        are chosen among, with ERM beside them for the rule "invariance".
     penalty_weights : sequence or None, default None
-        The path; None is 0, 1, 10, ..., 1e4. 0 (plain risk minimisation) is always among them. For a sum of penalties a
+        The path; None is 0, 1, 10, ..., 1e4. 0 (ERM) is always among them. For a sum of penalties a
         number is the weight of every part, a mapping by name gives each its own; "adaptive", "adaptive-exact" and
         "learned" may stand in the list too.
     rule : {"invariance", "iid", "worst-env", "leave-one-env-out"}, default "invariance"
@@ -393,7 +393,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     refit : bool, default True
         False keeps the models of the folds, of all seeds, and the mean of their outputs predicts.
     l2 : float or "auto", default "auto"
-        "auto" takes that of 0, 3e-4 and 3e-3 with which plain risk minimisation has the lowest held-out risk, for the
+        "auto" takes that of 0, 3e-4 and 3e-3 with which ERM has the lowest held-out risk, for the
         whole path: a network that overfits before the penalty acts has nothing invariant left to find. It does so for
         every objective; with `grid={"l2": [...]}` it is chosen by the rule instead.
     **others
@@ -408,7 +408,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         The chosen hyper-parameters.
     cv_results_ : DataFrame
         One row per candidate: hyper-parameters, step, held-out risk overall and in the worst environment, p-values of
-        equal slopes and of equal risks, whether it is plain risk minimisation, and whether it was selected. Means over
+        equal slopes and of equal risks, whether it is ERM, and whether it was selected. Means over
         seeds.
 
     Examples

@@ -51,7 +51,7 @@ class _Given:
 class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """Environments inferred from features, labels and auxiliary variables, for rows that come without any.
 
-    Three ways. They all have a reference model, a plain risk minimiser, over whose slopes environments should differ:
+    Three ways. They all have a reference model, a ERM, over whose slopes environments should differ:
 
     * "minimax": a network on aux divides the rows so that the reference model has the largest TV-l1 penalty. Needs aux
       (a time, a place); new rows need aux only.
@@ -228,7 +228,7 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
         return self
 
     def _fit_reference(self, rows: _Given, seed: int) -> None:
-        """The plain risk minimiser; for "minimax" with the network on aux that climbs its penalty beside it."""
+        """The ERM; for "minimax" with the network on aux that climbs its penalty beside it."""
         assert rows.features is not None
         self.task_ = self._task_of(rows.y)
         climbing = self.method == "minimax"

@@ -122,4 +122,4 @@ def _weight_label(weight: Any) -> str:
         return "\n".join(f"{name} {w:g}" for name, w in weight.items())
     if isinstance(weight, str):
         return weight
-    return "ERM" if np.isnan(weight) else f"{weight:g}"  # plain risk minimisation beside an objective without it
+    return "ERM" if np.isnan(weight) else f"{weight:g}"  # ERM beside an objective without it

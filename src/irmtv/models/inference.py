@@ -16,7 +16,7 @@ INFERRING = "minimax-tv-l1"  # the objective whose network on aux divides the ro
 
 
 def only_inferring(steps: int) -> dict[str, Any]:
-    """Settings of that objective with which Phi is plain risk minimisation to the last step, and rho climbs as long.
+    """Settings of that objective with which Phi is ERM to the last step, and rho climbs as long.
 
     The penalty has weight 0 for Phi, and the warm-up, in which rho climbs, does not end.
     """
@@ -36,7 +36,7 @@ def infer_environments(
 ) -> list[Task]:
     """The tasks with environments inferred from aux on their training rows, instead of those given.
 
-    A network on aux divides the training rows so that plain risk minimisation has the largest TV-l1 penalty; every
+    A network on aux divides the training rows so that ERM has the largest TV-l1 penalty; every
     row, held-out ones too, then belongs to its most probable environment. Labels of held-out rows are never used.
 
     Parameters

@@ -133,7 +133,7 @@ def invariance(records: Records, **options: Any) -> Verdict:
         if not verdict.figures["not_paying"] and by_slopes.figures["not_paying"]:
             why = (
                 f" Candidates with equal slopes: {by_slopes.figures['not_paying']}, none with a lower risk + "
-                f"{o['reach']:g} x spread of the risks than plain risk minimisation: nothing says that they would do "
+                f"{o['reach']:g} x spread of the risks than ERM: nothing says that they would do "
                 "better elsewhere."
             )
             figures = {**verdict.figures, "not_paying": by_slopes.figures["not_paying"]}
@@ -151,7 +151,7 @@ def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
             return _nothing_to_compare(alone, whole, records, o)
     if erm is None:
         raise ValueError(
-            "rule 'invariance' needs a candidate of plain risk minimisation that was measured in two or more "
+            "rule 'invariance' needs a candidate of ERM that was measured in two or more "
             f"environments, at least {MIN_ROWS} rows of each. Got none: train 'erm' (or penalty_weight=0) too, on rows "
             "whose environments are known, and merge environments that are too small."
         )
@@ -182,7 +182,7 @@ def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
 
 
 def _nothing_to_compare(erm: int, whole: _View, records: Records, o: Mapping[str, Any]) -> Verdict:
-    """Environments that were looked for and not found: there is one, and in it plain risk minimisation is right."""
+    """Environments that were looked for and not found: there is one, and in it ERM is right."""
     risk = float(whole.risk[erm])
     unknown = dict.fromkeys(("p", "p_erm", "p_nearest", "pays_at", "p_own", "p_confirmed"))
     figures: dict[str, Any] = {
@@ -201,7 +201,7 @@ def _nothing_to_compare(erm: int, whole: _View, records: Records, o: Mapping[str
         **unknown,
     }
     text = (
-        "plain risk minimisation is kept: of the environments that were inferred at most one has "
+        "ERM is kept: of the environments that were inferred at most one has "
         f"{MIN_ROWS} held-out rows or more, so there is nothing to compare."
     )
     return Verdict(erm, "erm-invariant", figures, text)
@@ -257,7 +257,7 @@ class _View:
 
 
 def nothing_of_its_own(own: Tensor | None) -> float | None:
-    """p-value of "no environment's own model beats plain risk minimisation, rescaled to that environment".
+    """p-value of "no environment's own model beats ERM, rescaled to that environment".
 
     One-sided z tests of the gains, pair by pair on held-out rows, Bonferroni over environments; None where no
     environment has rows enough.
@@ -343,45 +343,46 @@ def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float, ma
     tested = f"{_WHAT[test]}, level {level:g}, {f['candidates']} candidates"
     if outcome == "erm-invariant" and f["p_erm"] < level:
         text = (
-            f"plain risk minimisation is kept: it fails the test ({tested}; p = {f['p_erm']:.1g}), but no "
-            f"environment's own model predicts better than it, rescaled to that environment (p = {f['p_own']:.2g}). "
+            f"ERM is kept: it differs between environments ({tested}; p = {f['p_erm']:.1g}), but no model trained on "
+            f"one environment alone beats it there (p = {f['p_own']:.2g}). "
         )
         if f["p_own"] > OWN_MODELS_ARE_WORSE:
             return text + (
-                "So nothing shows that they differ in what predicts rather than in noise or base rate. The models of "
-                "their own are all worse, having fewer rows: a smaller model, or more rows, would test this harder."
+                "Nothing shows that environments differ in what predicts rather than in noise or base rate. The models "
+                "of single environments are all worse, having fewer rows: a smaller model or more rows would test this "
+                "harder."
             )
-        return text + "They seem to differ in noise or base rate, not in what predicts."
+        return text + "Environments seem to differ in noise or base rate, not in what predicts: invariance cannot help."
     if outcome == "erm-invariant":
-        return f"plain risk minimisation is kept: it passes the test ({tested}; p = {f['p_erm']:.2g})."
+        return f"ERM passed the invariance test (p = {f['p_erm']:.2g}; {tested}) and is kept."
     if outcome == "none-found":
         risks = _told(f["risks_erm"])
         if not f["candidates"]:
             return (
-                f"plain risk minimisation is not invariant ({_WHAT[test]}, level {level:g}; p = {f['p_erm']:.1g}, "
+                f"ERM is not invariant ({_WHAT[test]}, level {level:g}; p = {f['p_erm']:.1g}, "
                 f"risks by environment {risks}), and there is nothing else to choose from."
             )
         nearest = "" if f["p_nearest"] is None else f" (nearest p = {f['p_nearest']:.1g})"
         if f["not_paying"]:
             return (
-                f"plain risk minimisation is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks "
+                f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks "
                 f"by environment {risks}): {f['not_paying']} pass, but cost so much in every environment that they pay "
                 f"only where the next one lies further out by more than {max_price:g} times what these lie apart. "
                 "The environments may differ in noise or base rate."
             )
         return (
-            f"plain risk minimisation is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by "
+            f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by "
             f"environment {risks}): no candidate that predicts anything passes{nearest}. The environments may differ "
             "in noise or base rate, or the penalties were too weak."
         )
     text = (
-        f"an invariant model was found ({tested}; {f['passing']} pass; p = {f['p']:.2g}, plain risk minimisation "
-        f"{f['p_erm']:.1g}). Its held-out risk is {f['risk']:.3g}; plain risk minimisation has {f['risk_erm']:.3g}: "
+        f"an invariant model was found ({tested}; {f['passing']} pass; p = {f['p']:.2g}, ERM "
+        f"{f['p_erm']:.1g}). Its held-out risk is {f['risk']:.3g}; ERM has {f['risk_erm']:.3g}: "
         "that is the price in the training environments."
     )
     if f["pays_at"] is not None and f["pays_at"] > 0:
         text += (
-            " Its risk is higher than that of plain risk minimisation in the worst of them, too: it pays where the "
+            " Its risk is higher than that of ERM in the worst of them, too: it pays where the "
             f"next environment lies further out by more than {f['pays_at']:.2g} times their spread."
         )
     if f["p_confirmed"] is not None and f["p_confirmed"] < level:

@@ -38,7 +38,7 @@ def test_every_environment_is_compared_on_held_out_rows(found):
 
 
 def test_held_out_scores_agree_with_scikit_learn(found):
-    """Plain risk minimisation, cross-validated by scikit-learn on the same numbers, has about the same accuracy."""
+    """ERM, cross-validated by scikit-learn on the same numbers, has about the same accuracy."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_score
     from sklearn.pipeline import make_pipeline

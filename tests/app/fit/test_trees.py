@@ -145,7 +145,7 @@ def test_the_bar_is_told_after_every_booster():
 
 @pytest.mark.parametrize("model", ["trees", "linear"])
 def test_plain_is_plain_also_beside_an_objective_without_a_weight(model):
-    """groupDRO after its first round is not plain risk minimisation."""
+    """groupDRO after its first round is not ERM."""
     how = {"rule": "worst-env", "model": model, "rounds": 20, "steps": 200}
     found = fit_table(table(), "sold", ["site"], objective="groupdro", **how).summary
     plain = fit_table(table(), "sold", ["site"], objective="erm", **{**how, "rule": "iid"}).summary

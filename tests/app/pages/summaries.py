@@ -155,7 +155,7 @@ def summary(
 
 
 def with_erm_kept(made):
-    """The same where the chosen model is plain risk minimisation."""
+    """The same where the chosen model is ERM."""
     made = copy.deepcopy(made)
     for r in [*made["environments"], made["overall"], made["worst"]]:
         r.update(chosen=dict(r["erm"]), difference={"value": 0.0, "low": -1e-17, "high": 0.0})

@@ -116,7 +116,7 @@ def assert_chosen(row: Any, parts: dict[str, RunRecord], s: int, array: str = "t
 
 
 def warm_up(run: RunRecord) -> int:
-    """The last step of plain risk minimisation, by hand."""
+    """The last step of ERM, by hand."""
     if run.objective == "erm" or run.hyperparameters["penalty_weight"] == 0:
         return run.hyperparameters["steps"]
     warmup = run.hyperparameters["warmup"]
@@ -266,7 +266,7 @@ def steps_of(candidate: tuple[dict[str, RunRecord], int]) -> int:
 
 
 def test_no_snapshot_of_a_warm_up_is_an_invariant_model(two, three):
-    """It is plain risk minimisation that was stopped early, whatever weight the penalty is given later."""
+    """It is ERM that was stopped early, whatever weight the penalty is given later."""
     seen = 0
     for experiment in (two, three):
         found = experiment.frame[experiment.frame["outcome"] == "invariant-found"]
@@ -535,7 +535,7 @@ def test_a_candidate_with_a_run_that_diverged_is_not_chosen_however_good_it_was_
 
 
 def test_where_the_reference_diverged_invariance_says_so(tmp_path):
-    no_warm_up = {**TV, "warmup": 0}  # one is plain risk minimisation, too
+    no_warm_up = {**TV, "warmup": 0}  # one is ERM, too
     experiment = Experiment(small(ERM, no_warm_up, rules=["invariance", "iid"]), tmp_path / "x")
     copied(
         experiment,
@@ -545,7 +545,7 @@ def test_where_the_reference_diverged_invariance_says_so(tmp_path):
     frame = read_results(experiment.spec, tmp_path / "y").set_index(["method", "rule"]).sort_index()
     assert frame.loc[("irm-tv-l1", "iid"), "value"].notna().all()
     assert frame.loc[("irm-tv-l1", "invariance"), "value"].isna().all()
-    assert frame.loc[("irm-tv-l1", "invariance"), "note"].str.contains("needs a candidate of plain risk").all()
+    assert frame.loc[("irm-tv-l1", "invariance"), "note"].str.contains("needs a candidate of ERM").all()
 
 
 def test_runs_whose_steps_have_nothing_in_common_get_a_note(tmp_path):

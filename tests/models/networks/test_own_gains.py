@@ -1,4 +1,4 @@
-"""Do no harm: what an environment's own model gains over plain risk minimisation, rescaled to that environment."""
+"""Do no harm: what an environment's own model gains over ERM, rescaled to that environment."""
 
 from __future__ import annotations
 
@@ -200,8 +200,8 @@ def test_erm_is_kept_where_no_environment_has_a_model_of_its_own():
     assert (verdict.index, verdict.outcome) == (0, "erm-invariant")
     f = verdict.figures
     assert f["p_own"] == nothing_of_its_own(NOTHING) > 0.2 and f["p_erm"] < 0.01
-    assert "is kept: it fails the test" in verdict.message
-    assert "no environment's own model predicts better" in verdict.message
+    assert "is kept: it differs between environments" in verdict.message
+    assert "no model trained on one environment alone beats it there" in verdict.message
 
 
 @pytest.mark.parametrize(("own", "options"), [(NOTHING, {"own_level": 1}), (SOMETHING, {}), (None, {})])
@@ -213,7 +213,7 @@ def test_else_the_rule_looks_further(own, options):
 
 def test_erm_that_passes_is_kept_for_that():
     verdict = invariance(written([[0.40, 0.41], [0.45, 0.45]], 0.02, own=SOMETHING))
-    assert verdict.outcome == "erm-invariant" and "it passes the test" in verdict.message
+    assert verdict.outcome == "erm-invariant" and "ERM passed the invariance test" in verdict.message
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, "much", True, float("nan")])

@@ -16,7 +16,7 @@ FeaturesKind = Literal["coefficients", "shuffling", "contributions"]
 
 
 class EnvironmentRow(TypedDict):
-    """One environment on held-out rows: plain risk minimisation, the model that was chosen, chosen minus plain."""
+    """One environment on held-out rows: ERM, the model that was chosen, chosen minus plain."""
 
     name: str
     rows: int
@@ -61,7 +61,7 @@ class Inferred(TypedDict):
 class Feature(TypedDict):
     """What a feature weighs, as a share of the sum of all absolute weights, signed for linear models.
 
-    What weights are says `features_kind` of the summary. Plain risk minimisation is that of the same kind of model.
+    What weights are says `features_kind` of the summary. ERM is that of the same kind of model.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Feature(TypedDict):
 
 
 class LossCurve(TypedDict):
-    """The loss as a function of the environment: held-out risks of plain risk minimisation and two penalties."""
+    """The loss as a function of the environment: held-out risks of ERM and two penalties."""
 
     model: str  # "ERM", "TV-l1", "TV-l2"
     penalty_weight: float | None
@@ -104,7 +104,7 @@ class FitSummary(TypedDict):
     classes: list[str]  # empty for regression
     objective: str
     model: str  # "linear", "mlp 32", "trees (12 leaves)"
-    plain_model: NotRequired[str]  # that of plain risk minimisation in the tables; older files: the same
+    plain_model: NotRequired[str]  # that of ERM in the tables; older files: the same
     settings: dict[str, Any]
     rule: str
     outcome: Outcome | None  # None where another rule than "invariance" chose

@@ -61,7 +61,7 @@ def fit_table(
     command: str = "",
     bar: ProgressBar | None = None,
 ) -> Answer:
-    """Fit a penalty path to a raw table, choose by the rule, and compare with plain risk minimisation.
+    """Fit a penalty path to a raw table, choose by the rule, and compare with ERM.
 
     Parameters
     ----------

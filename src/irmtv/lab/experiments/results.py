@@ -77,7 +77,7 @@ def read_results(spec: Spec, folder: str | Path) -> pd.DataFrame:
 def read_records(spec: Spec, folder: str | Path, metric: str) -> Iterator[tuple[str, str, int, Records, np.ndarray]]:
     """For a rule of one's own: setting, method or pool, repetition, the records of all candidates, their worst values.
 
-    `metric` is that of the values, such as "test/accuracy" or "population/accuracy"; plain risk minimisation is
+    `metric` is that of the values, such as "test/accuracy" or "population/accuracy"; ERM is
     among the candidates, as for the rule "invariance".
     """
     for setting, repetition, name, _, own, references in _groups(spec, folder):
@@ -169,7 +169,7 @@ def _left_out_names(spec: Spec, setting: str, stored: Mapping[str, RunRecord]) -
 
 
 def _references(spec: Spec, methods: Sequence[Method], known: Mapping[str, list[Candidate]]) -> list[Candidate]:
-    """Plain risk minimisation, measured on the same environments, where the methods do not have it themselves."""
+    """ERM, measured on the same environments, where the methods do not have it themselves."""
     if "invariance" not in spec.selection.rules or methods[0].infers:
         return []
     labels = {m.label for m in methods}
