@@ -17,8 +17,8 @@ FAST = {"n_samples": 200, "steps": 60, "cells": (16, 32)}
 
 
 @pytest.fixture(scope="module")
-def found(report):
-    return report.found["coarea-trained"]
+def found():
+    return coarea_trained()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 
 from irmtv.html.page import page
-from irmtv.lab.theory import CHAPTERS, STATEMENTS
+from irmtv.lab.theory import CHAPTERS, STATEMENTS, run_statements
 from paths import REPOSITORY
 
 EXPECTED = {
@@ -48,6 +48,11 @@ EXPECTED = {
     "coarse-measure": "does not hold as printed",
     "sufficient-condition": "holds under its condition",
 }
+
+
+@pytest.fixture(scope="module")
+def report():
+    return run_statements(jobs=2)
 
 
 def paper() -> str:
