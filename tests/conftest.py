@@ -23,7 +23,7 @@ MARKERS = {
     "gpu": "needs a CUDA device",
 }
 FIXTURES = {"real": "data"}  # a test that uses the fixture, through others too, has the marker
-TIME_LIMIT = 300.0  # seconds; a test that waits for a process or a signal has a shorter one of its own
+TIME_LIMIT = 900.0  # seconds, on a busy machine too; a test that waits for a process or a signal has its own
 SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").split())  # made by tests/slow.py
 SET_UP = pytest.StashKey[float]()  # when the fixtures were ready, in processor seconds
 LEFT_OUT = pytest.StashKey[Counter[str]]()

@@ -46,7 +46,7 @@ def quick_start(monkeypatch):
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["irmtv.lab.workers", __name__])
+    context.set_forkserver_preload([side_by_side.__module__, __name__])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
 
 
