@@ -48,10 +48,13 @@ def test_labels_come_from_networks_that_have_not_seen_the_row(monkeypatch):
     rows = task_rows(make_simulation(400, p_s=(0.999, 0.7), random_state=0), aux=True)
     model = fit_plain_model(rows, 0)
     seen = []
-    climb = inferred_environments.climb
-    monkeypatch.setattr(
-        inferred_environments, "climb", lambda r, m, parts, *a: seen.append(parts) or climb(r, m, parts, *a)
-    )
+    real = inferred_environments.train_environment_networks
+
+    def watched(rows, model, parts, *more):
+        seen.append(parts)
+        return real(rows, model, parts, *more)
+
+    monkeypatch.setattr(inferred_environments, "train_environment_networks", watched)
     monkeypatch.setattr(inferred_environments, "STEPS", 20)
     environments_in_aux(rows, model, seed=0)
     everyone, *others = (index.numpy() for index, _ in seen[0])
