@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from irmtv.core.losses import as_loss
 from irmtv.core.membership import Blocks, Codes, Soft, SoftPair, Weighted
-from irmtv.core.risk import LastLayer, modulus, modulus_squared, per_sample, summarise, summarise_blocks
+from irmtv.core.risk import BlockHead, LastLayer, modulus, modulus_squared, per_sample, summarise
 from irmtv.core.types import Statistics
 
 CPU = torch.device("cpu")
@@ -27,6 +27,25 @@ LAYOUTS = {  # rows per environment of each data set
 every_loss = pytest.mark.parametrize("loss", LOSSES)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class HeadAsNode(torch.autograd.Function):
+    """`BlockHead` as one node of a graph, so that its two ways can be compared with autograd."""
+
+    @staticmethod
+    def forward(ctx, f, y, loss, blocks, want_risk, want_slope):
+        ctx.head = BlockHead(loss, f, y, blocks, want_risk, want_slope)
+        ctx.set_materialize_grads(False)
+        return ctx.head.mean, ctx.head.risk, ctx.head.slope
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return ctx.head.pull_back(*grads), None, None, None, None, None
+
+
+def by_head(loss, f, y, blocks, uses, want_slope):
+    mean, risk, slope = HeadAsNode.apply(f, y, loss, blocks, "risk" in uses, want_slope)
+    return Statistics(mean, blocks.mass, risk, slope)
 
 
 def targets(rng, loss, *shape):
@@ -107,7 +126,7 @@ def test_given_environments_are_the_textbooks(loss, layout, weighted):
     by_row = Codes(codes.unsqueeze(1).expand(-1, K, -1), n_environments)
     by_row = by_row if weight is None else Weighted(by_row, weight.unsqueeze(1))
     found = [
-        summarise_blocks(form, laid_f, laid_y, blocks, uses, True),
+        by_head(form, laid_f, laid_y, blocks, uses, True),
         summarise(*per_sample(form, laid_f, laid_y, True), blocks, uses),
         summarise(*per_sample(form, f, y.unsqueeze(1), True), by_row, uses),
     ]
@@ -127,8 +146,10 @@ def test_given_environments_are_the_textbooks(loss, layout, weighted):
     n_environments=st.integers(1, 5),
     skew=st.sampled_from([0, 2, 20]),
 )
-def test_one_node_equals_several(loss, uses, seed, n_sets, per_set, n_rows, n_environments, skew):
-    """The fused node against autograd over its parts, which the losses' own tests check."""
+def test_the_head_by_hand_equals_autograd_over_its_parts(
+    loss, uses, seed, n_sets, per_set, n_rows, n_environments, skew
+):
+    """The parts are checked by the losses' own tests."""
     rng = np.random.default_rng(seed)
     share = (rng.random((n_sets, n_environments)) + 1e-3) ** skew
     codes = torch.tensor(np.stack([rng.choice(n_environments, n_rows, p=s / s.sum()) for s in share]))
@@ -139,7 +160,7 @@ def test_one_node_equals_several(loss, uses, seed, n_sets, per_set, n_rows, n_en
     y = torch.tensor(rng.normal(size=(n_sets, n_rows, C))) if several else targets(rng, loss, n_sets, n_rows)
     y = lay(blocks, y.unsqueeze(1))
     want_slope = "slope" in uses
-    one = summarise_blocks(form, f, y, blocks, uses, want_slope)
+    one = by_head(form, f, y, blocks, uses, want_slope)
     many = summarise(*per_sample(form, f, y, want_slope), blocks, uses)
     for e in (one, many):
         assert (e.risk is not None) == ("risk" in uses)
@@ -148,7 +169,7 @@ def test_one_node_equals_several(loss, uses, seed, n_sets, per_set, n_rows, n_en
     pairs = [(one.mean_risk, many.mean_risk), (one.risk, many.risk), (one.slope, many.slope)]
     pairs = [(a, b) for a, b in pairs if a is not None]
     same_with_gradients(*zip(*pairs, strict=True), [f], seed)
-    # each alone: the backward of the node is told by None which gradients never come
+    # each alone: None says which gradients never come
     for a, b in pairs:
         same_with_gradients([a], [b], [f], seed)
     assert (one.mass == many.mass).all()
@@ -180,7 +201,8 @@ def test_a_second_derivative_is_an_error_not_a_wrong_number(loss):
     rng = np.random.default_rng(0)
     blocks = Blocks.of(torch.tensor([[0, 0, 1, 1]]), 2).to(CPU, torch.float64)
     f = logits(rng, LOSSES[loss], 1, 1, *blocks.rows_shape).requires_grad_()
-    e = summarise_blocks(as_loss(loss), f, targets(rng, loss, 1, 1, *blocks.rows_shape), blocks, {"slope"}, True)
+    y = targets(rng, loss, 1, 1, *blocks.rows_shape)
+    e = summarise(*per_sample(as_loss(loss), f, y, True), blocks, {"slope"})
     (gradient,) = torch.autograd.grad(modulus_squared(e).sum(), f, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
         gradient.sum().backward()

@@ -8,11 +8,10 @@ Rows with weights w of their own count w_i each, in the mean too: w_i q_ie stand
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from irmtv.core.losses import ClosedForm, Loss
 from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair, Weighted
@@ -83,40 +82,12 @@ def summarise(
     )
 
 
-def summarise_blocks(
-    loss: ClosedForm, f: Tensor, y: Tensor, blocks: Blocks, uses: Collection[str], want_slope: bool
-) -> Statistics:
-    """The same as `per_sample` and `summarise` for given environments and a scalar classifier, in fewer passes.
-
-    f is (T, K, n_blocks, length) or (..., C).
-    """
-    mean, risk, slope = _BlockMeans.apply(f, y, loss, blocks, "risk" in uses, want_slope)  # type: ignore[no-untyped-call]
-    return Statistics(mean, blocks.mass, risk, slope)
-
-
-class _BlockMeans(torch.autograd.Function):
-    """`BlockHead` as one node of a graph, for objectives that leave their gradient to autograd."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, f: Tensor, y: Tensor, loss: ClosedForm, blocks: Blocks, want_risk: bool, want_slope: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        head = BlockHead(loss, f, y, blocks, want_risk, want_slope)
-        ctx.head = head
-        ctx.set_materialize_grads(False)
-        return head.mean, head.risk, head.slope
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return ctx.head.pull_back(*grads), None, None, None, None, None
-
-
 class BlockHead:
     """From logits to mean loss (R,) and, where wanted, R_e and S_e (R, E); and back, both by hand.
 
-    On small networks the bookkeeping of a dozen graph nodes over a few numbers costs as much as the rows do.
-    Plain tensors in and out: no graph is built.
+    The same as `per_sample` and `summarise` for given environments and a scalar classifier; f is (T, K, n_blocks,
+    length) or (..., C). On small networks the bookkeeping of a dozen graph nodes over a few numbers costs as much as
+    the rows do. Plain tensors in and out: no graph is built.
     """
 
     def __init__(

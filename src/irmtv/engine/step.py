@@ -95,6 +95,7 @@ class GradientStep:
                 self.source.adam.set_rate(self.source.rate * phase.climbing * ~self.guard.dead)
 
     def __call__(self, phase: Phase) -> None:
+        """Rows, logits, the gradient of the objective and of l2, a look at it, Adam; then the mask's own step."""
         context, rows = self.context, self.rows.next()
         self.phi.gradient.zero_()
         views = self.phi.views if self.mask is None else self.mask.apply(self.phi.views)
