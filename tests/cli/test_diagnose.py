@@ -17,10 +17,11 @@ import pandas as pd
 import pytest
 
 from app.fit.tables import spurious_table
-from irmtv.app.diagnose import diagnosis, inferred_environments, network_model, tree_model
+from irmtv.app.diagnose import diagnosis, inferred_environments
 from irmtv.app.diagnose import informative as informative_module
 from irmtv.app.diagnose.plain_model import KINDS, simplest
 from irmtv.engine.progress_bar import ProgressBar
+from irmtv.models.erm import NetworkErm, TreeErm
 from paths import REPOSITORY
 
 DATA = os.environ.get("IRMTV_DATA")
@@ -66,8 +67,8 @@ def test_the_answer_comes_first_and_every_question_has_one(command, table, tmp_p
 @pytest.mark.parametrize("model", ["mlp", "trees", "auto"])
 def test_other_models(command, table, tmp_path, monkeypatch, model):
     pytest.importorskip("lightgbm")
-    monkeypatch.setattr(tree_model, "ROUNDS", 40)
-    monkeypatch.setattr(network_model, "STEPS", 100)
+    monkeypatch.setattr(TreeErm, "ROUNDS", 40)
+    monkeypatch.setattr(NetworkErm, "STEPS", 100)
     out = tmp_path / "d.html"
     how = () if model == "auto" else ("--model", model)
     ended = command("diagnose", table, *how, "--target", "sold", "-e", "site", "--out", out)
@@ -148,7 +149,7 @@ def test_help_loads_nothing_that_computes():
     code += "assert not {'sklearn', 'irmtv.app.diagnose', 'irmtv.app.io'} & set(sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert "would invariance have something to work with" in " ".join(ended.stdout.split())
+    assert "can invariance help?" in " ".join(ended.stdout.split())
 
 
 @pytest.mark.data

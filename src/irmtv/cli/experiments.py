@@ -139,7 +139,7 @@ def _list_tables(as_json: bool) -> None:
 
 def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
     """The spec with the options applied, trained into the folder."""
-    from irmtv.lab.experiments import load_spec, run_experiment
+    from irmtv.lab.experiments import ExperimentInterrupted, load_spec, run_experiment
 
     spec = load_spec(path)
     settings = options.settings
@@ -151,15 +151,19 @@ def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
         repetitions=options.repetitions, settings=settings, methods=options.methods, device=options.device
     )
     with progress(escape(spec.name), "stopped before anything was trained; the same command continues.") as bar:
-        report = run_experiment(
-            spec,
-            out,
-            progress=bar,
-            stage=lambda label: bar.rename(escape(label)),
-            wait=options.wait,
-            on_wait=note,
-            jobs=options.jobs,
-        )
+        try:
+            report = run_experiment(
+                spec,
+                out,
+                progress=bar,
+                stage=lambda label: bar.rename(escape(label)),
+                wait=options.wait,
+                on_wait=note,
+                jobs=options.jobs,
+            )
+        except ExperimentInterrupted as error:  # it says what is kept
+            note(f"irmtv: {error}")
+            raise typer.Exit(130) from None
     note(_done(report))
     return spec, report
 

@@ -73,6 +73,6 @@ def progress(title: str, stopped: str = STOPPED, quiet: bool = False) -> Iterato
     try:
         with ProgressBar(title, console=Console(stderr=True, highlight=False, quiet=quiet)) as bar:
             yield bar
-    except KeyboardInterrupt as error:
-        note(f"irmtv: {error if str(error) else stopped}")
+    except KeyboardInterrupt:
+        note(f"irmtv: {stopped}")
         raise typer.Exit(130) from None

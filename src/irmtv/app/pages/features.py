@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from irmtv.html import drawing, page
 from irmtv.html.texts import FigureData
 
 MOST_FEATURES = 25
+BOTH: tuple[Literal["erm", "chosen"], ...] = ("erm", "chosen")  # models
 NOTES: Mapping[FeaturesKind, str] = {
     "coefficients": "linear model: coefficients",
     "shuffling": "permutation importance on held-out rows",
@@ -82,7 +84,7 @@ def _share_of_invariant(features: Sequence[Feature]) -> page.Block:
     """How much of the weight lies on invariant features, where it is known which these are."""
     shares = []
     labelled = [f for f in features if f["invariant"] is not None]
-    for key in ("erm", "chosen"):
+    for key in BOTH:
         weights = [abs(f[key] or 0.0) for f in labelled]
         of_invariant = sum(w for w, f in zip(weights, labelled, strict=True) if f["invariant"])
         shares.append(short(of_invariant / sum(weights) if sum(weights) else None, 100, " %"))
@@ -136,13 +138,7 @@ def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: b
     first, rest = list(ordered[: _drawn(ordered)]), ordered[_drawn(ordered) :]
     if any(f["invariant"] is not None for f in ordered):
         first.sort(key=lambda f: {True: 0, False: 1, None: 2}[f["invariant"]])
-    erm, chosen = (
-        100
-        * np.array(
-            [*drawing.floats([f[key] for f in first]), *([sum(abs(f[key] or 0.0) for f in rest)] if rest else [])]
-        )
-        for key in ("erm", "chosen")
-    )
+    erm, chosen = (100 * _weights(first, rest, key) for key in BOTH)
     names = [drawing.label(f["name"], 20) + _kind(f["invariant"]) for f in first]
     names += [f"{len(rest):,} others, sum"] if rest else []
     place = _places([f["invariant"] for f in first], bool(rest))
@@ -169,6 +165,12 @@ def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: b
     return page.figure(
         made, _alt(ordered, len(first), by_change), name="features", data=data, text=_caption(kind, ordered, by_change)
     )
+
+
+def _weights(first: Sequence[Feature], rest: Sequence[Feature], key: Literal["erm", "chosen"]) -> drawing.Floats:
+    """The weights of the first features, and the sum of the others without sign, where there are any."""
+    others = [sum(abs(f[key] or 0.0) for f in rest)] if rest else []
+    return drawing.floats([*(f[key] for f in first), *others])
 
 
 def _places(kinds: Sequence[bool | None], rest: bool) -> drawing.Floats:
