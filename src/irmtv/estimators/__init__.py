@@ -1,7 +1,11 @@
 """scikit-learn estimators: tables in, predictions out."""
 
-from irmtv.estimators.boosting import InvariantBoostingClassifier, InvariantBoostingRegressor
-from irmtv.estimators.boosting_cv import InvariantBoostingClassifierCV, InvariantBoostingRegressorCV
+from irmtv.estimators.boosting import (
+    InvariantBoostingClassifier,
+    InvariantBoostingClassifierCV,
+    InvariantBoostingRegressor,
+    InvariantBoostingRegressorCV,
+)
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.environment_inference import EnvironmentInference

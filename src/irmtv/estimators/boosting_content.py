@@ -9,8 +9,13 @@ import numpy as np
 
 from irmtv.data.features import CategoricalColumns
 from irmtv.data.scaling import Scaler
-from irmtv.estimators.boosting import BoostingEstimator, InvariantBoostingClassifier, InvariantBoostingRegressor
-from irmtv.estimators.boosting_cv import InvariantBoostingClassifierCV, InvariantBoostingRegressorCV
+from irmtv.estimators.boosting import (
+    BoostingEstimator,
+    InvariantBoostingClassifier,
+    InvariantBoostingClassifierCV,
+    InvariantBoostingRegressor,
+    InvariantBoostingRegressorCV,
+)
 from irmtv.estimators.estimator_content import (
     Content,
     attributes_content,
@@ -22,8 +27,8 @@ from irmtv.estimators.estimator_content import (
     set_attributes,
     told,
 )
-from irmtv.models.trees.library import lightgbm
 from irmtv.models.trees.predictor import TreeMember, TreePredictor
+from irmtv.models.trees.rounds import lightgbm
 from irmtv.models.trees.settings import threads
 from irmtv.models.trees.text import check_trees, trees_alone
 from irmtv.persistence import ModelFile

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,13 +14,12 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.core.messages import check_positive, did_you_mean, is_non_negative, plain, users_stacklevel
+from irmtv.core.messages import check_positive, did_you_mean, users_stacklevel
 from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
-from irmtv.engine.settings import PER_RUN
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
-from irmtv.estimators.parameters import as_seed, not_in_grid
+from irmtv.estimators.parameters import as_seed, grid_axes, path_combinations
 from irmtv.estimators.plots import plot_path
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel, Report
@@ -29,14 +27,11 @@ from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
 from irmtv.models.networks.settings import NetworkParameters, training_settings
 from irmtv.models.search import RULES, Search, search_model
-from irmtv.objectives.base import FOLLOWS_PHI, HyperParameter, Objective
+from irmtv.objectives.base import Objective
 
 P = ParamSpec("P")
 PATH = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
 L2 = (0.0, 3e-4, 3e-3)  # what l2="auto" chooses from
-NOT_IN_GRID = ("seed", "data", "penalty_weight")
-# at weight 0 these change nothing, where environments are given: one combination stands for all
-IDLE_WITHOUT_PENALTY = ("warmup", "max_penalty_weight", "weight_learning_rate", "penalty_ramp")
 # parameters of a single model that have no place here, and what serves instead
 OF_ONE_MODEL = {
     "penalty_weight": "it chooses among penalty_weights=[...]",
@@ -215,44 +210,9 @@ class PathEstimator(InvariantEstimator):
 
     def _combinations(self, objective: Objective) -> list[dict[str, Any]]:
         """The grid: penalty weights, 0 among them, and whatever else may differ inside one batch."""
-        known = {h.name: h for h in objective.hyperparameters}
-        allowed = sorted((PER_RUN | {h.name for h in known.values() if h.per_run}) - set(NOT_IN_GRID))
-        axes: dict[str, list[Any]] = {}
-        for name, values in dict(self.grid or {}).items():
-            if name not in allowed:
-                raise ValueError(not_in_grid(name, allowed, known, self))
-            if name in (self.objective_params or {}):
-                raise ValueError(f"grid and objective_params both have {name!r}. Leave it out of one of them.")
-            axes[name] = _as_list(values, f"grid[{name!r}]")
-            if name in known:
-                for value in axes[name]:
-                    known[name].validate(value, objective.name)
-        if "penalty_weight" in known:
-            axes = {"penalty_weight": self._weights_of_path(objective, known["penalty_weight"]), **axes}
-        elif self.penalty_weights is not None:
-            raise ValueError(f"penalty_weights must be None: objective {objective.name!r} has no penalty weight.")
-        found = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-        idle = [n for n in axes if n in IDLE_WITHOUT_PENALTY] if objective.penalties and not objective.infers else []
-        return [
-            c
-            for c in found
-            if not idle or any(objective.weights(c["penalty_weight"])) or all(c[n] == axes[n][0] for n in idle)
-        ]
-
-    def _weights_of_path(self, objective: Objective, parameter: HyperParameter) -> list[Any]:
-        """0, so that nothing is lost where nothing is gained; numbers in order; then whatever else there is."""
-        given = self._path if self.penalty_weights is None else self.penalty_weights
-        weights = _as_list(given, "penalty_weights")
-        for w in weights:
-            good = is_non_negative(w) or w in FOLLOWS_PHI if isinstance(w, (int, float, str)) else True
-            if not good:
-                raise ValueError(
-                    f"penalty_weights must be finite numbers of at least 0, or of {list(FOLLOWS_PHI)}. Got {w!r}."
-                )
-            parameter.validate(w, objective.name)
-        numbers = sorted({float(w) for w in weights if isinstance(w, (int, float))} | {0.0})
-        others = [w for w in weights if not isinstance(w, (int, float))]  # by part of a sum, or following the model
-        return numbers + [w for i, w in enumerate(others) if w not in others[:i]]
+        grid, params = dict(self.grid or {}), self.objective_params or {}
+        axes = grid_axes(grid, params, objective, set(self.get_params(deep=False)))
+        return path_combinations(objective, self.penalty_weights, self._path, axes)
 
     def _describe(self, search: Search) -> None:
         """Attributes that tell of the search, and a warning where the choice is bad news."""
@@ -346,14 +306,6 @@ class NetworkPathEstimator(PathEstimator):
 def _check_mapping(value: Any, parameter: str, of: str, example: str) -> None:
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{parameter} must be a dict of {of}, or None. Got {value!r}. Use {parameter}={example}.")
-
-
-def _as_list(values: Any, parameter: str) -> list[Any]:
-    """Values to choose from, numbers as Python's."""
-    several = isinstance(values, (Sequence, np.ndarray, range)) and not isinstance(values, str)
-    if not several or len(values) == 0 or (isinstance(values, np.ndarray) and values.ndim != 1):
-        raise ValueError(f"{parameter} must be a list with at least one value. Got {values!r}.")
-    return [plain(v) for v in values]
 
 
 class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from sklearn.utils import check_random_state
 
-from irmtv.core.messages import did_you_mean, plain
+from irmtv.core.messages import did_you_mean, is_non_negative, plain
 from irmtv.data.training import TrainingData
+from irmtv.engine.settings import PER_RUN
 from irmtv.objectives import OBJECTIVES
-from irmtv.objectives.base import Objective
+from irmtv.objectives.base import FOLLOWS_PHI, HyperParameter, Objective
 
 RULES_WHILE_TRAINING = ("iid", "worst-env")
+NOT_IN_GRID = ("seed", "data", "penalty_weight")
+# at weight 0 these change nothing, where environments are given: one combination stands for all
+IDLE_WITHOUT_PENALTY = ("warmup", "max_penalty_weight", "weight_learning_rate", "penalty_ramp")
 LARGEST_SEED = 2**62  # torch's generators take 63 bits; seeds beside it are counted on from it
 
 
@@ -47,23 +53,6 @@ def chosen_objective(asked: Any, has_environment: bool, has_aux: bool) -> Object
             "Name columns, aux=['year'], or pass values, fit(X, y, aux=...)."
         )
     return chosen
-
-
-def not_in_grid(name: Any, allowed: Collection[str], of_objective: Collection[str], estimator: Any) -> str:
-    """Why `grid` of a CV estimator cannot have this name, and what to do."""
-    wanted = f"grid must name hyper-parameters that may differ between the runs of one batch, of {list(allowed)}."
-    own = set(estimator.get_params(deep=False))
-    if name in ("penalty_weight", "penalty_weights"):
-        return f"{wanted} Got {name!r}. The penalty weights are penalty_weights=[...]."
-    if name in ("seed", "random_state", "data"):
-        return f"{wanted} Got {name!r}. The seeds that are averaged over are n_seeds=..."
-    if name in own or name in of_objective:
-        values = f"{{{name!r}: [...]}}" if name in own else f"{{'objective_params': [{{{name!r}: ...}}, ...]}}"
-        return (
-            f"{wanted} Got {name!r}, which is the same for all of them. To choose it use "
-            f"sklearn.model_selection.GridSearchCV(estimator, {values})."
-        )
-    return f"{wanted} Got {name!r}.{did_you_mean(name, [*allowed, *own, *of_objective])}"
 
 
 def stopping_rule(value: Any, estimator: Any) -> str | None:
@@ -119,3 +108,83 @@ def as_seed(random_state: Any) -> int:
             f"random_state must be a whole number of at least 0, a numpy RandomState or None. Got {number!r}, which "
             "cannot be used to seed. Use 0, for example."
         ) from error
+
+
+# ---- the path of a CV estimator -----------------------------------------------------------------------------------
+
+
+def grid_axes(
+    grid: Mapping[str, Any], objective_params: Mapping[str, Any], objective: Objective, own: Collection[str]
+) -> dict[str, list[Any]]:
+    """Name -> values of `grid`, checked; `own` are the names of the estimator's parameters."""
+    known = {h.name: h for h in objective.hyperparameters}
+    allowed = sorted((PER_RUN | {h.name for h in known.values() if h.per_run}) - set(NOT_IN_GRID))
+    axes: dict[str, list[Any]] = {}
+    for name, values in grid.items():
+        if name not in allowed:
+            raise ValueError(_not_in_grid(name, allowed, known, own))
+        if name in objective_params:
+            raise ValueError(f"grid and objective_params both have {name!r}. Leave it out of one of them.")
+        axes[name] = _as_list(values, f"grid[{name!r}]")
+        if name in known:
+            for value in axes[name]:
+                known[name].validate(value, objective.name)
+    return axes
+
+
+def path_combinations(
+    objective: Objective, weights: Any, default: Sequence[float], axes: Mapping[str, list[Any]]
+) -> list[dict[str, Any]]:
+    """Every penalty weight (0 among them) with every combination of the other axes."""
+    known = {h.name: h for h in objective.hyperparameters}
+    if "penalty_weight" in known:
+        path = _penalty_path(objective, known["penalty_weight"], default if weights is None else weights)
+        axes = {"penalty_weight": path, **axes}
+    elif weights is not None:
+        raise ValueError(f"penalty_weights must be None: objective {objective.name!r} has no penalty weight.")
+    every = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    idle = [n for n in axes if n in IDLE_WITHOUT_PENALTY] if objective.penalties and not objective.infers else []
+    return [
+        c
+        for c in every
+        if not idle or any(objective.weights(c["penalty_weight"])) or all(c[n] == axes[n][0] for n in idle)
+    ]
+
+
+def _penalty_path(objective: Objective, parameter: HyperParameter, given: Any) -> list[Any]:
+    """0, so that nothing is lost where nothing is gained; numbers in order; then whatever else there is."""
+    weights = _as_list(given, "penalty_weights")
+    for w in weights:
+        good = is_non_negative(w) or w in FOLLOWS_PHI if isinstance(w, (int, float, str)) else True
+        if not good:
+            raise ValueError(
+                f"penalty_weights must be finite numbers of at least 0, or of {list(FOLLOWS_PHI)}. Got {w!r}."
+            )
+        parameter.validate(w, objective.name)
+    numbers = sorted({float(w) for w in weights if isinstance(w, (int, float))} | {0.0})
+    others = [w for w in weights if not isinstance(w, (int, float))]  # by part of a sum, or following the model
+    return numbers + [w for i, w in enumerate(others) if w not in others[:i]]
+
+
+def _as_list(values: Any, parameter: str) -> list[Any]:
+    """Values to choose from, numbers as Python's."""
+    several = isinstance(values, (Sequence, np.ndarray, range)) and not isinstance(values, str)
+    if not several or len(values) == 0 or (isinstance(values, np.ndarray) and values.ndim != 1):
+        raise ValueError(f"{parameter} must be a list with at least one value. Got {values!r}.")
+    return [plain(v) for v in values]
+
+
+def _not_in_grid(name: Any, allowed: Collection[str], of_objective: Collection[str], own: Collection[str]) -> str:
+    """Why `grid` of a CV estimator cannot have this name, and what to do."""
+    wanted = f"grid must name hyper-parameters that may differ between the runs of one batch, of {list(allowed)}."
+    if name in ("penalty_weight", "penalty_weights"):
+        return f"{wanted} Got {name!r}. The penalty weights are penalty_weights=[...]."
+    if name in ("seed", "random_state", "data"):
+        return f"{wanted} Got {name!r}. The seeds that are averaged over are n_seeds=..."
+    if name in own or name in of_objective:
+        values = f"{{{name!r}: [...]}}" if name in own else f"{{'objective_params': [{{{name!r}: ...}}, ...]}}"
+        return (
+            f"{wanted} Got {name!r}, which is the same for all of them. To choose it use "
+            f"sklearn.model_selection.GridSearchCV(estimator, {values})."
+        )
+    return f"{wanted} Got {name!r}.{did_you_mean(name, [*allowed, *own, *of_objective])}"

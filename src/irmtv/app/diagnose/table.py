@@ -17,7 +17,7 @@ from irmtv.app.diagnose.diagnosis import Diagnosis, Progress, diagnose_rows
 from irmtv.app.diagnose.plain_model import check_model
 from irmtv.app.diagnose.rows import FOLDS, DiagnosisRows, read_rows
 from irmtv.app.diagnose.words import NOTHING_TO_COMPARE
-from irmtv.app.fit.words import versions
+from irmtv.app.fit.summary import versions
 from irmtv.app.io import Columns, Table, split_columns, table_steps, task_of
 from irmtv.core.messages import check_length
 from irmtv.data.environments import as_labels

@@ -6,10 +6,14 @@ without the rows.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib import metadata
 from typing import Any, Literal, NotRequired, TypedDict
 
+from irmtv._version import __version__
 from irmtv.core.numbers import Estimate
 
+PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "skrub")  # that the numbers depend on
 Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 # coefficient x standard deviation; rise of the risk when a feature is shuffled; mean absolute Shapley value of trees
 FeaturesKind = Literal["coefficients", "shuffling", "contributions"]
@@ -121,3 +125,11 @@ class FitSummary(TypedDict):
     features: list[Feature]
     features_kind: NotRequired[FeaturesKind]  # older files: coefficients of linear models, else shuffling
     losses: list[LossCurve]
+
+
+def versions() -> dict[str, str]:
+    """The versions of irmtv and of the packages that its numbers depend on."""
+    installed = {"irmtv": __version__, **{name: metadata.version(name) for name in PACKAGES}}
+    with suppress(metadata.PackageNotFoundError):
+        installed["lightgbm"] = metadata.version("lightgbm")  # an extra
+    return installed

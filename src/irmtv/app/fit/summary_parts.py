@@ -14,6 +14,7 @@ import torch
 from irmtv.app.fit.comparison import Floats, in_units_of_y
 from irmtv.app.fit.families import Family
 from irmtv.app.fit.summary import Curves, Feature, Inferred, LossCurve, PathPoint
+from irmtv.core.plain_json import finite
 from irmtv.data.training import TrainingData
 from irmtv.models.search import Search
 from irmtv.objectives import OBJECTIVES
@@ -118,16 +119,16 @@ def path_points(searches: Searches) -> list[PathPoint]:
             continue
         passing = [i for i in members if bool(p[i] >= options["level"])] if several else []
         best = _shown_step(searches, members, passing, pooled.overall)
-        known = _number(p[best])
+        known = finite(p[best])
         family = searches.owner(best)[0]
         points.append(
             {
                 "penalty_weight": float(weight),
                 "label": f"{float(weight):g}" if len(searches.each) == 1 else f"{family.name}: {float(weight):g}",
                 "step": joined.candidates[best].step,
-                "risk": _number(pooled.overall[best]),
-                "worst": _number(worst[best]),
-                "variation": _number(variation[best]),
+                "risk": finite(pooled.overall[best]),
+                "worst": finite(worst[best]),
+                "variation": finite(variation[best]),
                 "p": known,
                 "passes": None if known is None else known >= options["level"],
                 "chosen": joined.choice.index in members,
@@ -165,7 +166,7 @@ def curves(searches: Searches) -> Curves | None:
     if history.empty:
         return None
     by = history.pivot_table(index="environment", columns="step", values="risk", sort=False)
-    risk = [[_number(v) for v in row] for row in by.to_numpy()]
+    risk = [[finite(v) for v in row] for row in by.to_numpy()]
     return {"steps": [int(s) for s in by.columns], "environments": [str(e) for e in by.index], "risk": risk}
 
 
@@ -238,8 +239,3 @@ def _loss_curve(searches: Searches, search: Search, index: int, label: str) -> L
         "penalty_weight": float(weight) if isinstance(weight, (int, float)) else None,
         "risk": [float(t / r) if r else None for t, r in zip(total, rows, strict=True)],
     }
-
-
-def _number(value: Any) -> float | None:
-    number = float(value)
-    return number if np.isfinite(number) else None

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from os import PathLike
 from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
@@ -18,14 +17,15 @@ from sklearn.pipeline import Pipeline
 
 from irmtv.app.fit.comparison import Score, compare, score_for, target_of
 from irmtv.app.fit.families import Family, Networks, Trees, comparable_families, start_stage
-from irmtv.app.fit.summary import Data, Feature, FitSummary, LossCurve
+from irmtv.app.fit.headline import headline
+from irmtv.app.fit.summary import Data, Feature, FitSummary, LossCurve, versions
 from irmtv.app.fit.summary_parts import Searches, curves, feature_weights, inferred, loss_curves, path_points
-from irmtv.app.fit.words import headline, versions
 from irmtv.app.io import Columns, Table, split_columns, table_steps, task_of
 from irmtv.core.messages import check_positive, did_you_mean, shown
+from irmtv.core.plain_json import plain_json
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.models.search import join_searches
-from irmtv.models.trees.library import lightgbm
+from irmtv.models.trees.rounds import lightgbm
 from irmtv.models.trees.settings import suits_trees
 from irmtv.objectives import OBJECTIVES
 
@@ -369,16 +369,6 @@ def _settings(searches: Searches, n_rows: int) -> dict[str, Any]:
         "random_state": searches.random_state,
         "rows": n_rows,
         "candidates": len(searches.joined.candidates),
-        "chosen": {k: _plain(v) for k, v in chosen.items()},
-        "figures": {k: _plain(v) for k, v in searches.joined.choice.figures.items()},
+        "chosen": plain_json(chosen),
+        "figures": plain_json(searches.joined.choice.figures),
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, (np.floating, float)):
-        return float(value) if np.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value

@@ -1,11 +1,7 @@
-"""The answer of a fit in one sentence, and the versions of the packages that it depends on."""
+"""The answer of a fit in one sentence."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from importlib import metadata
-
-from irmtv._version import __version__
 from irmtv.app.fit.summary import EnvironmentRow, FitSummary
 from irmtv.core.numbers import Estimate, MetricFormat, p_text
 from irmtv.selection.invariant import DEFAULTS
@@ -17,7 +13,6 @@ _NAMES = {
     "mae": "mean absolute error",
 }
 LEVEL = DEFAULTS["level"]
-_PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "skrub")
 
 
 def headline(summary: FitSummary) -> str:
@@ -75,11 +70,3 @@ def _difference(estimate: Estimate, form: MetricFormat) -> str:
     interval = f"{form.value(estimate['low'], sign=True)} to {form.value(estimate['high'], sign=True)}"
     unit = " points" if form.percent else ""
     return f"{form.value(estimate['value'], sign=True)}{unit}, 95 % interval {interval}"
-
-
-def versions() -> dict[str, str]:
-    """The versions of irmtv and of the packages that its numbers depend on."""
-    installed = {"irmtv": __version__, **{name: metadata.version(name) for name in _PACKAGES}}
-    with suppress(metadata.PackageNotFoundError):
-        installed["lightgbm"] = metadata.version("lightgbm")  # an extra
-    return installed
