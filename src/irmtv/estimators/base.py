@@ -52,7 +52,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
     # ---- fitting ----------------------------------------------------------------------------------------------
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
-        rule, share = stopping_rule(self.early_stopping, self), held_out_share(self.validation_fraction)
+        rule, share = stopping_rule(self.early_stopping, type(self).__name__), held_out_share(self.validation_fraction)
         present = self.predictor_ if bool(self.warm_start) and hasattr(self, "predictor_") else None
         data = self._read(X, y, environment, aux, sample_weight, present)
         seed = as_seed(self.random_state)

@@ -42,7 +42,7 @@ class BoostingEstimator(InvariantEstimator):
     module: Any = None  # of a network
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
-        rule, share = stopping_rule(self.early_stopping, self), held_out_share(self.validation_fraction)
+        rule, share = stopping_rule(self.early_stopping, type(self).__name__), held_out_share(self.validation_fraction)
         data = self._read(X, y, environment, aux, sample_weight)
         model = self.model(data)
         settings = model.settings(data.objective, self.penalty_weight)

@@ -55,16 +55,15 @@ def chosen_objective(asked: Any, has_environment: bool, has_aux: bool) -> Object
     return chosen
 
 
-def stopping_rule(value: Any, estimator: Any) -> str | None:
+def stopping_rule(value: Any, owner: str) -> str | None:
     """`early_stopping` as a rule; None where the last step is kept."""
     if value is None or value is False:
         return None
     rule = "iid" if value is True else value
     if not isinstance(rule, str) or rule not in RULES_WHILE_TRAINING:
-        name = type(estimator).__name__
         raise ValueError(
             f"early_stopping must be None, True or one of {list(RULES_WHILE_TRAINING)}, the rule that says which step "
-            f"is kept. Got {value!r}.{did_you_mean(rule, RULES_WHILE_TRAINING)} {name}CV chooses by 'invariance'."
+            f"is kept. Got {value!r}.{did_you_mean(rule, RULES_WHILE_TRAINING)} {owner}CV chooses by 'invariance'."
         )
     return rule
 

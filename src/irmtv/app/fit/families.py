@@ -44,8 +44,6 @@ ERM = OBJECTIVES["erm"]
 class Family(ABC):
     """One model family, with the rows as it reads them."""
 
-    features_kind: FeaturesKind  # what `feature_weights` are
-
     def __init__(self, estimator: Any, table: Sequence[Any]) -> None:
         features, target, environment, aux = table
         self.estimator = estimator  # an Invariant*CV, which is fitted in the end
@@ -56,6 +54,11 @@ class Family(ABC):
     @abstractmethod
     def name(self) -> str:
         """In a word, once it was searched: "linear", "mlp" or "trees"."""
+
+    @property
+    @abstractmethod
+    def features_kind(self) -> FeaturesKind:
+        """What `feature_weights` are."""
 
     @abstractmethod
     def describe(self, path: TrainedPath) -> str:
@@ -138,7 +141,7 @@ class Networks(Family):
         return " ".join([self.name, *map(str, self.estimator.hidden)])
 
     @property
-    def features_kind(self) -> FeaturesKind:  # type: ignore[override]  # it depends on which of the two was taken
+    def features_kind(self) -> FeaturesKind:
         return "shuffling" if self.estimator.hidden else "coefficients"
 
     def erm_risk(self, bar: ProgressBar | None, share: float) -> float:
@@ -218,7 +221,7 @@ class Trees(Family):
     """
 
     name = "trees"
-    features_kind: FeaturesKind = "contributions"
+    features_kind = "contributions"
 
     def __init__(self, task: str, table: Sequence[Any], *, rounds: int, parameters: Mapping[str, Any]) -> None:
         estimator = InvariantBoostingRegressorCV if task == "regression" else InvariantBoostingClassifierCV
