@@ -97,7 +97,7 @@ def test_no_harm_is_done_where_it_is_not(differ):
     estimator = InvariantRegressorCV if differ == "outcome-noise" else InvariantClassifierCV
     model = estimator(**QUICK).fit(rows.x.numpy(), rows.y.numpy(), environment=rows.environment.numpy())
     assert model.selected_["outcome"] == "erm-invariant" and model.best_params_ == {"penalty_weight": 0.0}
-    assert "ERM is kept" in model.selected_["message"]
+    assert "ERM passed the invariance test" in model.selected_["message"]
 
 
 def test_where_none_is_found_plain_risk_minimisation_is_kept_with_a_warning():

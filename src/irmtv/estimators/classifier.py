@@ -107,7 +107,8 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
 
     A table with the sites in one of its columns, which prediction does not need:
 
-    >>>     >>> table = pd.DataFrame({"marker": X[:, 0], "scanner": X[:, 1], "site": site})
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"marker": X[:, 0], "scanner": X[:, 1], "site": site})
     >>> clf = InvariantClassifier(environment="site", hidden=(), max_steps=500, random_state=0).fit(table, y)
     >>> clf.predict(table[["marker", "scanner"]]).shape, clf.evaluate(table, y).names
     ((600,), ('a', 'b'))

@@ -95,7 +95,7 @@ def test_as_date_by_hand():
         "2016-02-29",
         "2015-12-31",
     ]
-    assert as_date(123456.0) == "123,456"
+    assert as_date(123456.0) == "123456"
 
 
 def test_given_and_found_environments_of_the_simulation_are_informative(shifting):

@@ -76,7 +76,7 @@ def test_an_unknown_table_is_answered_with_a_near_one():
 
 
 def test_a_package_without_its_tables_says_so(tmp_path, monkeypatch):
-    inside = tmp_path / "a" / "b" / "irmtv" / "experiments" / "papers.py"
+    inside = tmp_path / "a" / "b" / "irmtv" / "lab" / "experiments" / "papers.py"
     monkeypatch.setattr(papers, "__file__", str(inside))
     with pytest.raises(ValueError, match=r"are neither in .*irmtv nor in .*a\. Reinstall irmtv"):
         papers_folder()
