@@ -38,7 +38,7 @@ def penalty(kind: str, risks: Tensor, slopes: Tensor, mass: Tensor, mu: Tensor, 
         return (mu * (risks - (mu * risks).sum()) ** 2).sum()
     if kind == "worst":
         return risks.max() - (mu * risks).sum()
-    raise ValueError(kind)
+    raise ValueError(f"write the penalty {kind!r} from its definition here")
 
 
 def objective(

@@ -74,6 +74,7 @@ def loop_penalty(kind, e, r, measure, reduction):
         for i in range(len(mass)):
             total += mu[i] * (risk[i] - mean) ** 2
         return total
+    assert kind == "worst", f"write the penalty {kind!r} from its definition here"
     return max(x for x, m in zip(risk, mass, strict=True) if m > 0) - mean
 
 
