@@ -1,4 +1,4 @@
-"""Arrays and tables -> training data. Whatever is wrong with the input is said here, before training starts.
+"""Arrays and tables -> training data. What is wrong with the input raises here, before training starts.
 
 Rows are matched by position; pandas objects with the same row labels in another order are refused. Everything is
 copied, so later edits of the caller's arrays do not reach the data.

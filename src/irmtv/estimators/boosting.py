@@ -70,8 +70,8 @@ class BoostingEstimator(InvariantEstimator):
         return {"features": "numbers, gaps and categories"}
 
     def _outputs_of(self, columns: Columns) -> Floats:
-        found: Floats = self.predictor_.logits(self.predictor_.table(self, columns.features))
-        return found
+        outputs: Floats = self.predictor_.logits(self.predictor_.table(self, columns.features))
+        return outputs
 
     def to_onnx(self, path: str | os.PathLike[str]) -> Path:
         """Not for trees: `predictor_.members[0].booster` is a LightGBM Booster, which onnxmltools converts."""

@@ -192,7 +192,7 @@ class PathEstimator(InvariantEstimator):
         return f"{type(self).__name__}, {len(self._combinations(data.objective))} x {self.cv}"
 
     def _check_parameters(self) -> None:
-        """What can be said before the rows are looked at; `search` checks the rule with them."""
+        """Check what does not depend on the rows; `search` checks the rest."""
         if self.rule not in RULES:
             raise ValueError(f"rule must be one of {list(RULES)}. Got {self.rule!r}.{did_you_mean(self.rule, RULES)}")
         if isinstance(self.cv, bool) or not isinstance(self.cv, (int, np.integer)) or self.cv < 2:

@@ -23,9 +23,9 @@ IDLE_WITHOUT_PENALTY = ("warmup", "max_penalty_weight", "weight_learning_rate", 
 LARGEST_SEED = 2**62  # torch's generators take 63 bits; seeds beside it are counted on from it
 
 
-def chosen_objective(asked: Any, has_environment: bool, has_aux: bool) -> Objective:
+def chosen_objective(given: Any, has_environment: bool, has_aux: bool) -> Objective:
     """By name; "auto" by what is there to learn from."""
-    if isinstance(asked, str) and asked == "auto":
+    if isinstance(given, str) and given == "auto":
         if has_environment or has_aux:
             return OBJECTIVES["irm-tv-l1" if has_environment else "minimax-tv-l1"]
         raise ValueError(
@@ -34,12 +34,12 @@ def chosen_objective(asked: Any, has_environment: bool, has_aux: bool) -> Object
             "time, a place) it is 'minimax-tv-l1'. Got neither. Name a column, environment='site', or pass values, "
             "fit(X, y, environment=...); objective='erm' needs nothing."
         )
-    if isinstance(asked, Objective):
-        chosen = asked
-    elif isinstance(asked, str):
-        chosen = OBJECTIVES[asked]
+    if isinstance(given, Objective):
+        chosen = given
+    elif isinstance(given, str):
+        chosen = OBJECTIVES[given]
     else:
-        raise ValueError(f"objective must be a name of irmtv.OBJECTIVES or 'auto'. Got {asked!r}.")
+        raise ValueError(f"objective must be a name of irmtv.OBJECTIVES or 'auto'. Got {given!r}.")
     if chosen.needs == "environment" and not has_environment:
         other = " aux was given: 'minimax-tv-l1' infers environments from it." if has_aux else ""
         raise ValueError(

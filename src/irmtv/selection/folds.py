@@ -76,7 +76,7 @@ def fold_by_class(rows: Rows, classes: Tensor, n_folds: int, seed: int) -> Tenso
 
 
 def deal_folds(task: Task, n_folds: int, seed: int, by_class: bool = False) -> Tensor:
-    """The fold that holds each training row out: (N,) int64; by class, too, where that is asked for and there are."""
+    """The fold that holds each training row out: (N,) int64; `by_class` deals every class evenly."""
     if by_class and task.loss.name in ("binary", "multiclass"):
         classes = task.train.y > 0.5 if task.loss.name == "binary" else task.train.y
         return fold_by_class(task.train, classes.long(), n_folds, seed)

@@ -290,10 +290,10 @@ def _confirmed(records: Records, o: Mapping[str, Any]) -> float | None:
     if any(half.erm is None or not bool(half.eligible.any()) for half in halves):  # too few rows of an environment
         return None
     choices = [_lowest(half.score, half.passing) for half in halves]
-    found = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
-    if len(found) < 2:
+    both = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
+    if len(both) < 2:
         return 0.0
-    return None if any(np.isnan(found)) else min(1.0, 2 * min(found))
+    return None if any(np.isnan(both)) else min(1.0, 2 * min(both))
 
 
 def _price(risks: Tensor, erm: Tensor) -> Tensor:
@@ -305,8 +305,8 @@ def _price(risks: Tensor, erm: Tensor) -> Tensor:
     there = risks.isfinite() & erm.isfinite()  # (C, E)
 
     def extreme(v: Tensor, nothing: float) -> Tensor:
-        found = v.masked_fill(~there, nothing)
-        return found.amax(-1) if nothing < 0 else found.amin(-1)
+        known_values = v.masked_fill(~there, nothing)
+        return known_values.amax(-1) if nothing < 0 else known_values.amin(-1)
 
     known = erm.expand_as(risks)
     unit = extreme(known, -torch.inf) - extreme(known, torch.inf)

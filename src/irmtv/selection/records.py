@@ -238,8 +238,8 @@ def in_order(statistics: Mapping[str, Tensor], order: Tensor | None) -> dict[str
     """Statistics (S, E, ...) with their environments in another order; covariances of soft ones on both axes."""
     if order is None:
         return dict(statistics)
-    found = {name: values[:, order] for name, values in statistics.items()}
-    return {name: v[:, :, order] if name.endswith("_cov") else v for name, v in found.items()}
+    ordered = {name: values[:, order] for name, values in statistics.items()}
+    return {name: v[:, :, order] if name.endswith("_cov") else v for name, v in ordered.items()}
 
 
 def _joined(scores: Sequence[Tensor | None]) -> Tensor | None:

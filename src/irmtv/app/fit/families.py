@@ -28,7 +28,8 @@ from irmtv.models.networks.fit import train_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
 from irmtv.models.networks.predictor import Predictor, keep
 from irmtv.models.networks.settings import DEFAULT_HIDDEN, NetworkParameters, batch_size_for, training_settings
-from irmtv.models.search import Search, search, search_model
+from irmtv.models.search import Search, search_model
+from irmtv.models.search import search as search_networks
 from irmtv.models.trees.fit import fit_trees
 from irmtv.models.trees.model import TreeModel, TreePath
 from irmtv.objectives import OBJECTIVES
@@ -71,8 +72,8 @@ class Family(ABC):
     def search(self, bar: ProgressBar | None, share: float) -> Search:
         """The whole path on every fold, with what the rule chooses from it. `share` is that of the bar."""
         start_stage(bar, f"penalty path, {self.name}", share)
-        found: Search = self.estimator.search(self.rows, report=bar, erm_beside=True, keep_outputs=True)
-        return found
+        search: Search = self.estimator.search(self.rows, report=bar, erm_beside=True, keep_outputs=True)
+        return search
 
     def search_objective(self, objective: Objective, like: TrainedPath, step: int) -> tuple[Search, int]:
         """Another objective with the size and penalty weight of a path: the search, and its candidate of (nearly) that
@@ -81,7 +82,7 @@ class Family(ABC):
         weight = like.penalty_weight
         weights = [0.0, weight] if weight != 0 else [0.0]
         model = self._like(self.estimator.model(data, keep_outputs=True), like)
-        found = search_model(
+        search = search_model(
             model,
             data.task,
             objective,
@@ -91,15 +92,15 @@ class Family(ABC):
             seed=model.seed,
             erm_beside=True,
         )
-        same = [i for i, c in enumerate(found.candidates) if found.paths[c.combination].penalty_weight == weight]
-        return found, min(same, key=lambda i: abs(found.candidates[i].step - step))
+        same = [i for i, c in enumerate(search.candidates) if search.paths[c.combination].penalty_weight == weight]
+        return search, min(same, key=lambda i: abs(search.candidates[i].step - step))
 
     @abstractmethod
     def _like(self, model: Any, path: TrainedPath) -> Any:
         """A model with the size that was tuned for this path."""
 
     @abstractmethod
-    def feature_weights(self, found: Search) -> tuple[Floats, Floats]:
+    def feature_weights(self, search: Search) -> tuple[Floats, Floats]:
         """Of ERM and of the fitted choice: (D,) each, shares of all absolute weights."""
 
     @abstractmethod
@@ -154,7 +155,7 @@ class Networks(Family):
         task = replace(some_rows(self.rows, COMPARED_ROWS, self.estimator.random_state).task, test=None)
         lowest = {}
         for hidden in compared:
-            found = search(
+            search = search_networks(
                 task,
                 "erm",
                 [{"l2": value} for value in (0.0, 3e-3)],
@@ -168,7 +169,7 @@ class Networks(Family):
                 batch_size=batch_size_for(hidden, len(task.train)),
                 progress=bar,
             )
-            lowest[hidden] = _lowest_risk(found)
+            lowest[hidden] = _lowest_risk(search)
         if self.undecided:
             self.estimator.hidden = HIDDEN if lowest[HIDDEN] < ALIKE * lowest[()] else ()
             self.undecided = False
@@ -189,16 +190,16 @@ class Networks(Family):
         names = {"folds": "cv", "steps": "max_steps", "learning_rate": "learning_rate", "batch_size": "batch_size"}
         return {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
 
-    def feature_weights(self, found: Search) -> tuple[Floats, Floats]:
+    def feature_weights(self, search: Search) -> tuple[Floats, Floats]:
         """A linear model: coefficient x standard deviation. Others: how much risk rises when a feature is shuffled."""
-        models = self._erm_model(found), self.estimator.predictor_
+        models = self._erm_model(search), self.estimator.predictor_
         erm, chosen = (network_importances(m, self.rows.task, self.estimator.random_state) for m in models)
         return erm, chosen
 
-    def _erm_model(self, found: Search) -> Predictor:
+    def _erm_model(self, search: Search) -> Predictor:
         """ERM on the rows of the search, stopped where it did best on held-out rows."""
-        candidate, path = found.candidates[found.erm], found.path_of(found.erm)
-        if candidate == found.chosen:
+        candidate, path = search.candidates[search.erm], search.path_of(search.erm)
+        if candidate == search.chosen:
             predictor: Predictor = self.estimator.predictor_
             return predictor
         assert isinstance(path, NetworkPath)
@@ -244,14 +245,14 @@ class Trees(Family):
         names = {"folds": "cv", "rounds": "n_estimators", "learning_rate": "learning_rate", "reserve": "reserve"}
         return {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
 
-    def feature_weights(self, found: Search) -> tuple[Floats, Floats]:
+    def feature_weights(self, search: Search) -> tuple[Floats, Floats]:
         """How far features move the score, as shares. ERM stops where it did best on held-out rows."""
         chosen: Floats = self.estimator.feature_importances_
-        candidate = found.candidates[found.erm]
-        if candidate == found.chosen:
+        candidate = search.candidates[search.erm]
+        if candidate == search.chosen:
             return chosen, chosen
         data = replace(self.all_rows, objective=ERM)
-        model = self._like(self.estimator.model(data), found.path_of(found.erm))
+        model = self._like(self.estimator.model(data), search.path_of(search.erm))
         model = replace(model, parameters=replace(model.parameters, n_estimators=candidate.step))
         erm = fit_trees(model, data, model.settings(ERM)).importances
         assert erm is not None
@@ -302,5 +303,5 @@ def _leaves(path: TrainedPath) -> int:
     return path.settings.trees.num_leaves
 
 
-def _lowest_risk(found: Search) -> float:
-    return float(found.records.pooled().overall.nan_to_num(np.inf).min())
+def _lowest_risk(search: Search) -> float:
+    return float(search.records.pooled().overall.nan_to_num(np.inf).min())

@@ -1,4 +1,4 @@
-"""What `fit` found out, as plain data: it is printed, stored beside the model and shown by the report.
+"""What `irmtv fit` stores and reports (schema 1), as plain data.
 
 Everything is JSON (None where a number is not finite), so that a report can be made again from the model file alone,
 without the rows.
@@ -53,7 +53,7 @@ class Curves(TypedDict):
 
 
 class Inferred(TypedDict):
-    """Environments that a network found in aux: membership at some of the training rows."""
+    """Environments that a network inferred from aux: membership at some of the training rows."""
 
     aux: list[str]
     is_date: list[bool]  # by aux column: values are then years as decimal numbers

@@ -312,8 +312,8 @@ def _about_gaps(columns: Columns) -> list[str]:
     """Which features have gaps, and what is done about them."""
     if not columns.missing:
         return []
-    told = shown([f"{name} ({100 * share:.2g} %)" for name, share in columns.missing.items()], form=str)
-    return [f"missing values are filled (numbers with their mean, categories with none of them) and marked: {told}"]
+    gaps = shown([f"{name} ({100 * share:.2g} %)" for name, share in columns.missing.items()], form=str)
+    return [f"missing values are filled (numbers with their mean, categories with none of them) and marked: {gaps}"]
 
 
 def _target(y: pd.Series) -> Any:

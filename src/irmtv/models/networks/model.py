@@ -372,7 +372,7 @@ def gains_of_own_models(fitted: FittedRuns, **settings: Any) -> list[npt.NDArray
     on, has NaN.
     """
     of = fitted.runs.column("data")
-    found = [np.full((len(fitted.tasks[d].train.names), 3), np.nan) for d in of]
+    gains = [np.full((len(fitted.tasks[d].train.names), 3), np.nan) for d in of]
     for e in range(max(len(t.train.names) for t in fitted.tasks)):
         own = [own_task(task, e) for task in fitted.tasks]
         fewer = [of_few_sizes(o, len(task.train)) for o, task in zip(own, fitted.tasks, strict=True)]
@@ -398,5 +398,5 @@ def gains_of_own_models(fitted: FittedRuns, **settings: Any) -> list[npt.NDArray
             for i, r in enumerate(which):
                 if of[r] == d:
                     gain = gain_over_rescaled(task, pooled_train[r].cpu(), pooled_held[r].cpu(), own_held[i].cpu())
-                    found[r][e] = mean_gain(gain, task.held_out.weight)
-    return found
+                    gains[r][e] = mean_gain(gain, task.held_out.weight)
+    return gains

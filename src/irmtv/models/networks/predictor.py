@@ -150,7 +150,7 @@ def carried_over(predictor: Predictor, x: Scaler, y: Scaler | None, aux: AuxScal
     """
     member = predictor.members[0]
     assert isinstance(member.net, MLP)
-    found = {name: value.double().clone() for name, value in member.parameters.items()}
+    parameters = {name: value.double().clone() for name, value in member.parameters.items()}
     varied, varies = np.isfinite(predictor.x.scale), np.isfinite(x.scale)  # a constant column is z = 0
     ratio = np.where(varied & varies, x.scale, 0.0) / predictor.x.scale  # (D,)
     shift = (x.mean - predictor.x.mean) / predictor.x.scale
@@ -161,13 +161,13 @@ def carried_over(predictor: Predictor, x: Scaler, y: Scaler | None, aux: AuxScal
         new = [np.broadcast_to(v.numpy(), n_aux) for v in (aux.mean, aux.deviation)]
         ratio = np.concatenate([ratio, new[1] / old[1]])
         shift = np.concatenate([shift, (new[0] - old[0]) / old[1]])
-    w = found["W0"]  # (1, out, in)
-    found["b0"] += w @ torch.as_tensor(shift)[:, None]
-    found["W0"] = w * torch.as_tensor(ratio)
+    w = parameters["W0"]  # (1, out, in)
+    parameters["b0"] += w @ torch.as_tensor(shift)[:, None]
+    parameters["W0"] = w * torch.as_tensor(ratio)
     if y is not None and predictor.y is not None:
         last = len(member.net.widths) - 2
         ratio, shift = predictor.y.scale / y.scale, (predictor.y.mean - y.mean) / y.scale  # (C,)
         factor = torch.as_tensor(ratio)[:, None]
-        found[f"W{last}"] = found[f"W{last}"] * factor
-        found[f"b{last}"] = found[f"b{last}"] * factor + torch.as_tensor(shift)[:, None]
-    return found
+        parameters[f"W{last}"] = parameters[f"W{last}"] * factor
+        parameters[f"b{last}"] = parameters[f"b{last}"] * factor + torch.as_tensor(shift)[:, None]
+    return parameters

@@ -63,13 +63,13 @@ def training_settings(parameters: NetworkParameters, objective: Objective) -> di
     check_positive(parameters.max_steps, "max_steps")
     known = {h.name: h for h in objective.hyperparameters}
     common = {"penalty_weight": parameters.penalty_weight, "warmup": parameters.warmup}
-    asked = {name: plain(value) for name, value in common.items() if name in known and value is not None}
-    for name, value in asked.items():
+    given = {name: plain(value) for name, value in common.items() if name in known and value is not None}
+    for name, value in given.items():
         try:
             known[name].validate(value, objective.name)
         except ValueError as error:
             raise ValueError(f"{error} {TO_DO[name]}") from error
-    _warn_of_endless_warmup(int(parameters.max_steps), asked)
+    _warn_of_endless_warmup(int(parameters.max_steps), given)
     engine = {
         "classifier": parameters.classifier,
         "learning_rate": plain(parameters.learning_rate),
@@ -83,7 +83,7 @@ def training_settings(parameters: NetworkParameters, objective: Objective) -> di
             raise ValueError(f"{name} must be {expected}. Got {plain_repr(value)}. {TO_DO[name]}")
     _check_device(parameters.device)
     return {
-        **asked,
+        **given,
         **own_hyperparameters(parameters.objective_params, objective, parameters.owner),
         **engine,
         **({} if parameters.module is None else {"net": as_net(parameters.module)}),
@@ -93,9 +93,9 @@ def training_settings(parameters: NetworkParameters, objective: Objective) -> di
     }
 
 
-def _warn_of_endless_warmup(steps: int, asked: Mapping[str, Any]) -> None:
+def _warn_of_endless_warmup(steps: int, given: Mapping[str, Any]) -> None:
     """A penalty that never acts is ERM under another name."""
-    weight, warmup = asked.get("penalty_weight"), asked.get("warmup")
+    weight, warmup = given.get("penalty_weight"), given.get("warmup")
     whole = (isinstance(warmup, int) and warmup >= steps) or warmup == 1.0
     if weight not in (None, 0) and warmup is not None and whole:
         warnings.warn(

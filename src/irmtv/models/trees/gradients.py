@@ -116,8 +116,8 @@ class ScoreObjective:
     def _looked(self, f: Tensor) -> tuple[Statistics, _Forward, _Forward | None]:
         """Statistics, and what losses at f and slopes at scale * f are made of."""
         plain = self._forward(f)
-        found, slopes = self._summed(plain)
-        return found, plain, slopes
+        statistics, slopes = self._summed(plain)
+        return statistics, plain, slopes
 
     def _summed(self, plain: _Forward) -> tuple[Statistics, _Forward | None]:
         slopes, slope = None, None
@@ -125,9 +125,9 @@ class ScoreObjective:
             slopes = plain if self.scale == 1 else self._at(self.scale * plain.f)
             slope = slopes.residual * slopes.f
             slope = slope.sum(-1) if slope.ndim > 3 else slope
-        found = summarise(plain.value, slope, self.membership, self.uses)
+        statistics = summarise(plain.value, slope, self.membership, self.uses)
         learned = None if self.measure is None else self.measure.mu
-        return replace(found, mixtures=self.mixtures, learned=learned), slopes
+        return replace(statistics, mixtures=self.mixtures, learned=learned), slopes
 
     def _at(self, f: Tensor) -> _Forward:
         return _Forward(f, *self.loss.forward(f, self.y))
@@ -176,8 +176,8 @@ class ScoreObjective:
 
     def risks(self, f: Tensor) -> list[float]:
         """At several scores at once, (K, N) or (K, N, C)."""
-        found: list[float] = self._risks(self._at(f[None])).tolist()
-        return found
+        risks: list[float] = self._risks(self._at(f[None])).tolist()
+        return risks
 
     def several(self, f: Tensor, weights: Sequence[float]) -> tuple[list[float], list[float]]:
         """Risks and weighted penalties at several scores at once, (K, N) or (K, N, C)."""
@@ -216,10 +216,10 @@ class ScoreObjective:
         assert along is not None and each is not None  # a risk is a mean of losses
         curvature = _curvature(self.loss, plain)
         curvature = curvature * (each if curvature.ndim == 1 else each.unsqueeze(-1))
-        penalty, found = 0.0, None
+        penalty, gradient = 0.0, None
         if any(weights):
-            penalty, found, _ = self._gradient(there, plain, slopes, lambda s: self._parts(s, weights)[1], weights)
-        return Pull(risk, penalty, along, curvature, found, e)
+            penalty, gradient, _ = self._gradient(there, plain, slopes, lambda s: self._parts(s, weights)[1], weights)
+        return Pull(risk, penalty, along, curvature, gradient, e)
 
     def _gradient(
         self,
@@ -235,12 +235,12 @@ class ScoreObjective:
         """
         value, by = self._known(e, weights) if self.is_explicit else _differentiated(e, function)
         in_loss, in_slope = self._rows_of(by), self._spread(by.get("slope"))
-        found = None if in_loss is None else self._pull_back(plain, in_loss, None)
+        gradient = None if in_loss is None else self._pull_back(plain, in_loss, None)
         if in_slope is not None:
             assert slopes is not None
             more = self._pull_back(slopes, None, self.scale * in_slope)
-            found = more if found is None else found + more
-        return value, found, in_loss
+            gradient = more if gradient is None else gradient + more
+        return value, gradient, in_loss
 
     def _known(self, e: Statistics, weights: Sequence[float]) -> tuple[float, Mapping[str, Tensor | None]]:
         """The mean loss, or the penalties, with their gradients in the statistics, by the objective's closed forms."""
@@ -276,9 +276,9 @@ class ScoreObjective:
         if at.f.ndim > 3:
             in_loss = None if in_loss is None else in_loss.unsqueeze(-1)
             in_slope = None if in_slope is None else in_slope.unsqueeze(-1)
-        found = self.loss.pull_back(at.f, at.residual, at.kept, in_loss, in_slope)
-        assert found is not None
-        return found[0, 0]
+        gradient = self.loss.pull_back(at.f, at.residual, at.kept, in_loss, in_slope)
+        assert gradient is not None
+        return gradient[0, 0]
 
 
 def _differentiated(
@@ -289,8 +289,8 @@ def _differentiated(
     value = function(replace(e, **named)).sum()  # of one run
     if not value.requires_grad:
         return float(value), {}
-    found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
-    return float(value.detach()), dict(zip(named, found, strict=True))
+    gradients = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+    return float(value.detach()), dict(zip(named, gradients, strict=True))
 
 
 class _Forward(NamedTuple):

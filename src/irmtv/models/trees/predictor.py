@@ -29,18 +29,20 @@ class TreeMember:
         scores = np.broadcast_to(self.base, shape)
         if self.iterations == 0:
             return np.array(scores)
-        told = {"raw_score": True, "num_iteration": self.iterations, "num_threads": n_jobs}
-        found: Floats = scores + self.booster.predict(features, **told)
-        return found
+        options = {"raw_score": True, "num_iteration": self.iterations, "num_threads": n_jobs}
+        scores_of_trees: Floats = scores + self.booster.predict(features, **options)
+        return scores_of_trees
 
     def importances(self, features: Floats, n_jobs: int) -> Floats:
         """How far every feature moves the scores of these rows, on average: (N, D) -> (D,)."""
         if self.iterations == 0:
             return np.zeros(features.shape[1])
-        told = {"pred_contrib": True, "num_iteration": self.iterations, "num_threads": n_jobs}
-        each = self.booster.predict(features, **told).reshape(len(features), len(self.base), -1)  # and one for the mean
-        found: Floats = np.abs(each[:, :, :-1]).mean(0).sum(0)
-        return found
+        options = {"pred_contrib": True, "num_iteration": self.iterations, "num_threads": n_jobs}
+        each = self.booster.predict(features, **options).reshape(
+            len(features), len(self.base), -1
+        )  # last: the mean
+        moved: Floats = np.abs(each[:, :, :-1]).mean(0).sum(0)
+        return moved
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class TreePredictor:
 
     def logits(self, features: Floats) -> Floats:
         """Mean over the members: (N,) or (N, C)."""
-        found: Floats = np.mean([m.logits(features, self.n_jobs) for m in self.members], 0)
-        return found if self.y is None else self.y.back(found[:, None])[:, 0]
+        outputs: Floats = np.mean([m.logits(features, self.n_jobs) for m in self.members], 0)
+        return outputs if self.y is None else self.y.back(outputs[:, None])[:, 0]
 
     def linear(self) -> None:
         """Trees have no coefficients."""
@@ -71,5 +73,5 @@ class TreePredictor:
         """
         each = np.stack([m.importances(features, self.n_jobs) for m in self.members])
         total = each.sum(1, keepdims=True)
-        found: Floats = np.where(total > 0, each / np.where(total > 0, total, 1), 0).mean(0)
-        return found
+        shares: Floats = np.where(total > 0, each / np.where(total > 0, total, 1), 0).mean(0)
+        return shares

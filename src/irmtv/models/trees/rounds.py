@@ -137,8 +137,8 @@ class Boosted:
 
     def iterations(self, at: int | None = None) -> int:
         """Iterations of the booster at a round that was watched; None is the last."""
-        found = {w.round: w.trees for w in self.watched}
-        return found[max(found) if at is None else at]
+        by_round = {w.round: w.trees for w in self.watched}
+        return by_round[max(by_round) if at is None else at]
 
 
 def best_constant(loss: ClosedForm, y: Tensor, weight: Tensor | None, n_outputs: int) -> Tensor:
@@ -249,8 +249,8 @@ def _mixtures(rows: Rows, settings: Mapping[str, Any], trees: Trees) -> Tensor |
     if settings.get("expand") is None:
         return None
     n = int(settings.get("n_environments") or len(rows.names))
-    found: Tensor = settings["expand"].draw(n, [torch.Generator().manual_seed(trees.seed)])
-    return found
+    mixtures: Tensor = settings["expand"].draw(n, [torch.Generator().manual_seed(trees.seed)])
+    return mixtures
 
 
 class _Outlook:
@@ -277,8 +277,8 @@ class _Outlook:
         else:
             risks = self.of.risks(self.ensemble.after_each(0, lengths))
             asides, penalties = self.there.several(self.ensemble.after_each(self.part, lengths), weights)
-        found = zip(risks, penalties, asides, strict=True)
-        return [After(risk, penalty, self._of_all(risk, aside)) for risk, penalty, aside in found]
+        each = zip(risks, penalties, asides, strict=True)
+        return [After(risk, penalty, self._of_all(risk, aside)) for risk, penalty, aside in each]
 
 
 class _Ensemble:
@@ -322,16 +322,16 @@ class _Ensemble:
 
     def _inner(self) -> list[Tensor]:
         """The scores that LightGBM has of its unshortened trees: a metric is where it tells them."""
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
 
         def metric(scores: Floats, _: Any) -> tuple[str, float, bool]:
-            found.append(torch.from_numpy(np.array(scores, dtype=np.float64, order="C")))
+            parts.append(torch.from_numpy(np.array(scores, dtype=np.float64, order="C")))
             return "", 0.0, False
 
         self.booster.eval_train(metric)
         if len(self.scores) > 1:
             self.booster.eval_valid(metric)
-        return found
+        return parts
 
     def after(self, part: int, length: float) -> Tensor:
         """The scores with so much of the new trees; the same tensor if it is asked for again."""
