@@ -116,7 +116,7 @@ def test_a_comparison_is_written_as_role_and_sides(sides, relation):
 
 
 def test_a_statement_is_named_after_its_function():
-    @statement("Title", "Theorem 1", "So it is.", size=(3.0, 2.0))
+    @statement("Title", "Theorem 1", size=(3.0, 2.0))
     def so_it_is(left=1.0):
         return Result([claim("x", equal("a", left, "b", 1.0))], "It is.", lambda figure: None)
 

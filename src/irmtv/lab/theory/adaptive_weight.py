@@ -117,22 +117,20 @@ def _optima(values: Floats) -> Floats:
 
 
 @statement(
-    title="Where its weight exists, the model has the optima of the worst risk",
-    label="Theorems 3.8 and 3.9, item 3 (thm:OODwequivmm)",
-    text=(
-        "With lambda_Phi of item 2, a Phi is optimal for mean risk plus weighted penalty exactly if it is optimal "
-        "for the worst risk, in the IRM and in the minimax form."
-    ),
+    "Where its weight exists, the model has the optima of the worst risk",
+    "Theorems 3.8 and 3.9, item 3 (thm:OODwequivmm)",
     formula=(
         r"$\mathrm{argmin}_\Phi\,\{\mathrm{E}R+\lambda_\Phi(\mathrm{E}|\nabla_w R|)^2\}"
         r"=\mathrm{argmin}_\Phi\,\max_w R(w\circ\Phi)$"
     ),
 )
 def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty: PenaltyFunction = tv_l1) -> Result:
-    """Every Phi of a grid: which are optima of the model with lambda_Phi, and which of the worst risk?
+    """With lambda_Phi of item 2, a Phi is optimal for mean risk plus weighted penalty exactly if it is optimal for the
+    worst risk, in the IRM and in the minimax form.
 
-    Under test are `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a
-    function of the statistics and the measure.
+    Every Phi of a grid: which are optima of the model with lambda_Phi, and which of the worst risk? Under test are
+    `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a function of the
+    statistics and the measure.
     """
     check_positive(points, "points")
     if points < 41:
@@ -203,20 +201,18 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
 
     several = " and ".join(f"{counts[k]} ({families[k].name})" for k in (1, 2))
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"Of {total:,} Phi in {len(families)} families, enumerated, "
-            f"{disagree} are optimal for one of the two only, also where several are: {several}. Any positive penalty "
-            f"would give the same optima (the constant 1 in its place: {with_constant} differ).\n\n"
-            f"Item 3 leans on item 2: where all slopes are 0 and the risks differ there is no lambda_Phi. "
-            f"For an angle that should be half a turn, at w = 1 and w = 2, the model's value at Phi = pi is then the "
-            f"mean risk {broken[at_pi]:g}, its least, while the worst risk there is "
-            f"{broken_worst[at_pi]:g} and {broken_worst.min():.2f} at best. The example meets the printed conditions "
-            f"(the risk is Lipschitz), so item 3 inherits the gap of item 2; wherever lambda_Phi exists it holds.\n\n"
-            f"A cap on lambda does the same near such a point, so a run that ends with lambda at its cap need not have "
-            f"minimised the worst risk."
-        ),
-        paint=paint,
+        comparisons,
+        f"Of {total:,} Phi in {len(families)} families, enumerated, "
+        f"{disagree} are optimal for one of the two only, also where several are: {several}. Any positive penalty "
+        f"would give the same optima (the constant 1 in its place: {with_constant} differ).\n\n"
+        f"Item 3 leans on item 2: where all slopes are 0 and the risks differ there is no lambda_Phi. "
+        f"For an angle that should be half a turn, at w = 1 and w = 2, the model's value at Phi = pi is then the "
+        f"mean risk {broken[at_pi]:g}, its least, while the worst risk there is "
+        f"{broken_worst[at_pi]:g} and {broken_worst.min():.2f} at best. The example meets the printed conditions "
+        f"(the risk is Lipschitz), so item 3 inherits the gap of item 2; wherever lambda_Phi exists it holds.\n\n"
+        f"A cap on lambda does the same near such a point, so a run that ends with lambda at its cap need not have "
+        f"minimised the worst risk.",
+        paint,
     )
 
 
@@ -263,12 +259,8 @@ def _by_the_engine(steps: int) -> tuple[float, float]:
 
 
 @statement(
-    title="A weight held fixed in the gradient stops short",
-    label="Theorem 3.8, item 3 (thm:OODwequiv)",
-    text=(
-        "The model with lambda_Phi has its optimum where the worst risk has its own. Descent arrives there if "
-        "lambda_Phi is differentiated too; computed anew at every step but held fixed in the gradient, it need not."
-    ),
+    "A weight held fixed in the gradient stops short",
+    "Theorem 3.8, item 3 (thm:OODwequiv)",
     formula=(
         r"$\nabla\max_w R=\nabla(\mathrm{E}R+\lambda_\Phi P)=\nabla\mathrm{E}R+\lambda_\Phi\nabla P"
         r"+P\,\nabla\lambda_\Phi,\quad P=(\mathrm{E}|\nabla_w R|)^2$"
@@ -281,10 +273,12 @@ def detached_weight_stops_short(
     exact: ObjectiveFunction = worst_risk_objective,
     penalty: PenaltyFunction = tv_l1,
 ) -> Result:
-    """Two environments, R_e = (Phi - a_e)^2 + v_e: descent with lambda_Phi held fixed, and differentiated.
+    """The model with lambda_Phi has its optimum where the worst risk has its own. Descent arrives there if lambda_Phi
+    is differentiated too; computed anew at every step but held fixed in the gradient, it need not.
 
-    Under test are `weight` (lambda_Phi, held fixed in the gradient), `exact` (the objective with lambda_Phi
-    differentiated), both functions of worst risk, mean risk, penalty and cap, and `penalty`.
+    Two environments, R_e = (Phi - a_e)^2 + v_e: descent with lambda_Phi held fixed, and differentiated. Under test are
+    `weight` (lambda_Phi, held fixed in the gradient), `exact` (the objective with lambda_Phi differentiated), both
+    functions of worst risk, mean risk, penalty and cap, and `penalty`.
     """
     check_positive(steps, "steps")
     if not starts or min(starts) <= 0:
@@ -349,19 +343,17 @@ def detached_weight_stops_short(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"With risks (Phi - 1)^2 + 1 and (Phi - 2)^2 the worst risk is least at Phi = {least_at:.3f}, and descent "
-            f"with lambda_Phi differentiated ends within {np.abs(arrived[-1] - least_at).max():.0e} of it from every "
-            f"start. Held fixed in the gradient it ends at {stopped[-1].mean():.4f}, the root (1 + sqrt 17) / 4 = "
-            f"{DETACHED:.4f} of 2 Phi^2 - Phi - 2, where the worst risk is {excess:.3f} higher; the library's trainer "
-            f"ends at {engine_stopped:.4f} and {engine_arrived:.3f}. The theorem speaks of optima, not of gradients: "
-            f"that descent ends at the optimum is our reading of what a user wants from item 3. The example uses "
-            f"the dummy w = 1, under which the risk depends on e beyond w (Condition 2a violated), as in practice.\n\n"
-            f"Recomputing lambda at each step does not by itself minimise the worst risk, and differentiating it is "
-            f"nothing but minimising the worst risk, so that the penalty plays no part."
-        ),
-        paint=lambda figure: _paint_detached_weight_stops_short(figure, penalty, (stopped, arrived), worst.min()),
+        comparisons,
+        f"With risks (Phi - 1)^2 + 1 and (Phi - 2)^2 the worst risk is least at Phi = {least_at:.3f}, and descent "
+        f"with lambda_Phi differentiated ends within {np.abs(arrived[-1] - least_at).max():.0e} of it from every "
+        f"start. Held fixed in the gradient it ends at {stopped[-1].mean():.4f}, the root (1 + sqrt 17) / 4 = "
+        f"{DETACHED:.4f} of 2 Phi^2 - Phi - 2, where the worst risk is {excess:.3f} higher; the library's trainer "
+        f"ends at {engine_stopped:.4f} and {engine_arrived:.3f}. The theorem speaks of optima, not of gradients: "
+        f"that descent ends at the optimum is our reading of what a user wants from item 3. The example uses "
+        f"the dummy w = 1, under which the risk depends on e beyond w (Condition 2a violated), as in practice.\n\n"
+        f"Recomputing lambda at each step does not by itself minimise the worst risk, and differentiating it is "
+        f"nothing but minimising the worst risk, so that the penalty plays no part.",
+        lambda figure: _paint_detached_weight_stops_short(figure, penalty, (stopped, arrived), worst.min()),
     )
 
 

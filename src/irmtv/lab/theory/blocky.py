@@ -108,9 +108,8 @@ def _disc_comparisons(flat: Floats, plane: Floats) -> list[Comparison]:
 
 
 @statement(
-    title="A blocky function does not have the smaller total variation",
-    label="section 2.2, below the coarea formula (eqn:coarea)",
-    text="If a function is more blocky (piecewise-constant) it has a smaller total variation.",
+    "A blocky function does not have the smaller total variation",
+    "section 2.2, below the coarea formula (eqn:coarea)",
     formula=r"$\int_\Omega|\nabla f|=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
     size=(7.2, 2.7),
 )
@@ -120,9 +119,10 @@ def coarea_prefers_blocks(
     l2: Energy = l2_energy,
     measure: Function = blockiness,
 ) -> Result:
-    """A step from 0 to 1 made steeper and steeper: total variation, squared energy and blockiness against its width.
+    """If a function is more blocky (piecewise-constant) it has a smaller total variation.
 
-    `l1`, `l2` (moduli of the gradient, cell volume) and `measure` (moduli) are the formulas under test.
+    A step from 0 to 1 made steeper and steeper: total variation, squared energy and blockiness against its width. `l1`,
+    `l2` (moduli of the gradient, cell volume) and `measure` (moduli) are the formulas under test.
     """
     if len(widths) < 2 or not all(0 < d <= 1 for d in widths):
         raise ValueError(
@@ -177,19 +177,17 @@ def coarea_prefers_blocks(
     comparisons += _disc_comparisons(flat, plane)
 
     return Result(
-        comparisons=tuple(comparisons),
-        meaning=(
-            f"A climb from 0 to 1 has total variation {both[1]:.4f} when it is {d[0]:g} wide and {both[0]:.4f} when it "
-            f"is {d[-1]:g} wide, while its blockiness goes from {line[0, 2]:.2f} to {line[-1, 2]:.2f}; a disc has the "
-            f"length of its outline, whatever the width of its edge. Blocks of heights 0, 1, 0, 1 even have "
-            f"{blocks_cost:.4f}. The paper's sentence follows from its preimages, which are empty for almost every "
-            f"level of a step function (see 'Coarea formula for a blocky risk'); counted rightly, every level counts "
-            f"as often as it is passed, steeply or not, so blocks are not cheaper.\n\n"
-            f"What is true: TV-l1 does not charge more for a jump and TV-l2 does, {line[0, 1]:.1f} for the widest and "
-            f"{line[-1, 1]:.0f} for the steepest. Together with a data term TV-l1 does make plateaus, even on a sine "
-            f"(next statement), because of the kink of |.| at gradient 0; not because blocks are cheaper."
-        ),
-        paint=lambda figure: _paint_coarea_prefers_blocks(figure, d, line, flat, plane),
+        tuple(comparisons),
+        f"A climb from 0 to 1 has total variation {both[1]:.4f} when it is {d[0]:g} wide and {both[0]:.4f} when it "
+        f"is {d[-1]:g} wide, while its blockiness goes from {line[0, 2]:.2f} to {line[-1, 2]:.2f}; a disc has the "
+        f"length of its outline, whatever the width of its edge. Blocks of heights 0, 1, 0, 1 even have "
+        f"{blocks_cost:.4f}. The paper's sentence follows from its preimages, which are empty for almost every "
+        f"level of a step function (see 'Coarea formula for a blocky risk'); counted rightly, every level counts "
+        f"as often as it is passed, steeply or not, so blocks are not cheaper.\n\n"
+        f"What is true: TV-l1 does not charge more for a jump and TV-l2 does, {line[0, 1]:.1f} for the widest and "
+        f"{line[-1, 1]:.0f} for the steepest. Together with a data term TV-l1 does make plateaus, even on a sine "
+        f"(next statement), because of the kink of |.| at gradient 0; not because blocks are cheaper.",
+        lambda figure: _paint_coarea_prefers_blocks(figure, d, line, flat, plane),
     )
 
 
@@ -424,12 +422,8 @@ def _blockiness_comparisons(
 
 
 @statement(
-    title="Does TV-l1 make the risk blockier in w?",
-    label="Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
-    text=(
-        "To lower the total variation the optimisation may squash the graph of the risk over the classifier w in "
-        "every level set, which makes it more blocky (piecewise-constant)."
-    ),
+    "Does TV-l1 make the risk blockier in w?",
+    "Proposition 3.6, last paragraph of the proof (prop:IRMTVL1coarea)",
     formula=(
         r"$|\{w:\,|\nabla_w R|\leq\tau\,\mathrm{mean}\}|\approx\mathrm{constant\ (block)\ or}\ \propto\tau"
         r"\ \mathrm{(point)}$"
@@ -446,9 +440,11 @@ def blockiness_in_w(
     measure: Function = blockiness,
     gradient: Callable[[Linear, Floats], Floats] = risk_gradient,
 ) -> Result:
-    """Trained predictors: is their population risk squashed, has it plateaus, in a scalar w over [0, 2] or a vector w?
+    """To lower the total variation the optimisation may squash the graph of the risk over the classifier w in every
+    level set, which makes it more blocky (piecewise-constant).
 
-    The vector w, over [0, 2]^2, multiplies the invariant and the spurious part of the logit. `measure` (moduli of the
+    Trained predictors: is their population risk squashed, has it plateaus, in a scalar w over [0, 2] or a vector w? The
+    vector w, over [0, 2]^2, multiplies the invariant and the spurious part of the logit. `measure` (moduli of the
     gradient on cells of equal volume) and `gradient` (predictors, w) are the formulas under test.
     """
     check_repetitions(repetitions)
@@ -466,24 +462,22 @@ def blockiness_in_w(
 
     mean, tv, steps_away, at_one = shapes.mean, shapes.tv, shapes.steps_away, shapes.at_one
     return Result(
-        comparisons=_blockiness_comparisons(shapes, plateau, checks, measure),
-        meaning=(
-            f"Squashed, yes (over w in [0, 2] the total variation of the pooled risk is {tv['erm']:.3f} for ERM, "
-            f"{tv['irm-tv-l1']:.3f} for TV-l1 and {tv['irm-tv-l2']:.3f} for TV-l2), and in that sense nearer to "
-            f"constant (distance to the nearest two-step function {steps_away['erm']:.3f} ERM, "
-            f"{steps_away['irm-tv-l1']:.3f} TV-l1, {steps_away['irm-tv-l2']:.3f} TV-l2); piecewise constant, no; and "
-            f"no more so than by TV-l2. A logistic risk is strictly convex in w, so no piece of it is constant: "
-            f"{100 * flat_hundredth:.2f} % of the interval is flatter than 1 % of the mean slope and "
-            f"{100 * flat_thousandth:.3f} % flatter than 0.1 %, a point and not a block.\n\n"
-            f"Blockiness, which squashing cannot change, is "
-            f"{mean('scalar', 'erm'):.3f}, {mean('scalar', 'irm-tv-l2'):.3f} and {mean('scalar', 'irm-tv-l1'):.3f} "
-            f"({mean('vector', 'erm'):.3f}, {mean('vector', 'irm-tv-l2'):.3f}, {mean('vector', 'irm-tv-l1'):.3f} for a "
-            f"vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is {shapes.difference('scalar')} and "
-            f"{shapes.difference('vector')} (two standard errors). The penalty is evaluated at w = 1 only, and what it "
-            f"does is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
-            f"{at_one['irm-tv-l1']:.3f} for TV-l1."
-        ),
-        paint=lambda figure: _paint_blockiness_in_w(figure, models, places, shapes, thresholds, shares),
+        _blockiness_comparisons(shapes, plateau, checks, measure),
+        f"Squashed, yes (over w in [0, 2] the total variation of the pooled risk is {tv['erm']:.3f} for ERM, "
+        f"{tv['irm-tv-l1']:.3f} for TV-l1 and {tv['irm-tv-l2']:.3f} for TV-l2), and in that sense nearer to "
+        f"constant (distance to the nearest two-step function {steps_away['erm']:.3f} ERM, "
+        f"{steps_away['irm-tv-l1']:.3f} TV-l1, {steps_away['irm-tv-l2']:.3f} TV-l2); piecewise constant, no; and "
+        f"no more so than by TV-l2. A logistic risk is strictly convex in w, so no piece of it is constant: "
+        f"{100 * flat_hundredth:.2f} % of the interval is flatter than 1 % of the mean slope and "
+        f"{100 * flat_thousandth:.3f} % flatter than 0.1 %, a point and not a block.\n\n"
+        f"Blockiness, which squashing cannot change, is "
+        f"{mean('scalar', 'erm'):.3f}, {mean('scalar', 'irm-tv-l2'):.3f} and {mean('scalar', 'irm-tv-l1'):.3f} "
+        f"({mean('vector', 'erm'):.3f}, {mean('vector', 'irm-tv-l2'):.3f}, {mean('vector', 'irm-tv-l1'):.3f} for a "
+        f"vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is {shapes.difference('scalar')} and "
+        f"{shapes.difference('vector')} (two standard errors). The penalty is evaluated at w = 1 only, and what it "
+        f"does is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
+        f"{at_one['irm-tv-l1']:.3f} for TV-l1.",
+        lambda figure: _paint_blockiness_in_w(figure, models, places, shapes, thresholds, shares),
     )
 
 

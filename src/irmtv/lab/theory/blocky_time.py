@@ -197,12 +197,8 @@ def _over_time_comparisons(
 
 
 @statement(
-    title="Is the risk blocky in the environment?",
-    label="section 3, opening, and section 3.2 (sec:IRM-TVL1)",
-    text=(
-        "TV-l1 produces a risk that is blocky (piecewise-constant) with respect to the environment, and so less "
-        "sensitive to it than the risk of TV-l2."
-    ),
+    "Is the risk blocky in the environment?",
+    "section 3, opening, and section 3.2 (sec:IRM-TVL1)",
     formula=r"$R(t)=p_s(t)\,R_{agree}+(1-p_s(t))\,R_{disagree}$",
     size=(7.2, 3.0),
 )
@@ -218,11 +214,13 @@ def blocky_over_time(
     steps: int = STEPS,
     line: Line = risk_line,
 ) -> Result:
-    """Environments that change continuously, p_s(t): range and total variation of the population risk over time.
+    """TV-l1 produces a risk that is blocky (piecewise-constant) with respect to the environment, and so less sensitive
+    to it than the risk of TV-l2.
 
-    The methods see labels of `segments` equal segments of time, and then of `blind` ones that have the same mean
-    agreement and so nothing to tell them apart. `penalty_weight` is the one that the comparisons are about. `line`
-    (risk where the spurious sign agrees, where it does not, p_s) is the formula under test.
+    Environments that change continuously, p_s(t): range and total variation of the population risk over time. The
+    methods see labels of `segments` equal segments of time, and then of `blind` ones that have the same mean agreement
+    and so nothing to tell them apart. `penalty_weight` is the one that the comparisons are about. `line` (risk where
+    the spurious sign agrees, where it does not, p_s) is the formula under test.
     """
     check_repetitions(repetitions)
     share = np.asarray(p_s(TIME), dtype=np.float64)
@@ -256,25 +254,23 @@ def blocky_over_time(
     closer = int((extent["TV-l1"] < extent["TV-l2"]).sum())
     of = {name: courses.shrunk(name) for name in fits}
     return Result(
-        comparisons=_over_time_comparisons(courses, binned, share, blind, ratio, gap),
-        meaning=(
-            f"For every predictor the risk at time t is a straight line in p_s(t) (chi-square per bin "
-            f"{min(misfit.values()):.2f} to {max(misfit.values()):.2f} on {FRESH_ROWS:,} fresh rows): its shape is "
-            f"that of p_s(t) under every method (blockiness {blocks['ERM']:.3f}), a piecewise-constant risk is a "
-            f"constant one, and only range and total variation can change. With {segments} environments and weight "
-            f"{penalty_weight:g} TV-l1 shrinks both to {100 * of['TV-l1']:.0f} % of ERM's and TV-l2 to "
-            f"{100 * of['TV-l2']:.0f} %; TV-l1's range is the smaller one in {closer} of {repetitions} repetitions. "
-            f"The slope over time is below 1 % of ERM's mean in {100 * _mean(still, 'ERM'):.1f} % of the time for ERM, "
-            f"{100 * _mean(still, 'TV-l1'):.1f} % for TV-l1 and {100 * _mean(still, 'TV-l2'):.1f} % for TV-l2. A "
-            f"nearly constant risk is blocky in a trivial way; both methods approach that, TV-l1 no more than "
-            f"TV-l2.\n\n"
-            f"By Jensen's inequality the l1 penalty is never above the l2 penalty (for ERM it is {100 * ratio:.0f} % "
-            f"of it), so equal weights do not weigh equally: at equal mean risk the ranges differ by at most {gap:.3f}."
-            f" The published code's l2, which divides by the number of environments, leaves {100 * of[PUBLISHED]:.0f} "
-            f"% at the same weight. And labels must tell environments apart: with {blind} "
-            f"segments of equal mean agreement {100 * of[f'TV-l1, {blind} labels']:.0f} % of ERM's range is left."
-        ),
-        paint=lambda figure: _paint_blocky_over_time(figure, courses, binned, path),
+        _over_time_comparisons(courses, binned, share, blind, ratio, gap),
+        f"For every predictor the risk at time t is a straight line in p_s(t) (chi-square per bin "
+        f"{min(misfit.values()):.2f} to {max(misfit.values()):.2f} on {FRESH_ROWS:,} fresh rows): its shape is "
+        f"that of p_s(t) under every method (blockiness {blocks['ERM']:.3f}), a piecewise-constant risk is a "
+        f"constant one, and only range and total variation can change. With {segments} environments and weight "
+        f"{penalty_weight:g} TV-l1 shrinks both to {100 * of['TV-l1']:.0f} % of ERM's and TV-l2 to "
+        f"{100 * of['TV-l2']:.0f} %; TV-l1's range is the smaller one in {closer} of {repetitions} repetitions. "
+        f"The slope over time is below 1 % of ERM's mean in {100 * _mean(still, 'ERM'):.1f} % of the time for ERM, "
+        f"{100 * _mean(still, 'TV-l1'):.1f} % for TV-l1 and {100 * _mean(still, 'TV-l2'):.1f} % for TV-l2. A "
+        f"nearly constant risk is blocky in a trivial way; both methods approach that, TV-l1 no more than "
+        f"TV-l2.\n\n"
+        f"By Jensen's inequality the l1 penalty is never above the l2 penalty (for ERM it is {100 * ratio:.0f} % "
+        f"of it), so equal weights do not weigh equally: at equal mean risk the ranges differ by at most {gap:.3f}."
+        f" The published code's l2, which divides by the number of environments, leaves {100 * of[PUBLISHED]:.0f} "
+        f"% at the same weight. And labels must tell environments apart: with {blind} "
+        f"segments of equal mean agreement {100 * of[f'TV-l1, {blind} labels']:.0f} % of ERM's range is left.",
+        lambda figure: _paint_blocky_over_time(figure, courses, binned, path),
     )
 
 

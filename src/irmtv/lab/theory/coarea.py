@@ -124,16 +124,7 @@ def _around_one(w: Floats) -> Floats:
     return np.exp(-8 * (w - 1) ** 2)
 
 
-@statement(
-    title="Coarea formula, one classifier variable",
-    label=LABEL,
-    text=(
-        "With Lebesgue's measure on the classifiers w, the integral of |dR/dw| equals the integral over all levels "
-        "gamma of the number of w at which the risk is gamma."
-    ),
-    formula=FORMULA,
-    size=(7.2, 2.7),
-)
+@statement("Coarea formula, one classifier variable", LABEL, formula=FORMULA, size=(7.2, 2.7))
 def coarea_1d(
     risk: Function = _risk_1d,
     gradient: Function = _gradient_1d,
@@ -143,11 +134,13 @@ def coarea_1d(
     cells: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048),
     levels: int = 1 << 17,
 ) -> Result:
-    """Both sides of the coarea formula for a risk R(w) of one variable that rises and falls several times.
+    """With Lebesgue's measure on the classifiers w, the integral of |dR/dw| equals the integral over all levels gamma
+    of the number of w at which the risk is gamma.
 
-    `risk` and its derivative `gradient` map (n,) to (n,). `density` is another measure on `domain`, for the case in
-    which nu is not Lebesgue's (rescaled here to the same total mass). Under test: `gradient`, and
-    `level_size(values, levels, weight)`, which counts the w with R(w) = gamma from values on a grid (weight None).
+    Both sides of the coarea formula for a risk R(w) of one variable that rises and falls several times. `risk` and its
+    derivative `gradient` map (n,) to (n,). `density` is another measure on `domain`, for the case in which nu is not
+    Lebesgue's (rescaled here to the same total mass). Under test: `gradient`, and `level_size(values, levels, weight)`,
+    which counts the w with R(w) = gamma from values on a grid (weight None).
     """
     _check(domain, cells)
     low, high = domain
@@ -205,29 +198,18 @@ def coarea_1d(
         _paint_errors(errors, cells, (rms_left, rms_right), orders, "cells and levels n")
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"For a risk that turns {len(turns)} times the quadrature of |R'| gives {fine_left:.5f} and counting "
-            f"solutions of R(w) = gamma gives {fine_right:.5f}; the errors fall like n^-{orders[0]:.2f} and "
-            f"n^-{orders[1]:.2f}. The assumption that nu is Lebesgue's measure matters: with a density of equal mass "
-            f"that prefers w near 1 the left side is {dense_left:.4f}, and only a count in which every w weighs as "
-            f"much as its density, {dense_right:.4f}, equals it. Training sees finitely many environments, so its nu "
-            f"is a sum of atoms and the printed formula does not describe the penalty that is computed there."
-        ),
-        paint=paint,
+        comparisons,
+        f"For a risk that turns {len(turns)} times the quadrature of |R'| gives {fine_left:.5f} and counting "
+        f"solutions of R(w) = gamma gives {fine_right:.5f}; the errors fall like n^-{orders[0]:.2f} and "
+        f"n^-{orders[1]:.2f}. The assumption that nu is Lebesgue's measure matters: with a density of equal mass "
+        f"that prefers w near 1 the left side is {dense_left:.4f}, and only a count in which every w weighs as "
+        f"much as its density, {dense_right:.4f}, equals it. Training sees finitely many environments, so its nu "
+        f"is a sum of atoms and the printed formula does not describe the penalty that is computed there.",
+        paint,
     )
 
 
-@statement(
-    title="Coarea formula, two classifier variables",
-    label=LABEL,
-    text=(
-        "With Lebesgue's measure on the classifiers w, the integral of |grad R| equals the integral over all "
-        "levels gamma of the length of the contour on which the risk is gamma."
-    ),
-    formula=FORMULA,
-    size=(7.2, 2.9),
-)
+@statement("Coarea formula, two classifier variables", LABEL, formula=FORMULA, size=(7.2, 2.9))
 def coarea_2d(
     risk: Surface = _risk_2d,
     gradient: Surface = _gradient_2d,
@@ -236,10 +218,12 @@ def coarea_2d(
     level_size: ContourLengths = contour_lengths,
     cells: tuple[int, ...] = (16, 32, 64, 128, 256),
 ) -> Result:
-    """Both sides of the coarea formula for a risk R(w) of two variables on [-reach, reach]^2.
+    """With Lebesgue's measure on the classifiers w, the integral of |grad R| equals the integral over all levels gamma
+    of the length of the contour on which the risk is gamma.
 
-    `risk` maps two arrays to one of their shape, `gradient` to (2, ...). Under test: `gradient`, `modulus`, which makes
-    one number of it (first axis), and `level_size(axis, values, levels)`, the size of each level set.
+    Both sides of the coarea formula for a risk R(w) of two variables on [-reach, reach]^2. `risk` maps two arrays to
+    one of their shape, `gradient` to (2, ...). Under test: `gradient`, `modulus`, which makes one number of it (first
+    axis), and `level_size(axis, values, levels)`, the size of each level set.
     """
     _check((-reach, reach), cells)
 
@@ -285,15 +269,13 @@ def coarea_2d(
         _paint_errors(errors, cells, (np.abs(left - reference), np.abs(right - reference)), orders, "cells per axis n")
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"The quadrature of |grad R| gives {left[-1]:.4f}; the lengths of contours, found from values of R only "
-            f"and added up over the levels, give {right[-1]:.4f} (limit {reference:.4f}). Both errors fall with the "
-            f"square of the grid, measured n^-{orders[0]:.2f} and n^-{orders[1]:.2f}, so what is left is the grid and "
-            f"not the formula. The total variation of a risk is the length of all contour lines on its map, each "
-            f"weighted with the step in risk from one to the next."
-        ),
-        paint=paint,
+        comparisons,
+        f"The quadrature of |grad R| gives {left[-1]:.4f}; the lengths of contours, found from values of R only "
+        f"and added up over the levels, give {right[-1]:.4f} (limit {reference:.4f}). Both errors fall with the "
+        f"square of the grid, measured n^-{orders[0]:.2f} and n^-{orders[1]:.2f}, so what is left is the grid and "
+        f"not the formula. The total variation of a risk is the length of all contour lines on its map, each "
+        f"weighted with the step in risk from one to the next.",
+        paint,
     )
 
 

@@ -66,12 +66,8 @@ def _almost_everywhere(f: Callable[[Floats], Floats], w: Floats, step: float) ->
 
 
 @statement(
-    title="Coarea formula for a blocky risk",
-    label="section 2.2 and Proposition 3.6 (eqn:coarea)",
-    text=(
-        "Total variation is the integral over the levels of the size of the preimages, also where the function is "
-        "piecewise constant."
-    ),
+    "Coarea formula for a blocky risk",
+    "section 2.2 and Proposition 3.6 (eqn:coarea)",
     formula=r"$\int_\Omega|\nabla f|:=\int_{-\infty}^{\infty}\int_{f^{-1}(\gamma)}ds\,d\gamma$",
     size=(7.2, 2.9),
 )
@@ -81,10 +77,12 @@ def coarea_piecewise_constant(
     boundaries: LevelSizes = _boundaries,
     random_state: int = 0,
 ) -> Result:
-    """The 0-1 error of a trained linear model as a function of its threshold w: flat pieces and jumps.
+    """Total variation is the integral over the levels of the size of the preimages, also where the function is
+    piecewise constant.
 
-    `rows` is the number of rows whose error is taken. Under test: `preimages(plateaus, levels)`, the size of
-    {R = gamma}, and `boundaries(plateaus, levels)`, the number of boundary points of {R > gamma}.
+    The 0-1 error of a trained linear model as a function of its threshold w: flat pieces and jumps. `rows` is the
+    number of rows whose error is taken. Under test: `preimages(plateaus, levels)`, the size of {R = gamma}, and
+    `boundaries(plateaus, levels)`, the number of boundary points of {R > gamma}.
     """
     if rows < 10:
         raise ValueError(f"rows must be at least 10, or the error has hardly a level. Got {rows!r}. Use 60.")
@@ -155,21 +153,19 @@ def coarea_piecewise_constant(
         legend(prices)
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"The 0-1 error of {rows} rows is flat between {len(places)} jumps. Read with the gradient almost "
-            f"everywhere, as the proof of the proposition reads it, the formula says {gradient:g} = {printed:g}: true "
-            f"and empty, since no level other than the {len(np.unique(plateaus))} values of R is taken. Read with the "
-            f"total variation that section 2.2 defines, the left side is the sum of the jumps, {supremum:.4f}, while "
-            f"the printed preimages still give {printed:g}; the boundaries of the sets where R exceeds gamma give "
-            f"{repaired:.4f} and are what belongs there. Where section 2.2 says that a more blocky function has a "
-            f"smaller total variation, it is these empty preimages that speak (see 'A blocky function does not have "
-            f"the smaller total variation').\n\n"
-            f"What is true is that l1 asks the same price for a sharp step as for a gentle one, while the l2 price "
-            f"rises from {l2_price[0]:.1f} to {l2_price[-1]:.0f} as a step narrows to {widths[-1]:.2g}: l1 tolerates "
-            f"jumps, l2 does not."
-        ),
-        paint=paint,
+        comparisons,
+        f"The 0-1 error of {rows} rows is flat between {len(places)} jumps. Read with the gradient almost "
+        f"everywhere, as the proof of the proposition reads it, the formula says {gradient:g} = {printed:g}: true "
+        f"and empty, since no level other than the {len(np.unique(plateaus))} values of R is taken. Read with the "
+        f"total variation that section 2.2 defines, the left side is the sum of the jumps, {supremum:.4f}, while "
+        f"the printed preimages still give {printed:g}; the boundaries of the sets where R exceeds gamma give "
+        f"{repaired:.4f} and are what belongs there. Where section 2.2 says that a more blocky function has a "
+        f"smaller total variation, it is these empty preimages that speak (see 'A blocky function does not have "
+        f"the smaller total variation').\n\n"
+        f"What is true is that l1 asks the same price for a sharp step as for a gentle one, while the l2 price "
+        f"rises from {l2_price[0]:.1f} to {l2_price[-1]:.0f} as a step narrows to {widths[-1]:.2g}: l1 tolerates "
+        f"jumps, l2 does not.",
+        paint,
     )
 
 
@@ -234,26 +230,19 @@ def _approximations(
     return left, right
 
 
-@statement(
-    title="The coarea formula needs more than its conditions",
-    label=LABEL,
-    text=(
-        "The coarea formula is stated for every risk that is integrable together with the modulus of its gradient "
-        "(Conditions 1 to 3 and 4b), without asking for continuity or a Lipschitz constant."
-    ),
-    formula=FORMULA,
-    size=(7.2, 2.9),
-)
+@statement("The coarea formula needs more than its conditions", LABEL, formula=FORMULA, size=(7.2, 2.9))
 def coarea_needs_lipschitz(
     depth: int = 12,
     slope: Callable[[int, NDArray[np.bool_]], Floats] = iterate_slope,
     level_size: Crossings = crossings,
     levels: int = 4096,
 ) -> Result:
-    """The Cantor function satisfies the printed conditions and not the formula; its Lipschitz approximations do.
+    """The coarea formula is stated for every risk that is integrable together with the modulus of its gradient
+    (Conditions 1 to 3 and 4b), without asking for continuity or a Lipschitz constant.
 
-    `depth` is the number of approximations, `levels` that of the levels. Under test: `slope(digits, in_a_gap)`, the
-    derivative of the approximations, and `level_size(values, levels, weight)`, the number of w at each level.
+    The Cantor function satisfies the printed conditions and not the formula; its Lipschitz approximations do. `depth`
+    is the number of approximations, `levels` that of the levels. Under test: `slope(digits, in_a_gap)`, the derivative
+    of the approximations, and `level_size(values, levels, weight)`, the number of w at each level.
     """
     if not 4 <= depth <= 13:
         raise ValueError(f"depth must be from 4 to 13, the grid has 3^depth points. Got {depth!r}.")
@@ -306,23 +295,21 @@ def coarea_needs_lipschitz(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"The Cantor function climbs from 0 to 1 with gradient 0 almost everywhere, so it meets the conditions; "
-            f"its left side is {gradient:g} and its right side {preimages:.4f}: almost every value is taken once. The "
-            f"proof cuts the risk into pieces on which it is Lipschitz and says 'if none of such interval B_k exists, "
-            f"it is obvious that the integral ... equals 0'; here none exists (every band of levels has chords "
-            f"{steepest:.0f} steep at scale 3^-{depth}), the left side is {gradient:g} and the right side is "
-            f"{preimages:.4g}.\n\n"
-            f"The proposition fails under either reading of its left side: total variation mends this function "
-            f"({supremum:.4f}) and breaks a step ({step.supremum:.4f} against {step.preimages:g}), for which the "
-            f"boundaries of {{R > gamma}} must replace the preimages. A Lipschitz risk is sufficient (the "
-            f"approximations have {left[-1]:.4f} on both sides) and not needed (sqrt w on [0, 1]: {root_left:.4f} and "
-            f"{root_right:.4f}); in one dimension absolute continuity is what a continuous risk needs. For a user "
-            f"little is lost: a risk that is trained by gradients is as a rule locally Lipschitz in w, and there the "
-            f"formula is true."
-        ),
-        paint=lambda figure: _paint_coarea_needs_lipschitz(
+        comparisons,
+        f"The Cantor function climbs from 0 to 1 with gradient 0 almost everywhere, so it meets the conditions; "
+        f"its left side is {gradient:g} and its right side {preimages:.4f}: almost every value is taken once. The "
+        f"proof cuts the risk into pieces on which it is Lipschitz and says 'if none of such interval B_k exists, "
+        f"it is obvious that the integral ... equals 0'; here none exists (every band of levels has chords "
+        f"{steepest:.0f} steep at scale 3^-{depth}), the left side is {gradient:g} and the right side is "
+        f"{preimages:.4g}.\n\n"
+        f"The proposition fails under either reading of its left side: total variation mends this function "
+        f"({supremum:.4f}) and breaks a step ({step.supremum:.4f} against {step.preimages:g}), for which the "
+        f"boundaries of {{R > gamma}} must replace the preimages. A Lipschitz risk is sufficient (the "
+        f"approximations have {left[-1]:.4f} on both sides) and not needed (sqrt w on [0, 1]: {root_left:.4f} and "
+        f"{root_right:.4f}); in one dimension absolute continuity is what a continuous risk needs. For a user "
+        f"little is lost: a risk that is trained by gradients is as a rule locally Lipschitz in w, and there the "
+        f"formula is true.",
+        lambda figure: _paint_coarea_needs_lipschitz(
             figure, depth, (left, right), {"Lipschitz": first, "step": step, "Cantor": limit}
         ),
     )

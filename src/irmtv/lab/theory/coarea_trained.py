@@ -113,16 +113,7 @@ def _train_both(
     return task, fitted
 
 
-@statement(
-    title="Coarea formula of trained networks",
-    label=LABEL,
-    text=(
-        "The coarea formula holds for the risk of a trained network as a function of the classifier w, in every "
-        "environment: the integral of |grad R| is the total size of the level sets of the risk."
-    ),
-    formula=FORMULA,
-    size=(7.2, 4.6),
-)
+@statement("Coarea formula of trained networks", LABEL, formula=FORMULA, size=(7.2, 4.6))
 def coarea_trained(
     hidden: tuple[int, ...] = (8,),
     penalty_weight: float = 1000.0,
@@ -134,11 +125,13 @@ def coarea_trained(
     level_size_2d: ContourLengths = contour_lengths,
     random_state: int = 0,
 ) -> Result:
-    """Both sides of the coarea formula for the risks of two networks, trained with and without the l1 penalty.
+    """The coarea formula holds for the risk of a trained network as a function of the classifier w, in every
+    environment: the integral of |grad R| is the total size of the level sets of the risk.
 
-    `hidden` are the widths of the network, () is a linear model; `cells` are the numbers of cells per axis of
-    the map over (w_v, w_s), which each divide the last. Under test: `modulus` of the gradient (first axis), and the
-    sizes of the level sets, `level_size_1d(values, levels, None)` and `level_size_2d(axis, values, levels)`.
+    Both sides of the coarea formula for the risks of two networks, trained with and without the l1 penalty. `hidden`
+    are the widths of the network, () is a linear model; `cells` are the numbers of cells per axis of the map over (w_v,
+    w_s), which each divide the last. Under test: `modulus` of the gradient (first axis), and the sizes of the level
+    sets, `level_size_1d(values, levels, None)` and `level_size_2d(axis, values, levels)`.
     """
     finest = cells[-1] if cells else 0
     if len(cells) < 2 or min(cells) < 8 or sorted(set(cells)) != list(cells) or any(finest % n for n in cells):
@@ -205,20 +198,18 @@ def coarea_trained(
     )
 
     return Result(
-        comparisons=tuple(comparisons),
-        meaning=(
-            f"Two networks with hidden layers {hidden}, trained for {steps} steps with penalty weight 0 (ERM) and "
-            f"{penalty_weight:g} (IRM-TV-l1), give the same number on both sides in both environments, within "
-            f"{100 * worst:.2g} % at worst, and what is left falls like n^-{order:.1f} with the cells of the grid: "
-            f"these risks are locally Lipschitz in w, which is enough for the formula.\n\n"
-            f"The maps show what the penalty does: the share of the slope that lies along the spurious inputs is "
-            f"{100 * shares[0, 0]:.0f} and {100 * shares[0, 1]:.0f} % for ERM in the two "
-            f"environments and {100 * shares[1, 0]:.0f} and {100 * shares[1, 1]:.0f} % with the penalty. A blocky "
-            f"risk would be flat almost everywhere; here {flattest} a slope below a hundredth of the mean. The coarea "
-            f"formula is true of every such risk and does not by itself make one "
-            f"piecewise constant."
-        ),
-        paint=lambda figure: _paint_coarea_trained(figure, maps, axis, level_size_2d, sizes),
+        tuple(comparisons),
+        f"Two networks with hidden layers {hidden}, trained for {steps} steps with penalty weight 0 (ERM) and "
+        f"{penalty_weight:g} (IRM-TV-l1), give the same number on both sides in both environments, within "
+        f"{100 * worst:.2g} % at worst, and what is left falls like n^-{order:.1f} with the cells of the grid: "
+        f"these risks are locally Lipschitz in w, which is enough for the formula.\n\n"
+        f"The maps show what the penalty does: the share of the slope that lies along the spurious inputs is "
+        f"{100 * shares[0, 0]:.0f} and {100 * shares[0, 1]:.0f} % for ERM in the two "
+        f"environments and {100 * shares[1, 0]:.0f} and {100 * shares[1, 1]:.0f} % with the penalty. A blocky "
+        f"risk would be flat almost everywhere; here {flattest} a slope below a hundredth of the mean. The coarea "
+        f"formula is true of every such risk and does not by itself make one "
+        f"piecewise constant.",
+        lambda figure: _paint_coarea_trained(figure, maps, axis, level_size_2d, sizes),
     )
 
 

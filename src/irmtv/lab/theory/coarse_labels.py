@@ -181,17 +181,12 @@ def train_on(
 
 
 @statement(
-    title="A measure too coarse to see the test environments",
-    label="Theorem 3.11 and what follows from it (thm:OODminimum)",
-    text=(
-        "The set of test environments must be measurable for the training measure: the minimum requirement; with "
-        "the coarsest measure it has no measure at all, and distortion is inevitable."
-    ),
+    "A measure too coarse to see the test environments",
+    "Theorem 3.11 and what follows from it (thm:OODminimum)",
     formula=(
         r"$\mathcal{E}_{all}\in\mathcal{F}_{tr};\quad \mathcal{F}_{tr}=\{\emptyset,\mathcal{E}_{tr}\}"
         r"\Rightarrow \mu(\mathcal{E}_{all})\ \mathrm{does\ not\ exist}$"
     ),
-    size=(7.2, 2.8),
 )
 def coarse_measure(
     n_points: int = 5,
@@ -203,9 +198,11 @@ def coarse_measure(
     l1: PenaltyFunction = tv_l1,
     l2: PenaltyFunction = tv_l2,
 ) -> Result:
-    """A measure too coarse to see E_all: all partitions of a small set, and training with 1, 2, 4, 8 labels.
+    """The set of test environments must be measurable for the training measure: the minimum requirement; with the
+    coarsest measure it has no measure at all, and distortion is inevitable.
 
-    Formulas under test: `measured` (inner and outer measure), `l1` and `l2` (the penalties of the labels).
+    A measure too coarse to see E_all: all partitions of a small set, and training with 1, 2, 4, 8 labels. Formulas
+    under test: `measured` (inner and outer measure), `l1` and `l2` (the penalties of the labels).
     """
     for value, name in ((n_points, "n_points"), (n_rows, "n_rows"), (steps, "steps"), (seeds, "seeds")):
         check_positive(value, name)
@@ -269,24 +266,22 @@ def coarse_measure(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"Over all {visible + hidden} pairs of a sigma-algebra on {n_points} environments and a set E_all, the "
-            f"measure of E_all is known exactly where E_all is in F_tr ({visible} pairs; an unseen part of mass 0 does "
-            f"no harm). For the mean risk over E_all the requirement is right: in {pairs.integral[False]} of the other "
-            f"{hidden} pairs the integral of some risk over E_all is left open (its normalised mean in "
-            f"{pairs.mean[False]}: all in which E_all meets more than one atom).\n\n"
-            f"For the worst risk it is no minimum requirement: by the theorem's own conditions the risk is "
-            f"F_tr-measurable, so constant on atoms, and then {distorted[False, True]} of the {hidden} pairs are "
-            f"distorted; with risks that vary within an atom {distorted[False, False]} are: it is the risk that the "
-            f"measure must see. The proof also integrates over E_all with mu_tr itself, which makes {part:.3f} of a "
-            f"constant risk of 1 unless it is normalised.\n\n"
-            f"For a user: one label for all gives back ERM ({100 * swings.accuracy[0]:.1f} % in the worst "
-            f"environment). Two are enough for a steady drift ({100 * steady.accuracy[1]:.1f} %); where p_s(t) goes to "
-            f"and fro two see nothing ({100 * swings.accuracy[1]:.1f} %) and only eight do "
-            f"({100 * swings.accuracy[3]:.1f} %)."
-        ),
-        paint=lambda figure: _paint_coarse_measure(figure, drifts, swings, pairs),
+        comparisons,
+        f"Over all {visible + hidden} pairs of a sigma-algebra on {n_points} environments and a set E_all, the "
+        f"measure of E_all is known exactly where E_all is in F_tr ({visible} pairs; an unseen part of mass 0 does "
+        f"no harm). For the mean risk over E_all the requirement is right: in {pairs.integral[False]} of the other "
+        f"{hidden} pairs the integral of some risk over E_all is left open (its normalised mean in "
+        f"{pairs.mean[False]}: all in which E_all meets more than one atom).\n\n"
+        f"For the worst risk it is no minimum requirement: by the theorem's own conditions the risk is "
+        f"F_tr-measurable, so constant on atoms, and then {distorted[False, True]} of the {hidden} pairs are "
+        f"distorted; with risks that vary within an atom {distorted[False, False]} are: it is the risk that the "
+        f"measure must see. The proof also integrates over E_all with mu_tr itself, which makes {part:.3f} of a "
+        f"constant risk of 1 unless it is normalised.\n\n"
+        f"For a user: one label for all gives back ERM ({100 * swings.accuracy[0]:.1f} % in the worst "
+        f"environment). Two are enough for a steady drift ({100 * steady.accuracy[1]:.1f} %); where p_s(t) goes to "
+        f"and fro two see nothing ({100 * swings.accuracy[1]:.1f} %) and only eight do "
+        f"({100 * swings.accuracy[3]:.1f} %).",
+        lambda figure: _paint_coarse_measure(figure, drifts, swings, pairs),
     )
 
 

@@ -91,12 +91,8 @@ def _under_beta(
 
 
 @statement(
-    title="V-REx with any measure on the environments",
-    label="Proposition 3.3 (cor:VREx)",
-    text=(
-        "V-REx generalises to any probability measure on the environments, finite or not: mean risk plus lambda "
-        "times the variance of the risk. Where the risk is continuous in e some environment has the mean risk."
-    ),
+    "V-REx with any measure on the environments",
+    "Proposition 3.3 (cor:VREx)",
     formula=r"$\min_\Phi\ \mathbb{E}_e[R]+\lambda\,\mathbb{E}_e[(R-\mathbb{E}_e[R])^2]$",
 )
 def vrex_l2(
@@ -106,8 +102,10 @@ def vrex_l2(
     environments: tuple[int, ...] = (10, 20, 40, 80, 160, 320, 640),
     seed: int = 0,
 ) -> Result:
-    """The variance under finite measures and under a Beta measure on [0, 1], by two formulas and two quadratures.
+    """V-REx generalises to any probability measure on the environments, finite or not: mean risk plus lambda times the
+    variance of the risk. Where the risk is continuous in e some environment has the mean risk.
 
+    The variance under finite measures and under a Beta measure on [0, 1], by two formulas and two quadratures.
     `variance` (Statistics, mu) -> (R,) is under test. `risk` is R(e), continuous in e on [0, 1]; `beta` are the two
     parameters of the measure.
     """
@@ -178,20 +176,18 @@ def vrex_l2(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"Over 50 random risks and measures the two forms of the variance agree to {comparisons[0].error:.0e}. "
-            f"Under a Beta({a:g}, {b:g}) measure the variance of a risk that drifts with e is {exact:.6f}; "
-            f"{environments[-1]} environments weighed by the density give {finite[-1]:.6f}, with an error that falls "
-            f"like n^{rate:.2f}. V-REx itself is |E| times V-REx-l2 with lambda / |E| and the uniform measure.\n\n"
-            f"The environment e = {middle:.3f} has the mean risk, as the proof says 'under some mild assumptions (such "
-            f"as the continuity of R ...)'. Continuity alone is not enough: on the three environments "
-            f"{', '.join(f'{e:g}' for e in few)} every risk is continuous and none has the mean "
-            f"({on_few.mean():.3f}, nearest {nearest:.3f}); the set of environments must be connected. And Condition "
-            f"4a is needed: with R = u^-0.6, which is integrable and not square integrable, the variance is "
-            f"{heavy[0]:.0f} over {many[0]:,} environments and {heavy[1]:.0f} over {many[1]:,}."
-        ),
-        paint=lambda figure: _paint_vrex_l2(figure, beta, risk, middle, environments, under_beta),
+        comparisons,
+        f"Over 50 random risks and measures the two forms of the variance agree to {comparisons[0].error:.0e}. "
+        f"Under a Beta({a:g}, {b:g}) measure the variance of a risk that drifts with e is {exact:.6f}; "
+        f"{environments[-1]} environments weighed by the density give {finite[-1]:.6f}, with an error that falls "
+        f"like n^{rate:.2f}. V-REx itself is |E| times V-REx-l2 with lambda / |E| and the uniform measure.\n\n"
+        f"The environment e = {middle:.3f} has the mean risk, as the proof says 'under some mild assumptions (such "
+        f"as the continuity of R ...)'. Continuity alone is not enough: on the three environments "
+        f"{', '.join(f'{e:g}' for e in few)} every risk is continuous and none has the mean "
+        f"({on_few.mean():.3f}, nearest {nearest:.3f}); the set of environments must be connected. And Condition "
+        f"4a is needed: with R = u^-0.6, which is integrable and not square integrable, the variance is "
+        f"{heavy[0]:.0f} over {many[0]:,} environments and {heavy[1]:.0f} over {many[1]:,}.",
+        lambda figure: _paint_vrex_l2(figure, beta, risk, middle, environments, under_beta),
     )
 
 
@@ -239,12 +235,8 @@ def divided_lambda(weight: float, count: int) -> float:
 
 
 @statement(
-    title="V-REx's sum of risks is not their expectation",
-    label="proof of Proposition 3.3 (eqn:sumRe)",
-    text=(
-        "The proof identifies (it writes ':=') the sum of the risks in V-REx with their expectation under a "
-        "probability measure and keeps lambda."
-    ),
+    "V-REx's sum of risks is not their expectation",
+    "proof of Proposition 3.3 (eqn:sumRe)",
     formula=r"$\sum_{e} R(\Phi,e):=\mathbb{E}_e[R(\Phi,e)]$",
 )
 def vrex_sum_is_no_expectation(
@@ -255,8 +247,10 @@ def vrex_sum_is_no_expectation(
     corrected: Callable[[float, int], float] = divided_lambda,
     variance: PenaltyFunction = risk_variance,
 ) -> Result:
-    """V-REx against V-REx-l2 with the uniform measure, in one parameter w with R_e(w) = curvature (w - centre)^2.
+    """The proof identifies (it writes ':=') the sum of the risks in V-REx with their expectation under a probability
+    measure and keeps lambda.
 
+    V-REx against V-REx-l2 with the uniform measure, in one parameter w with R_e(w) = curvature (w - centre)^2.
     `printed` and `corrected` (lambda, |E|) -> the lambda of V-REx-l2, and `variance`, are under test.
     """
     check_above(penalty_weight, 0, "penalty_weight", "At 0 there is no variance to compare.")
@@ -332,16 +326,14 @@ def vrex_sum_is_no_expectation(
         legend(right, loc="upper center")
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"With {count} environments the sum is {count} times the expectation, while the variance stays as it is: "
-            f"V-REx with lambda = {penalty_weight:g} has its minimum at w = {best:.4f}, V-REx-l2 with the same lambda "
-            f"at w = {chosen['printed']:.4f}, and with lambda / {count} at w = {chosen['corrected']:.4f}, where V-REx "
-            "has it. So the proposition stands, with another lambda: the weight of a V-REx that sums the risks is to "
-            "be divided by the number of environments. IRMv1 sums both terms, so there the number of environments "
-            f"drops out (minimiser {irm:.4f} with sums, {irm_expected:.4f} with means)."
-        ),
-        paint=paint,
+        comparisons,
+        f"With {count} environments the sum is {count} times the expectation, while the variance stays as it is: "
+        f"V-REx with lambda = {penalty_weight:g} has its minimum at w = {best:.4f}, V-REx-l2 with the same lambda "
+        f"at w = {chosen['printed']:.4f}, and with lambda / {count} at w = {chosen['corrected']:.4f}, where V-REx "
+        "has it. So the proposition stands, with another lambda: the weight of a V-REx that sums the risks is to "
+        "be divided by the number of environments. IRMv1 sums both terms, so there the number of environments "
+        f"drops out (minimiser {irm:.4f} with sums, {irm_expected:.4f} with means).",
+        paint,
     )
 
 
@@ -388,12 +380,8 @@ def _train_three(p_s: tuple[float, float], p_v: float, penalty_weight: float, st
 
 
 @statement(
-    title="Two environments tell the risk of all those on their line",
-    label="proof of Proposition 3.3 (fig:riskextra)",
-    text=(
-        "The deviations of the training risks from their mean span a linear space along which the risk "
-        "extrapolates to a larger region; making them small makes the risk flat there too."
-    ),
+    "Two environments tell the risk of all those on their line",
+    "proof of Proposition 3.3 (fig:riskextra)",
     formula=r"$R(\Phi,p)=R(\Phi,p_1)+\frac{p-p_1}{p_2-p_1}\,[R(\Phi,p_2)-R(\Phi,p_1)]$",
 )
 def risk_extrapolation(
@@ -405,9 +393,11 @@ def risk_extrapolation(
     extrapolate: Callable[[Floats, tuple[float, float], Floats], Floats] = straight_line,
     seed: int = 0,
 ) -> Result:
-    """ERM, V-REx and IRM-TV-l1 trained on two environments; their risks at every p_s from these two.
+    """The deviations of the training risks from their mean span a linear space along which the risk extrapolates to a
+    larger region; making them small makes the risk flat there too.
 
-    `extrapolate` (p, the two p_s, risks (R, 2)) -> (R, k) is under test. `rows` are fresh ones per environment.
+    ERM, V-REx and IRM-TV-l1 trained on two environments; their risks at every p_s from these two. `extrapolate` (p, the
+    two p_s, risks (R, 2)) -> (R, k) is under test. `rows` are fresh ones per environment.
     """
     if len(p_s) != 2 or p_s[0] == p_s[1]:
         raise ValueError(
@@ -454,19 +444,17 @@ def risk_extrapolation(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"Three predictors are trained at p_s = {p_s[0]:g} and {p_s[1]:g}. The line through the two risks tells "
-            f"the risk on {rows:,} fresh rows at each of {len(ELSEWHERE)} other p_s in [0, 1] up to "
-            f"{score.max():.1f} standard errors: here the risk is exactly linear in p_s. V-REx flattens it: from "
-            f"p_s = 1 to 0 the risk rises by {slopes['ERM']:.2f} for ERM, {slopes['V-REx']:.2f} for V-REx and "
-            f"{slopes['IRM-TV-l1']:.2f} for IRM-TV-l1, and the largest risk is {worst['ERM']:.2f}, "
-            f"{worst['V-REx']:.2f} and {worst['IRM-TV-l1']:.2f}. An environment off the line is not predicted: with "
-            f"p_v = "
-            f"{other_p_v:g} in place of {p_v:g} ERM's risk at p_s = {ELSEWHERE[middle]:g} is {off[0, middle]:.3f}, "
-            f"{off_score[0, middle]:.0f} standard errors from the {predicted[0, middle]:.3f} predicted."
-        ),
-        paint=lambda figure: _paint_risk_extrapolation(
+        comparisons,
+        f"Three predictors are trained at p_s = {p_s[0]:g} and {p_s[1]:g}. The line through the two risks tells "
+        f"the risk on {rows:,} fresh rows at each of {len(ELSEWHERE)} other p_s in [0, 1] up to "
+        f"{score.max():.1f} standard errors: here the risk is exactly linear in p_s. V-REx flattens it: from "
+        f"p_s = 1 to 0 the risk rises by {slopes['ERM']:.2f} for ERM, {slopes['V-REx']:.2f} for V-REx and "
+        f"{slopes['IRM-TV-l1']:.2f} for IRM-TV-l1, and the largest risk is {worst['ERM']:.2f}, "
+        f"{worst['V-REx']:.2f} and {worst['IRM-TV-l1']:.2f}. An environment off the line is not predicted: with "
+        f"p_v = "
+        f"{other_p_v:g} in place of {p_v:g} ERM's risk at p_s = {ELSEWHERE[middle]:g} is {off[0, middle]:.3f}, "
+        f"{off_score[0, middle]:.0f} standard errors from the {predicted[0, middle]:.3f} predicted.",
+        lambda figure: _paint_risk_extrapolation(
             figure, lambda p: extrapolate(p, p_s, seen), p_s, seen, (p_v, other_p_v), (fresh, off)
         ),
     )

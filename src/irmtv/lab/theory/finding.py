@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from inspect import getdoc
 from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec
 
 import numpy as np
@@ -160,23 +161,19 @@ class Finding:
 
     def table(self) -> pd.DataFrame:
         """Every comparison, one per row."""
-        return pd.DataFrame(
-            [
-                {
-                    "role": c.role,
-                    "what": c.what,
-                    "left": c.left,
-                    "left_name": c.left_name,
-                    "relation": c.relation,
-                    "right": c.right,
-                    "right_name": c.right_name,
-                    "error": c.error,
-                    "tolerance": c.tolerance,
-                    "agrees": c.agrees,
-                }
-                for c in self.comparisons
-            ]
+        columns = (
+            "role",
+            "what",
+            "left",
+            "left_name",
+            "relation",
+            "right",
+            "right_name",
+            "error",
+            "tolerance",
+            "agrees",
         )
+        return pd.DataFrame([{name: getattr(c, name) for name in columns} for c in self.comparisons])
 
     def draw(self) -> Figure:
         """The figure of the statement, new at every call."""
@@ -194,8 +191,7 @@ class Finding:
         return "\n".join([*lines, f"  {self.meaning}"])
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What the function of a statement computes."""
 
     comparisons: Sequence[Comparison]
@@ -204,18 +200,20 @@ class Result:
 
 
 def statement(
-    title: str, label: str, text: str, formula: str = "", size: tuple[float, float] = (7.2, 2.8)
+    title: str, label: str, formula: str = "", size: tuple[float, float] = (7.2, 2.8)
 ) -> Callable[[Callable[P, Result]], Callable[P, Finding]]:
-    """Make a function a statement of the paper, named after the function; see `Finding` for the parameters."""
+    """Make a function a statement of the paper, named after the function; see `Finding` for the parameters.
+
+    What the paper says is the first paragraph of the function's docstring.
+    """
 
     def decorate(run: Callable[P, Result]) -> Callable[P, Finding]:
+        text = " ".join((getdoc(run) or "").split("\n\n")[0].split())
+
         @wraps(run)
         def find(*args: P.args, **kwargs: P.kwargs) -> Finding:
-            result = run(*args, **kwargs)
-            comparisons = tuple(result.comparisons)
-            return Finding(
-                statement_name(run), title, label, text, comparisons, result.meaning, result.paint, formula, size
-            )
+            comparisons, meaning, paint = run(*args, **kwargs)
+            return Finding(statement_name(run), title, label, text, tuple(comparisons), meaning, paint, formula, size)
 
         return find
 

@@ -169,12 +169,8 @@ def _searches(lam: Floats, penalty: PenaltyFunction) -> _Searches:
 
 
 @statement(
-    title="A fixed penalty weight misses the worst risk's optimum",
-    label="Theorems 3.8 and 3.9, item 1 (thm:OODwequiv)",
-    text=(
-        "With one weight lambda for all Phi the model need not have the worst risk's optimum: in the paper's "
-        "example, fitting -1 by w Phi, every fixed lambda ends at another Phi with another value."
-    ),
+    "A fixed penalty weight misses the worst risk's optimum",
+    "Theorems 3.8 and 3.9, item 1 (thm:OODwequiv)",
     formula=(
         r"$\mathrm{argmin}_\Phi\,\{1-\frac{2}{5}\Phi+\lambda\Phi^2\}=\min(1,\frac{1}{5\lambda})\neq 0"
         r"=\mathrm{argmin}_\Phi\,\max_w|w\Phi+1|$"
@@ -186,10 +182,12 @@ def fixed_weight_misses(
     minimiser: Callable[[float], float] = printed_minimiser,
     least: Callable[[float], float] = printed_least,
 ) -> Result:
-    """The minimisers of the counterexample for fixed lambda, found by search, against the printed ones.
+    """With one weight lambda for all Phi the model need not have the worst risk's optimum: in the paper's example,
+    fitting -1 by w Phi, every fixed lambda ends at another Phi with another value.
 
-    `weights` are the values of lambda. Under test are `penalty`, a function of the statistics and the measure, and the
-    closed forms of lambda: `minimiser`, and the `least` value.
+    The minimisers of the counterexample for fixed lambda, found by search, against the printed ones. `weights` are the
+    values of lambda. Under test are `penalty`, a function of the statistics and the measure, and the closed forms of
+    lambda: `minimiser`, and the `least` value.
     """
     if len(weights) < 2 or min(weights) < 0 or max(weights) <= 0.4:
         raise ValueError(
@@ -255,21 +253,19 @@ def fixed_weight_misses(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"Search and printed forms agree to {np.abs(found[:, 0] - at).max():.0e} for {len(lam)} weights from "
-            f"{lam[0]:g} to {lam[-1]:g}, in the minimax form too; none ends at the optimum 0, which descent with "
-            f"lambda_Phi differentiated reaches to {np.abs(ends).max():.3f}. The counterexample shows that a fixed "
-            f"lambda need not get there, not that it never does: with w centred at 0 each of these weights but 0 ends "
-            f"within {np.abs(centred).max():.0e} of the optimum.\n\n"
-            f"In this example the miss shrinks with lambda: for lambda > 1/5 the worst risk is "
-            f"{(excess * lam)[inside].mean():.2g}/lambda above its least. That is no rule: with R = (w Phi - 1)^2 and "
-            f"w = 1, 2 a lambda of {TOO_LARGE:g} drives Phi to {second.phi:.3f}, where the worst risk is "
-            f"{second.worst:.2f} instead of {second.least:.2f}. In the paper's example the miss comes from the "
-            f"square: with E|dR/dw| itself as penalty, each weight above 2/5 that was tried ends within "
-            f"{np.abs(unsquared).max():.0e} of the optimum."
-        ),
-        paint=lambda figure: _paint_fixed_weight_misses(figure, lam, worst, searches, minimiser),
+        comparisons,
+        f"Search and printed forms agree to {np.abs(found[:, 0] - at).max():.0e} for {len(lam)} weights from "
+        f"{lam[0]:g} to {lam[-1]:g}, in the minimax form too; none ends at the optimum 0, which descent with "
+        f"lambda_Phi differentiated reaches to {np.abs(ends).max():.3f}. The counterexample shows that a fixed "
+        f"lambda need not get there, not that it never does: with w centred at 0 each of these weights but 0 ends "
+        f"within {np.abs(centred).max():.0e} of the optimum.\n\n"
+        f"In this example the miss shrinks with lambda: for lambda > 1/5 the worst risk is "
+        f"{(excess * lam)[inside].mean():.2g}/lambda above its least. That is no rule: with R = (w Phi - 1)^2 and "
+        f"w = 1, 2 a lambda of {TOO_LARGE:g} drives Phi to {second.phi:.3f}, where the worst risk is "
+        f"{second.worst:.2f} instead of {second.least:.2f}. In the paper's example the miss comes from the "
+        f"square: with E|dR/dw| itself as penalty, each weight above 2/5 that was tried ends within "
+        f"{np.abs(unsquared).max():.0e} of the optimum.",
+        lambda figure: _paint_fixed_weight_misses(figure, lam, worst, searches, minimiser),
     )
 
 

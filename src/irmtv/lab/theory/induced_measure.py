@@ -223,14 +223,9 @@ def _draw_example(axes: Axes) -> None:
 
 
 @statement(
-    title="The measure that environments induce on classifiers",
-    label="appendix A.1.1 (proof:thmIRMTVL2inducemeasure)",
-    text=(
-        "A map from environments to classifiers carries mu over to a measure nu, and integrals of the risk and of "
-        "its gradient over the classifiers equal those over the environments."
-    ),
+    "The measure that environments induce on classifiers",
+    "appendix A.1.1 (proof:thmIRMTVL2inducemeasure)",
     formula=r"$\nu(G)=\mu(w^{-1}(G)),\quad \int_\Omega R(w\circ\Phi)\,d\nu=\int_{E_{tr}}R(w(e)\circ\Phi)\,d\mu$",
-    size=(7.2, 2.8),
 )
 def induced_measure(
     seed: int = 0,
@@ -239,11 +234,13 @@ def induced_measure(
     density: Density = two_branches,
     family: FamilyRule = printed_family,
 ) -> Result:
-    """Integrals over environments against integrals over classifiers, and the sets on which nu is defined.
+    """A map from environments to classifiers carries mu over to a measure nu, and integrals of the risk and of its
+    gradient over the classifiers equal those over the environments.
 
-    Under test: `induced(mu, w)` gives the values of w and their masses, `density(w)` the density of w = e^2 for e
-    uniform on (-1, 1), `family(w, F_tr, E)` the sets of Omega (default: as the proof has them). `points` is the
-    largest E on which every case is enumerated.
+    Integrals over environments against integrals over classifiers, and the sets on which nu is defined. Under test:
+    `induced(mu, w)` gives the values of w and their masses, `density(w)` the density of w = e^2 for e uniform on (-1,
+    1), `family(w, F_tr, E)` the sets of Omega (default: as the proof has them). `points` is the largest E on which
+    every case is enumerated.
     """
     check_positive(points, "points")
     if points > 5:
@@ -313,23 +310,21 @@ def induced_measure(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that "
-            f"share three classifiers, to {np.abs(continuous.over_w - continuous.over_e).max():.0e} for a continuum "
-            f"with w = e^2.\n\n"
-            f"The proof's sets {{w(F)}} are the right ones exactly where w^-1(w(F)) is in F_tr for every F. Condition "
-            f"3 "
-            f"calls w measurable without naming the sets of classifiers; if these are all subsets, finite cases are "
-            f"safe ({census.undefined[True]} of {census.count[True]} fail on {points} points) and infinite ones are "
-            f"not. Of the {census.count[False]} finite cases with another w {failing} have a set whose preimage cannot "
-            f"be measured; {{G : w^-1(G) in F_tr}} is right in all {sum(census.count.values())}.\n\n"
-            f"For a user Condition 2 is no formality: with the dummy w = 1 for all, three environments have risks from "
-            f"{risks.min():.2f} to {risks.max():.2f} at one and the same w, so that R(w) does not exist, and the "
-            f"variation must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "
-            f"({abs(slopes.mean()):.3f})."
-        ),
-        paint=lambda figure: _paint_induced_measure(figure, values, nu, density, risk, turning),
+        comparisons,
+        f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that "
+        f"share three classifiers, to {np.abs(continuous.over_w - continuous.over_e).max():.0e} for a continuum "
+        f"with w = e^2.\n\n"
+        f"The proof's sets {{w(F)}} are the right ones exactly where w^-1(w(F)) is in F_tr for every F. Condition "
+        f"3 "
+        f"calls w measurable without naming the sets of classifiers; if these are all subsets, finite cases are "
+        f"safe ({census.undefined[True]} of {census.count[True]} fail on {points} points) and infinite ones are "
+        f"not. Of the {census.count[False]} finite cases with another w {failing} have a set whose preimage cannot "
+        f"be measured; {{G : w^-1(G) in F_tr}} is right in all {sum(census.count.values())}.\n\n"
+        f"For a user Condition 2 is no formality: with the dummy w = 1 for all, three environments have risks from "
+        f"{risks.min():.2f} to {risks.max():.2f} at one and the same w, so that R(w) does not exist, and the "
+        f"variation must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "
+        f"({abs(slopes.mean()):.3f}).",
+        lambda figure: _paint_induced_measure(figure, values, nu, density, risk, turning),
     )
 
 

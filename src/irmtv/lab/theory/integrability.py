@@ -56,12 +56,8 @@ def _one_steep(count: int, l1: PenaltyFunction, l2: PenaltyFunction) -> float:
 
 
 @statement(
-    title="TV-l1 allows more risks than TV-l2, over infinitely many environments",
-    label="section 3.2, Condition 4b (thm:IRMTVL1)",
-    text=(
-        "On a finite measure every square-integrable slope is integrable but not the other way round (strict "
-        "inclusion), so the l1 penalty is finite for risks for which the l2 penalty is not."
-    ),
+    "TV-l1 allows more risks than TV-l2, over infinitely many environments",
+    "section 3.2, Condition 4b (thm:IRMTVL1)",
     formula=r"$L^2(\Omega,\nu)\subsetneq L^1(\Omega,\nu),\quad \nu(\Omega)<\infty$",
     size=(7.2, 2.6),
 )
@@ -71,11 +67,12 @@ def l1_allows_more(
     l1: PenaltyFunction = tv_l1,
     l2: PenaltyFunction = tv_l2,
 ) -> Result:
-    """Slopes u^-exponent over more and more environments: the l1 penalty converges, the l2 penalty diverges.
+    """On a finite measure every square-integrable slope is integrable but not the other way round (strict inclusion),
+    so the l1 penalty is finite for risks for which the l2 penalty is not.
 
-    And over a fixed number of them: how much larger than the l1 penalty the l2 penalty can become.
-
-    `l1` and `l2` are the penalties under test.
+    Slopes u^-exponent over more and more environments: the l1 penalty converges, the l2 penalty diverges. And over a
+    fixed number of them: how much larger than the l1 penalty the l2 penalty can become. `l1` and `l2` are the penalties
+    under test.
     """
     values = []
     for count in environments:
@@ -137,16 +134,14 @@ def l1_allows_more(
         legend(finite)
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"With slopes u^-{exponent:g} the l1 penalty of {environments[-1]:,} environments is {small[-1]:.4f}, on "
-            f"its way to {limit:g}; the l2 penalty is {large[-1]:.3g} and grows like n^{growth:.2f}. Finite mass is "
-            f"needed: on [1, n] with S = 1/u it is the l1 penalty that grows (the last tenfold adds "
-            f"{turned_l1:.1f} to it and {turned_l2:.1e} to l2).\n\n"
-            f"Finite mass is not enough for 'strictly': with finitely many environments, as in every experiment, both "
-            f"penalties are finite for every risk (E S^2 <= n (E|S|)^2; on {FEW[fixed]} environments no slopes were "
-            f"found with a ratio above {ratios[fixed]:.4f}, which one steep environment among flat ones has). The gain "
-            f"exists only for infinitely many environments."
-        ),
-        paint=paint,
+        comparisons,
+        f"With slopes u^-{exponent:g} the l1 penalty of {environments[-1]:,} environments is {small[-1]:.4f}, on "
+        f"its way to {limit:g}; the l2 penalty is {large[-1]:.3g} and grows like n^{growth:.2f}. Finite mass is "
+        f"needed: on [1, n] with S = 1/u it is the l1 penalty that grows (the last tenfold adds "
+        f"{turned_l1:.1f} to it and {turned_l2:.1e} to l2).\n\n"
+        f"Finite mass is not enough for 'strictly': with finitely many environments, as in every experiment, both "
+        f"penalties are finite for every risk (E S^2 <= n (E|S|)^2; on {FEW[fixed]} environments no slopes were "
+        f"found with a ratio above {ratios[fixed]:.4f}, which one steep environment among flat ones has). The gain "
+        f"exists only for infinitely many environments.",
+        paint,
     )

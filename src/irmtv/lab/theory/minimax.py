@@ -113,12 +113,8 @@ def _over_rows(own: Floats, penalties: Penalties) -> _Assigned:
 
 
 @statement(
-    title="On a given basis the minimax penalties coincide",
-    label="Theorems 3.4 and 3.5 (prop:ZIN)",
-    text=(
-        "ZIN generalises to Minimax-TV-l2: the maximum over rho of its penalty is that of the expected squared "
-        "slope. The same maximum belongs to Minimax-TV-l1."
-    ),
+    "On a given basis the minimax penalties coincide",
+    "Theorems 3.4 and 3.5 (prop:ZIN)",
     formula=(
         r"$\max_\rho\sum_e\rho_e^2|S_e|^2=\max_\rho\sum_e\rho_e|S_e|^2="
         r"\max_\rho(\sum_e\rho_e|S_e|)^2=\max_e|S_e|^2$"
@@ -134,8 +130,10 @@ def minimax_penalties_coincide(
     zin: PenaltyFunction = authors_l2,
     seed: int = 1,
 ) -> Result:
-    """The maximum over rho of the three penalties: over three basis environments, and over all assignments of rows.
+    """ZIN generalises to Minimax-TV-l2: the maximum over rho of its penalty is that of the expected squared slope. The
+    same maximum belongs to Minimax-TV-l1.
 
+    The maximum over rho of the three penalties: over three basis environments, and over all assignments of rows.
     `slopes` are those of the three basis environments. `l1`, `l2` and `zin`, (Statistics, mu) -> (R,), are under test.
     """
     if len(slopes) != 3:
@@ -177,20 +175,18 @@ def minimax_penalties_coincide(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            "With one probability per basis environment all three penalties are largest where rho is 1 on the "
-            f"steepest environment: {on_grid['zin']:.4f} for ZIN, {by_lp['l2']:.4f} for l2, {by_lp['l1']:.4f} "
-            "for l1. So the theorem holds although its rewriting does not, and as printed Minimax-TV-l1 and "
-            "Minimax-TV-l2 are the same model. They part in the way they are used, where rho(z) assigns rows and the "
-            "slopes move with it: "
-            f"over all splits of {rows} rows the maxima are {best['l1']:.3f} (l1), {best['l2']:.3f} (l2) and "
-            f"{best['zin']:.3f} (ZIN); l1 and ZIN split by the sign of the rows' slopes, l2 at a threshold that puts "
-            f"{moved['l2']} of {rows} rows elsewhere. Climbing is easier for l1 and l2, which have no false summit on "
-            f"the simplex: {reached['l1']:.0%} and {reached['l2']:.0%} of {starts} random starts arrive, with ZIN's "
-            f"squares {reached['zin']:.0%}."
-        ),
-        paint=lambda figure: _paint_minimax_penalties_coincide(figure, s, penalties, reached, assigned),
+        comparisons,
+        "With one probability per basis environment all three penalties are largest where rho is 1 on the "
+        f"steepest environment: {on_grid['zin']:.4f} for ZIN, {by_lp['l2']:.4f} for l2, {by_lp['l1']:.4f} "
+        "for l1. So the theorem holds although its rewriting does not, and as printed Minimax-TV-l1 and "
+        "Minimax-TV-l2 are the same model. They part in the way they are used, where rho(z) assigns rows and the "
+        "slopes move with it: "
+        f"over all splits of {rows} rows the maxima are {best['l1']:.3f} (l1), {best['l2']:.3f} (l2) and "
+        f"{best['zin']:.3f} (ZIN); l1 and ZIN split by the sign of the rows' slopes, l2 at a threshold that puts "
+        f"{moved['l2']} of {rows} rows elsewhere. Climbing is easier for l1 and l2, which have no false summit on "
+        f"the simplex: {reached['l1']:.0%} and {reached['l2']:.0%} of {starts} random starts arrive, with ZIN's "
+        f"squares {reached['zin']:.0%}.",
+        lambda figure: _paint_minimax_penalties_coincide(figure, s, penalties, reached, assigned),
     )
 
 

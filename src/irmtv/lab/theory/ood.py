@@ -71,12 +71,8 @@ def _waves(height: Floats, phase: Floats, t: Floats) -> Floats:
 
 
 @statement(
-    title="The worst environment is the worst classifier",
-    label="Theorem 3.7 (thm:OODwfrome)",
-    text=(
-        "If the risk depends on the environment e only through the classifier w(e), then the worst risk over "
-        "environments and the worst risk over classifiers are the same function of Phi, with the same optima."
-    ),
+    "The worst environment is the worst classifier",
+    "Theorem 3.7 (thm:OODwfrome)",
     formula=r"$\min_\Phi\max_{e}\, R(\Phi,e)=\min_\Phi\max_{w\in w(\mathcal{E})} R(w\circ\Phi)$",
 )
 def ood_over_w(
@@ -87,9 +83,11 @@ def ood_over_w(
     seed: int = 0,
     image: Callable[[Floats], Floats] = np.unique,
 ) -> Result:
-    """Random risks, and random maps e -> w(e) of many environments on few classifiers; both sides by enumeration.
+    """If the risk depends on the environment e only through the classifier w(e), then the worst risk over environments
+    and the worst risk over classifiers are the same function of Phi, with the same optima.
 
-    `image` is what is under test: Omega, made of the w(e) (E,).
+    Random risks, and random maps e -> w(e) of many environments on few classifiers; both sides by enumeration. `image`
+    is what is under test: Omega, made of the w(e) (E,).
     """
     for value, parameter in ((sets, "sets"), (classifiers, "classifiers"), (points, "points")):
         check_positive(value, parameter)
@@ -158,19 +156,17 @@ def ood_over_w(
         legend(right, loc="upper left")
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"In {sets} random sets of {environments} environments that share at most {classifiers} classifiers, the "
-            f"two differ by at most {np.abs(over_e - over_w).max():.1g} at any of {points} values of Phi; "
-            f"{argmin_differ} sets have other optima and at {argmax_differ} of {sets * points:,} pairs the worst "
-            f"environments lie elsewhere. Condition 2a is needed: once environments also differ by themselves (by "
-            f"their noise level, say), a risk that knows only w misses up to "
-            f"{(least_beyond_e - least_beyond_w).max():.2f} of the least worst risk and has its optimum elsewhere in "
-            f"{moved:.0%} of the sets. The usual dummy classifier, w = 1 in all environments, violates it as soon as "
-            f"their risks differ: there the maximum has to run over e. A mean, unlike a maximum, needs the measure "
-            f"that the map induces: weighting every w alike is off by up to {off_alike:.2f}."
-        ),
-        paint=paint,
+        comparisons,
+        f"In {sets} random sets of {environments} environments that share at most {classifiers} classifiers, the "
+        f"two differ by at most {np.abs(over_e - over_w).max():.1g} at any of {points} values of Phi; "
+        f"{argmin_differ} sets have other optima and at {argmax_differ} of {sets * points:,} pairs the worst "
+        f"environments lie elsewhere. Condition 2a is needed: once environments also differ by themselves (by "
+        f"their noise level, say), a risk that knows only w misses up to "
+        f"{(least_beyond_e - least_beyond_w).max():.2f} of the least worst risk and has its optimum elsewhere in "
+        f"{moved:.0%} of the sets. The usual dummy classifier, w = 1 in all environments, violates it as soon as "
+        f"their risks differ: there the maximum has to run over e. A mean, unlike a maximum, needs the measure "
+        f"that the map induces: weighting every w alike is off by up to {off_alike:.2f}.",
+        paint,
     )
 
 
@@ -237,12 +233,8 @@ def _shares_of_the_bound(random: np.random.Generator, tries: int) -> Floats:
 
 
 @statement(
-    title="A penalty weight that makes the objective the worst risk",
-    label="Theorems 3.8 and 3.9, item 2, first sentence (thm:OODwequiv)",
-    text=(
-        "Where the penalty is positive, a weight lambda_Phi >= 0 that depends on Phi alone makes mean risk plus "
-        "weighted penalty equal to the worst risk, in the IRM and in the minimax form."
-    ),
+    "A penalty weight that makes the objective the worst risk",
+    "Theorems 3.8 and 3.9, item 2, first sentence (thm:OODwequiv)",
     formula=(
         r"$\mathrm{E}R+\lambda_\Phi\,(\mathrm{E}|\nabla_w R|)^2=\max_w R,\quad "
         r"\lambda_\Phi=(\max_w R-\mathrm{E}R)\,/\,(\mathrm{E}|\nabla_w R|)^2\geq 0$"
@@ -255,10 +247,12 @@ def lambda_phi_makes_worst_risk(
     weight: WeightFunction = lambda_phi,
     penalty: PenaltyFunction = tv_l1,
 ) -> Result:
-    """lambda_Phi on random finite sets of classifiers, with the library's losses, in the IRM and the minimax form.
+    """Where the penalty is positive, a weight lambda_Phi >= 0 that depends on Phi alone makes mean risk plus weighted
+    penalty equal to the worst risk, in the IRM and in the minimax form.
 
-    Under test are `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a
-    function of the statistics and the measure.
+    lambda_Phi on random finite sets of classifiers, with the library's losses, in the IRM and the minimax form. Under
+    test are `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a function of
+    the statistics and the measure.
     """
     check_positive(sets, "sets")
     if classifiers < 2:
@@ -332,19 +326,17 @@ def lambda_phi_makes_worst_risk(
         right.set_ylim(0, worst_risk(steps) * 1.15)
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"On {sets} random sets with squared, logistic and angular losses the objective with lambda_Phi is the "
-            f"worst risk to {max(np.abs(value - worst).max(), np.abs(value_minimax - worst).max()):.0e}, in both "
-            f"forms; the mean risk alone is up to {(1 - mean / worst).max():.0%} below it. A positive penalty is "
-            f"needed: the 0-1 error is a step function of w with slope 0 almost everywhere, and every lambda leaves "
-            f"the objective at {stuck:.3f} where the worst is {worst_risk(steps):.3f}.\n\n"
-            f"Nor need lambda_Phi be moderate: a risk made flatter by a factor eps needs a lambda 1/eps times as large "
-            f"(eps = {flatter:g}: {raised:.3g} times); on an interval with nu uniform it never exceeds L / E|dR/dw|, L "
-            f"its length (largest share of that bound seen: {shares.max():.2f}). The quotient is bookkeeping: whoever "
-            f"can compute it knows the worst risk already and may as well minimise that."
-        ),
-        paint=paint,
+        comparisons,
+        f"On {sets} random sets with squared, logistic and angular losses the objective with lambda_Phi is the "
+        f"worst risk to {max(np.abs(value - worst).max(), np.abs(value_minimax - worst).max()):.0e}, in both "
+        f"forms; the mean risk alone is up to {(1 - mean / worst).max():.0%} below it. A positive penalty is "
+        f"needed: the 0-1 error is a step function of w with slope 0 almost everywhere, and every lambda leaves "
+        f"the objective at {stuck:.3f} where the worst is {worst_risk(steps):.3f}.\n\n"
+        f"Nor need lambda_Phi be moderate: a risk made flatter by a factor eps needs a lambda 1/eps times as large "
+        f"(eps = {flatter:g}: {raised:.3g} times); on an interval with nu uniform it never exceeds L / E|dR/dw|, L "
+        f"its length (largest share of that bound seen: {shares.max():.2f}). The quotient is bookkeeping: whoever "
+        f"can compute it knows the worst risk already and may as well minimise that.",
+        paint,
     )
 
 

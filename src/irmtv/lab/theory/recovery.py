@@ -195,21 +195,19 @@ def sunken_blocks(weight: float) -> Floats:
 
 
 @statement(
-    title="TV-l1 keeps jumps where TV-l2 smooths them: a signal",
-    label="section 2.2 (eqn:TVL1sigrecover)",
-    text=(
-        "Recovering a noisy signal, TV-l1 keeps sharp discontinuities and gives a blocky signal; TV-l2 in general "
-        "does not."
-    ),
+    "TV-l1 keeps jumps where TV-l2 smooths them: a signal",
+    "section 2.2 (eqn:TVL1sigrecover)",
     formula=FORMULA,
     size=(7.2, 4.8),
 )
 def recovery_1d(
     noise: float = 0.3, draws: int = 5, seed: int = 0, l1: SolverL1 = solve_l1_line, l2: SolverL2 = solve_l2
 ) -> Result:
-    """A noisy signal of five blocks, and a noisy sine, by both models with lambda from the noise level alone.
+    """Recovering a noisy signal, TV-l1 keeps sharp discontinuities and gives a blocky signal; TV-l2 in general does
+    not.
 
-    `l1(y, weight)` returns TV-l1's signal and its dual field, `l2(y, weight)` TV-l2's signal: the solvers under test.
+    A noisy signal of five blocks, and a noisy sine, by both models with lambda from the noise level alone. `l1(y,
+    weight)` returns TV-l1's signal and its dual field, `l2(y, weight)` TV-l2's signal: the solvers under test.
     """
     _check(noise, draws)
     truth = np.repeat(HEIGHTS, LENGTHS)
@@ -235,20 +233,18 @@ def recovery_1d(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"Both models see the same noisy blocks and get the lambda at which their residual equals the noise. TV-l1 "
-            f"takes {first[0].kept:.0%} of the highest jump in one step and has {plateaus[0]} plateaus with an error "
-            f"of {first[0].error:.3f}; TV-l2 takes {first[1].kept:.0%}, has no plateau and an error of "
-            f"{first[1].error:.3f}.\n\n"
-            f"The paper does not claim a smaller error, and that advantage is one for blocky truths: on a sine TV-l1 "
-            f"makes {stairs[0]} stairs and its error is {smooth.ratios.min():.2f} to {smooth.ratios.max():.2f} times "
-            f"TV-l2's. The paper calls "
-            f"f~ the ground truth to be recovered, but in the model it is the observed signal: given the noise-free "
-            f"blocks themselves, TV-l1 at this lambda is off by {clean[0]:.3f} (closed form: {predicted:.3f}), and "
-            f"gives them back only as lambda grows without end."
-        ),
-        paint=lambda figure: _paint_recovery_1d(figure, blocky, noise, smooth, first),
+        comparisons,
+        f"Both models see the same noisy blocks and get the lambda at which their residual equals the noise. TV-l1 "
+        f"takes {first[0].kept:.0%} of the highest jump in one step and has {plateaus[0]} plateaus with an error "
+        f"of {first[0].error:.3f}; TV-l2 takes {first[1].kept:.0%}, has no plateau and an error of "
+        f"{first[1].error:.3f}.\n\n"
+        f"The paper does not claim a smaller error, and that advantage is one for blocky truths: on a sine TV-l1 "
+        f"makes {stairs[0]} stairs and its error is {smooth.ratios.min():.2f} to {smooth.ratios.max():.2f} times "
+        f"TV-l2's. The paper calls "
+        f"f~ the ground truth to be recovered, but in the model it is the observed signal: given the noise-free "
+        f"blocks themselves, TV-l1 at this lambda is off by {clean[0]:.3f} (closed form: {predicted:.3f}), and "
+        f"gives them back only as lambda grows without end.",
+        lambda figure: _paint_recovery_1d(figure, blocky, noise, smooth, first),
     )
 
 
@@ -282,12 +278,8 @@ def _shapes(size: int) -> Floats:
 
 
 @statement(
-    title="TV-l1 keeps edges where TV-l2 blurs them: an image",
-    label="section 2.2 (eqn:TVL2sigrecover)",
-    text=(
-        "Recovering a noisy image, TV-l1 keeps sharp edges between flat regions; TV-l2 in general does not give a "
-        "blocky image."
-    ),
+    "TV-l1 keeps edges where TV-l2 blurs them: an image",
+    "section 2.2 (eqn:TVL2sigrecover)",
     formula=FORMULA,
     size=(7.2, 4.4),
 )
@@ -299,9 +291,11 @@ def recovery_2d(
     l1: SolverL1 = solve_l1_grid,
     l2: SolverL2 = solve_l2,
 ) -> Result:
-    """A noisy image of a disc and a rectangle, and a noisy smooth one, by both models.
+    """Recovering a noisy image, TV-l1 keeps sharp edges between flat regions; TV-l2 in general does not give a blocky
+    image.
 
-    `l1(y, weight)` returns TV-l1's image and its dual field, `l2(y, weight)` TV-l2's image: the solvers under test.
+    A noisy image of a disc and a rectangle, and a noisy smooth one, by both models. `l1(y, weight)` returns TV-l1's
+    image and its dual field, `l2(y, weight)` TV-l2's image: the solvers under test.
     """
     _check(noise, draws)
     if size < 16:
@@ -321,18 +315,16 @@ def recovery_2d(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"Both models see the same {size} x {size} image with noise {noise:g} and get the lambda at which their "
-            f"residual equals it; TV-l1 is solved to a relative duality gap of {first[0].certificate:.1e}. Across the "
-            f"edge of the disc TV-l1 takes {first[0].kept:.0%} of the step between neighbouring pixels and TV-l2 "
-            f"{first[1].kept:.0%}; {first[0].flat:.0%} of TV-l1's pixels and {first[1].flat:.0%} of TV-l2's have no "
-            f"gradient (below {still:g} of the range); the errors are {first[0].error:.3f} and {first[1].error:.3f}. "
-            f"The paper does not claim a smaller error: on a smooth image TV-l2 is nearer to the truth, and TV-l1's "
-            f"error is {smooth.ratios.min():.2f} times as large. So TV-l1 pays where the truth is blocky, not in "
-            f"general."
-        ),
-        paint=lambda figure: _paint_recovery_2d(figure, truth, blocky, first, noise, size, smooth),
+        comparisons,
+        f"Both models see the same {size} x {size} image with noise {noise:g} and get the lambda at which their "
+        f"residual equals it; TV-l1 is solved to a relative duality gap of {first[0].certificate:.1e}. Across the "
+        f"edge of the disc TV-l1 takes {first[0].kept:.0%} of the step between neighbouring pixels and TV-l2 "
+        f"{first[1].kept:.0%}; {first[0].flat:.0%} of TV-l1's pixels and {first[1].flat:.0%} of TV-l2's have no "
+        f"gradient (below {still:g} of the range); the errors are {first[0].error:.3f} and {first[1].error:.3f}. "
+        f"The paper does not claim a smaller error: on a smooth image TV-l2 is nearer to the truth, and TV-l1's "
+        f"error is {smooth.ratios.min():.2f} times as large. So TV-l1 pays where the truth is blocky, not in "
+        f"general.",
+        lambda figure: _paint_recovery_2d(figure, truth, blocky, first, noise, size, smooth),
     )
 
 

@@ -128,12 +128,8 @@ def _every_pair(
 
 
 @statement(
-    title="When the training measure knows the global objective",
-    label="Corollary 3.12 (cor:OODsufficient)",
-    text=(
-        "If every set of environments that matters in the test is measurable in training, the training model is "
-        "the global one."
-    ),
+    "When the training measure knows the global objective",
+    "Corollary 3.12 (cor:OODsufficient)",
     formula=(
         r"$\mathcal{F}_{tr}\supseteq\mathcal{F}_{all}\;\Rightarrow\;"
         r"\int R\,d\mu_{tr}=\int R\,d\mu_{all},\ \ldots$"
@@ -148,11 +144,13 @@ def sufficient_condition(
     condition: Callable[[Family, Family], bool] = contains,
     l1: PenaltyFunction = tv_l1,
 ) -> Result:
-    """Every pair of sigma-algebras (F_tr, F_all) on a few environments: is the global objective known from F_tr?
+    """If every set of environments that matters in the test is measurable in training, the training model is the global
+    one.
 
-    The reading: risks and slopes are F_all-measurable; training has mu on F_tr only, so of a risk that F_tr does not
-    see it has the conditional expectation. Formulas under test: `condition`, which is said to suffice, and `l1`. Every
-    0/1 risk with slopes +1/-1 is tried, and `n_families` random families of `n_models` Phi for the minimisers.
+    Every pair of sigma-algebras (F_tr, F_all) on a few environments: is the global objective known from F_tr? The
+    reading: risks and slopes are F_all-measurable; training has mu on F_tr only, so of a risk that F_tr does not see it
+    has the conditional expectation. Formulas under test: `condition`, which is said to suffice, and `l1`. Every 0/1
+    risk with slopes +1/-1 is tried, and `n_families` random families of `n_models` Phi for the minimisers.
     """
     for value, name in ((n_points, "n_points"), (n_families, "n_families"), (n_models, "n_models")):
         check_positive(value, name)
@@ -204,21 +202,19 @@ def sufficient_condition(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"All {len(algebras) ** 2} pairs of sigma-algebras on {n_points} environments: in the {satisfied} with "
-            f"F_tr containing F_all, expectation, both penalties, worst risk and every minimiser agree (largest error "
-            f"{error.max():.0e}). In the other {without} the l1 penalty of some risk is too small in {lost[1]}, so for "
-            f"the penalised objective the condition is necessary too; the worst risk is too small in only {lost[2]}, "
-            f"so for the OOD aim itself it is sufficient and not necessary.\n\n"
-            f"That both measures agree on F_all is not printed in the corollary; it comes from the proof ('It can be "
-            f"anticipated that nu_tr(A) = nu_all(A)'). With another measure on the same sets and a fixed lambda the "
-            f"objective of one Phi is {remeasured.left:.2f} in training and {remeasured.right:.2f} in the test; with "
-            f"lambda_Phi the objective is the worst risk, which does not depend on the measure.\n\n"
-            f"For a user: pooled labels make a model look more invariant than it is, never less (largest excess of a "
-            f"penalty or worst risk seen in training: {max(pairs.above, 0.0):.0e})."
-        ),
-        paint=lambda figure: _paint_sufficient_condition(figure, algebras, pairs),
+        comparisons,
+        f"All {len(algebras) ** 2} pairs of sigma-algebras on {n_points} environments: in the {satisfied} with "
+        f"F_tr containing F_all, expectation, both penalties, worst risk and every minimiser agree (largest error "
+        f"{error.max():.0e}). In the other {without} the l1 penalty of some risk is too small in {lost[1]}, so for "
+        f"the penalised objective the condition is necessary too; the worst risk is too small in only {lost[2]}, "
+        f"so for the OOD aim itself it is sufficient and not necessary.\n\n"
+        f"That both measures agree on F_all is not printed in the corollary; it comes from the proof ('It can be "
+        f"anticipated that nu_tr(A) = nu_all(A)'). With another measure on the same sets and a fixed lambda the "
+        f"objective of one Phi is {remeasured.left:.2f} in training and {remeasured.right:.2f} in the test; with "
+        f"lambda_Phi the objective is the worst risk, which does not depend on the measure.\n\n"
+        f"For a user: pooled labels make a model look more invariant than it is, never less (largest excess of a "
+        f"penalty or worst risk seen in training: {max(pairs.above, 0.0):.0e}).",
+        lambda figure: _paint_sufficient_condition(figure, algebras, pairs),
     )
 
 
@@ -287,11 +283,9 @@ def _weight_of_squares(normalise: Callable[[Tensor], Tensor]) -> tuple[Floats, F
 
 
 @statement(
-    title="A finite measure, normalised",
-    label="appendix A, the extension at the end of the proof of Theorem 3.1 (eqn:probesta)",
-    text="A measure of finite positive total becomes a probability when it is divided by its total.",
+    "A finite measure, normalised",
+    "appendix A, the extension at the end of the proof of Theorem 3.1 (eqn:probesta)",
     formula=r"$\nu^{*}(\cdot)=\nu(\cdot)\,/\,\nu(\Omega),\quad 0<\nu(\Omega)<\infty$",
-    size=(7.2, 2.8),
 )
 def normalised_measure(
     mass: float = 4.0,
@@ -301,10 +295,11 @@ def normalised_measure(
     l1: PenaltyFunction = tv_l1,
     l2: PenaltyFunction = tv_l2,
 ) -> Result:
-    """Lebesgue measure on the box [-0.9, 0.1] x [0, mass], as it is and normalised: integrals, then minimisers.
+    """A measure of finite positive total becomes a probability when it is divided by its total.
 
-    The models are those of the paper's counterexample, R = |1 + w_1 Phi| with 0 <= Phi <= 1, so the minimisers are
-    known: Phi = 1 / (5 lambda) under a probability. Formulas under test: `normalise`, `l1`, `l2`.
+    Lebesgue measure on the box [-0.9, 0.1] x [0, mass], as it is and normalised: integrals, then minimisers. The models
+    are those of the paper's counterexample, R = |1 + w_1 Phi| with 0 <= Phi <= 1, so the minimisers are known: Phi = 1
+    / (5 lambda) under a probability. Formulas under test: `normalise`, `l1`, `l2`.
     """
     check_positive(n_models, "n_models")
     if not (np.isfinite(mass) and mass > 0):
@@ -370,19 +365,17 @@ def normalised_measure(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"On a box of area {mass:g} the normalised integrals of a logistic risk and of its slope are the averages "
-            f"over the box (E R = {expected[0]:.6f} by one quadrature, {averages[0]:.6f} by another). What the paper "
-            f"leaves out: risk and l2 penalty shrink alike, so normalising does not move the minimiser of IRM-TV-l2 "
-            f"(Phi = {best['l2', 'as it is']:.3f} and {best['l2', 'normalised']:.3f}), but the squared l1 penalty "
-            f"shrinks twice, and that of IRM-TV-l1 goes from {best['l1', 'as it is']:.3f} to "
-            f"{best['l1', 'normalised']:.3f} unless lambda is multiplied by {mass:g} "
-            f"({best['l1', 'normalised, lambda m']:.3f}). So a lambda for l1 belongs to a total mass. Lebesgue's "
-            f"measure on the whole plane cannot be normalised: in boxes whose side grows tenfold the weight of a set "
-            f"goes down to {share[-1] / share[-2]:.2g} of itself each time, so every bounded set ends with weight 0."
-        ),
-        paint=lambda figure: _paint_normalised_measure(figure, mass, phi, objective, (share, finite)),
+        comparisons,
+        f"On a box of area {mass:g} the normalised integrals of a logistic risk and of its slope are the averages "
+        f"over the box (E R = {expected[0]:.6f} by one quadrature, {averages[0]:.6f} by another). What the paper "
+        f"leaves out: risk and l2 penalty shrink alike, so normalising does not move the minimiser of IRM-TV-l2 "
+        f"(Phi = {best['l2', 'as it is']:.3f} and {best['l2', 'normalised']:.3f}), but the squared l1 penalty "
+        f"shrinks twice, and that of IRM-TV-l1 goes from {best['l1', 'as it is']:.3f} to "
+        f"{best['l1', 'normalised']:.3f} unless lambda is multiplied by {mass:g} "
+        f"({best['l1', 'normalised, lambda m']:.3f}). So a lambda for l1 belongs to a total mass. Lebesgue's "
+        f"measure on the whole plane cannot be normalised: in boxes whose side grows tenfold the weight of a set "
+        f"goes down to {share[-1] / share[-2]:.2g} of itself each time, so every bounded set ends with weight 0.",
+        lambda figure: _paint_normalised_measure(figure, mass, phi, objective, (share, finite)),
     )
 
 

@@ -209,12 +209,8 @@ class _Trained:
 
 
 @statement(
-    title="Inside and outside the span of the training environments",
-    label="section 3.3, the linear environment space and its figure (eqn:basisspan)",
-    text=(
-        "Mixtures of the training environments are known as well as these, extrapolated ones too, so a method can "
-        "work there; an environment outside their span cannot be foreseen."
-    ),
+    "Inside and outside the span of the training environments",
+    "section 3.3, the linear environment space and its figure (eqn:basisspan)",
     formula=r"$R(\Phi,\,\sum_i c_i e_i)=\sum_i c_i R(\Phi,e_i),\quad \sum_i c_i=1$",
     size=(7.2, 2.9),
 )
@@ -225,10 +221,12 @@ def environment_span(
     penalty_weight: float = 1e3,
     expansion: Expansion = expanded,
 ) -> Result:
-    """Seven methods trained on two environments, then on three; accuracy inside and outside what these span.
+    """Mixtures of the training environments are known as well as these, extrapolated ones too, so a method can work
+    there; an environment outside their span cannot be foreseen.
 
-    `expansion` is the formula under test: from the numbers of the environments to those of the mixtures. Settings were
-    fixed beforehand: full batch, learning rate 0.02, `penalty_weight` 1e3, everything else the engine's default.
+    Seven methods trained on two environments, then on three; accuracy inside and outside what these span. `expansion`
+    is the formula under test: from the numbers of the environments to those of the mixtures. Settings were fixed
+    beforehand: full batch, learning rate 0.02, `penalty_weight` 1e3, everything else the engine's default.
     """
     for value, name in ((n_rows, "n_rows"), (steps, "steps"), (seeds, "seeds")):
         check_positive(value, name)
@@ -310,24 +308,22 @@ def environment_span(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"What holds: risks inside the affine span are mixtures of the training risks, extrapolated ones too. "
-            f"When the spurious block that differed in training turns round (p1 = 0.1, "
-            f"beyond the hull) the penalised methods keep {100 * lowest(BEYOND):.1f} % accuracy or more, ERM "
-            f"{100 * erm[BEYOND]:.1f} %; when the block turns that never varied, nobody has more than "
-            f"{100 * highest(OUTSIDE):.1f} %.\n\n"
-            f"What does not: the paper says linear span, but coefficients must sum to 1 (e1 + e2 has mass "
-            f"{mass_of_sum:.0f}): the span is affine (as section 2.1 says of REx). For the worst risk of a segment its "
-            f"ends are enough; and good predictions are "
-            f"possible outside the span: (0.1, 0.1) lies {far_away:.2f} from what even three environments span, and is "
-            f"predicted with {100 * lowest(CORNER, more):.1f} % or more once both blocks have varied.\n\n"
-            f"For a user: one more training environment in which the other block varies lifts the penalised methods "
-            f"from {100 * penalised_outside:.1f} % at most to {100 * lowest(OUTSIDE, more):.1f} % or more; affine "
-            f"mixtures of the known ones add weight and no direction (TV-l1 {gain['TV-l1']:+.1f}, V-REx "
-            f"{gain['V-REx']:+.1f} points at p1 = 0.1)."
-        ),
-        paint=lambda figure: _paint_environment_span(figure, fits, more),
+        comparisons,
+        f"What holds: risks inside the affine span are mixtures of the training risks, extrapolated ones too. "
+        f"When the spurious block that differed in training turns round (p1 = 0.1, "
+        f"beyond the hull) the penalised methods keep {100 * lowest(BEYOND):.1f} % accuracy or more, ERM "
+        f"{100 * erm[BEYOND]:.1f} %; when the block turns that never varied, nobody has more than "
+        f"{100 * highest(OUTSIDE):.1f} %.\n\n"
+        f"What does not: the paper says linear span, but coefficients must sum to 1 (e1 + e2 has mass "
+        f"{mass_of_sum:.0f}): the span is affine (as section 2.1 says of REx). For the worst risk of a segment its "
+        f"ends are enough; and good predictions are "
+        f"possible outside the span: (0.1, 0.1) lies {far_away:.2f} from what even three environments span, and is "
+        f"predicted with {100 * lowest(CORNER, more):.1f} % or more once both blocks have varied.\n\n"
+        f"For a user: one more training environment in which the other block varies lifts the penalised methods "
+        f"from {100 * penalised_outside:.1f} % at most to {100 * lowest(OUTSIDE, more):.1f} % or more; affine "
+        f"mixtures of the known ones add weight and no direction (TV-l1 {gain['TV-l1']:+.1f}, V-REx "
+        f"{gain['V-REx']:+.1f} points at p1 = 0.1).",
+        lambda figure: _paint_environment_span(figure, fits, more),
     )
 
 

@@ -269,12 +269,8 @@ def _relu_row(kink: tuple[float, float]) -> Comparison:
 
 
 @statement(
-    title="The closed-form subgradient for a scalar w",
-    label="appendix B.1 (eqn:subgradnabR1dim)",
-    text=(
-        "For a scalar w the subgradient of |S_e| in Phi's parameters is sign(S_e) times the gradient of S_e, 0 "
-        "where S_e = 0; the objective's follows by the chain rule."
-    ),
+    "The closed-form subgradient for a scalar w",
+    "appendix B.1 (eqn:subgradnabR1dim)",
     formula=(
         r"$\partial_\Phi|R'_w|=\mathrm{sign}(R'_w)\,\nabla_\Phi R'_w,\quad "
         r"\partial_\Phi g=E[\nabla_\Phi R]+2\lambda\,E|R'_w|\,E[\partial_\Phi|R'_w|]$"
@@ -287,10 +283,12 @@ def subgradient_scalar(
     modulus_rule: ModulusRule = sign_rule,
     objective_rule: ObjectiveRule = squared_tv_rule,
 ) -> Result:
-    """The closed form for a scalar w, away from the kinks of |S_e| and at them.
+    """For a scalar w the subgradient of |S_e| in Phi's parameters is sign(S_e) times the gradient of S_e, 0 where S_e =
+    0; the objective's follows by the chain rule.
 
-    `modulus_rule(S, J)` gives the subgradient of |S| from S (1,) and its Jacobian (1, P); `objective_rule(grad R, |S|,
-    d|S|, mu, lambda)` that of the objective: the formulas under test.
+    The closed form for a scalar w, away from the kinks of |S_e| and at them. `modulus_rule(S, J)` gives the subgradient
+    of |S| from S (1,) and its Jacobian (1, P); `objective_rule(grad R, |S|, d|S|, mu, lambda)` that of the objective:
+    the formulas under test.
     """
     problems = _problems("scalar", seed, penalty_weight, modulus_rule, objective_rule)
     study = _study(problems, seed)
@@ -298,20 +296,18 @@ def subgradient_scalar(
     squared = problems[-1]
 
     return Result(
-        comparisons=(*_comparisons(study), _relu_row((left, right))),
-        meaning=(
-            f"On a small network with {ENVIRONMENTS} environments the closed form agrees with central differences to "
-            f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e}, and the error falls like "
-            f"h^{study.order[0]:.2f}. Where a slope is 0 the one-sided derivatives are {study.one_sided[0]:.3f} and "
-            f"{study.one_sided[1]:.3f}, so no gradient exists, but 0 is a subgradient: |S_0| has its minimum there. "
-            f"The paper says that backpropagation cannot be used; autograd, which takes 0 for the derivative of |.| at "
-            f"0, gives the same numbers to {study.autograd:.0e}, at the kink too. Where every slope is 0 the square "
-            f"removes the kink: E|S| has derivatives {study.flat_variation[0]:.2f} and {study.flat_variation[1]:.2f}, "
-            f"(E|S|)^2 has {study.flat_penalty[0]:.0e} and {study.flat_penalty[1]:.0e}. The rule needs a slope that is "
-            f"differentiable in Phi: at the kink of a ReLU |S| can have derivatives {left:.1f} and {right:.1f}, and "
-            f"then no subgradient exists at all."
-        ),
-        paint=lambda figure: _paint_subgradient_scalar(figure, study, seed, squared),
+        (*_comparisons(study), _relu_row((left, right))),
+        f"On a small network with {ENVIRONMENTS} environments the closed form agrees with central differences to "
+        f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e}, and the error falls like "
+        f"h^{study.order[0]:.2f}. Where a slope is 0 the one-sided derivatives are {study.one_sided[0]:.3f} and "
+        f"{study.one_sided[1]:.3f}, so no gradient exists, but 0 is a subgradient: |S_0| has its minimum there. "
+        f"The paper says that backpropagation cannot be used; autograd, which takes 0 for the derivative of |.| at "
+        f"0, gives the same numbers to {study.autograd:.0e}, at the kink too. Where every slope is 0 the square "
+        f"removes the kink: E|S| has derivatives {study.flat_variation[0]:.2f} and {study.flat_variation[1]:.2f}, "
+        f"(E|S|)^2 has {study.flat_penalty[0]:.0e} and {study.flat_penalty[1]:.0e}. The rule needs a slope that is "
+        f"differentiable in Phi: at the kink of a ReLU |S| can have derivatives {left:.1f} and {right:.1f}, and "
+        f"then no subgradient exists at all.",
+        lambda figure: _paint_subgradient_scalar(figure, study, seed, squared),
     )
 
 
@@ -341,12 +337,8 @@ def _paint_subgradient_scalar(figure: Figure, study: _Study, seed: int, squared:
 
 
 @statement(
-    title="The closed-form subgradient for a vector w",
-    label="appendix B.1 (eqn:subgradnabR)",
-    text=(
-        "For a vector w the subgradient of |grad_w R| in Phi's parameters is J' grad_w R / |grad_w R|, 0 where "
-        "grad_w R = 0; the objective's follows by the chain rule."
-    ),
+    "The closed-form subgradient for a vector w",
+    "appendix B.1 (eqn:subgradnabR)",
     formula=(
         r"$\partial_\Phi|\nabla_w R|=J_\Phi^{\,T}[\nabla_w R]\,\nabla_w R\,/\,|\nabla_w R|,\quad "
         r"\partial_\Phi|\nabla_w R|=0\ \mathrm{where}\ \nabla_w R=0$"
@@ -359,8 +351,10 @@ def subgradient_vector(
     modulus_rule: ModulusRule = norm_rule,
     objective_rule: ObjectiveRule = squared_tv_rule,
 ) -> Result:
-    """The closed form for a vector w that multiplies the inputs of the last layer, away from the kinks and at them.
+    """For a vector w the subgradient of |grad_w R| in Phi's parameters is J' grad_w R / |grad_w R|, 0 where grad_w R =
+    0; the objective's follows by the chain rule.
 
+    The closed form for a vector w that multiplies the inputs of the last layer, away from the kinks and at them.
     `modulus_rule(S, J)` gives the subgradient of |S| from S (J,) and its Jacobian (J, P); `objective_rule(grad R, |S|,
     d|S|, mu, lambda)` that of the objective: the formulas under test.
     """
@@ -373,20 +367,18 @@ def subgradient_vector(
     plane = np.eye(len(point))[-UNITS : -UNITS + 2]  # the two weights a_j that are 0 at the kink
 
     return Result(
-        comparisons=(*_comparisons(study), _relu_row((left, right))),
-        meaning=(
-            f"w multiplies the {UNITS} inputs of the last layer. The closed form agrees with central differences to "
-            f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e} and the error falls like "
-            f"h^{study.order[0]:.2f}. Where grad_w R_0 = 0 the modulus is the tip of a cone with one-sided derivatives "
-            f"{study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}: every vector J^T s with |s| <= 1 is a "
-            f"subgradient there, the paper takes s = 0, and one with |s| = 1.5 is none (quotient "
-            f"{study.long_quotient:.2f}). "
-            f"Backpropagation through the norm gives the same numbers to {study.autograd:.0e}, at the tip too, so that "
-            f"nothing but automatic differentiation is needed in practice. As for a scalar w, grad_w R must be "
-            f"differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and {right:.1f}, "
-            f"and then no subgradient exists at all."
-        ),
-        paint=lambda figure: _paint_subgradient_vector(figure, study, squared, point, plane, jacobian),
+        (*_comparisons(study), _relu_row((left, right))),
+        f"w multiplies the {UNITS} inputs of the last layer. The closed form agrees with central differences to "
+        f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e} and the error falls like "
+        f"h^{study.order[0]:.2f}. Where grad_w R_0 = 0 the modulus is the tip of a cone with one-sided derivatives "
+        f"{study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}: every vector J^T s with |s| <= 1 is a "
+        f"subgradient there, the paper takes s = 0, and one with |s| = 1.5 is none (quotient "
+        f"{study.long_quotient:.2f}). "
+        f"Backpropagation through the norm gives the same numbers to {study.autograd:.0e}, at the tip too, so that "
+        f"nothing but automatic differentiation is needed in practice. As for a scalar w, grad_w R must be "
+        f"differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and {right:.1f}, "
+        f"and then no subgradient exists at all.",
+        lambda figure: _paint_subgradient_vector(figure, study, squared, point, plane, jacobian),
     )
 
 

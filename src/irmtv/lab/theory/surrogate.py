@@ -116,12 +116,8 @@ def _convex_losses(
 
 
 @statement(
-    title="Zero slope is necessary for IRM, and not sufficient",
-    label="section 3.1 (eqn:IRMorgness)",
-    text=(
-        "A classifier that minimises the risk of every environment has slope zero in each, but slope zero may also "
-        "be a maximum, so a solution of IRMv1 need not satisfy the constraints of bi-level IRM."
-    ),
+    "Zero slope is necessary for IRM, and not sufficient",
+    "section 3.1 (eqn:IRMorgness)",
     formula=r"$w\in\arg\min_{v} R(v\circ\Phi,e)\ \Rightarrow\ \nabla_w R(w\circ\Phi,e)=0,\quad \forall e$",
 )
 def zero_slope_may_be_a_maximum(
@@ -132,10 +128,12 @@ def zero_slope_may_be_a_maximum(
     rows: int = 40,
     seed: int = 0,
 ) -> Result:
-    """Two environments in which w = 1 has slope 0 and is the worst of all w; convex risks, where that cannot be.
+    """A classifier that minimises the risk of every environment has slope zero in each, but slope zero may also be a
+    maximum, so a solution of IRMv1 need not satisfy the constraints of bi-level IRM.
 
-    Each environment has rows of two margins, (right, wrong): right by `right`, wrong by `wrong`. `loss` (f, y) -> l
-    and `share`, which places the zero of the slope at w = 1, are under test.
+    Two environments in which w = 1 has slope 0 and is the worst of all w; convex risks, where that cannot be. Each
+    environment has rows of two margins, (right, wrong): right by `right`, wrong by `wrong`. `loss` (f, y) -> l and
+    `share`, which places the zero of the slope at w = 1, are under test.
     """
     for margin in chain.from_iterable(margins):
         check_above(margin, 0, "margins", "Each environment has two margins, (right, wrong), as positive numbers.")
@@ -208,19 +206,17 @@ def zero_slope_may_be_a_maximum(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"With the sigmoid loss, {count} environments are built in which w = 1 has slope zero (largest |slope| "
-            f"{slope:.0e}): the penalty of IRMv1 vanishes, yet w = 1 has the largest risk of all w in each "
-            f"({', '.join(f'{r:.3f}' for r in at_one)}), while w = {best[0]:.0f} has the least "
-            f"({', '.join(f'{r:.3f}' for r in least)}). The wrong rows are wrong by a wide margin there, where a "
-            "bounded loss is flat and pulls little. Where the risk is convex in w zero slope does suffice: on "
-            f"{3 * data_sets} random data sets with the binary, squared and multiclass losses no w has a risk below "
-            f"that at slope zero (largest difference {convex_gap:.0e}). The paper calls the risk non-convex in w in "
-            "deep learning; for a fixed network and a w that multiplies its outputs that takes a loss that is not "
-            "convex itself, so users of the three losses need not fear a maximum."
-        ),
-        paint=lambda figure: _paint_zero_slope_may_be_a_maximum(
+        comparisons,
+        f"With the sigmoid loss, {count} environments are built in which w = 1 has slope zero (largest |slope| "
+        f"{slope:.0e}): the penalty of IRMv1 vanishes, yet w = 1 has the largest risk of all w in each "
+        f"({', '.join(f'{r:.3f}' for r in at_one)}), while w = {best[0]:.0f} has the least "
+        f"({', '.join(f'{r:.3f}' for r in least)}). The wrong rows are wrong by a wide margin there, where a "
+        "bounded loss is flat and pulls little. Where the risk is convex in w zero slope does suffice: on "
+        f"{3 * data_sets} random data sets with the binary, squared and multiclass losses no w has a risk below "
+        f"that at slope zero (largest difference {convex_gap:.0e}). The paper calls the risk non-convex in w in "
+        "deep learning; for a fixed network and a w that multiplies its outputs that takes a loss that is not "
+        "convex itself, so users of the three losses need not fear a maximum.",
+        lambda figure: _paint_zero_slope_may_be_a_maximum(
             figure, curves, at_one, best, [float(risk(w, e)) for e, w in enumerate(best)], convex
         ),
     )
@@ -349,12 +345,8 @@ def _on_grid(
 
 
 @statement(
-    title="IRMv1 is TV-l2 with the uniform measure, for a given w",
-    label="Theorem 3.1 and Corollary 3.2 (cor:IRMv1w)",
-    text=(
-        "Over finitely many environments with the uniform probability, IRMv1 divided by their number is the "
-        "expectation of the risk plus lambda times its squared slope, and has the same minimisers."
-    ),
+    "IRMv1 is TV-l2 with the uniform measure, for a given w",
+    "Theorem 3.1 and Corollary 3.2 (cor:IRMv1w)",
     formula=(
         r"$\frac{1}{|\mathcal{E}|}\sum_e\{R(w\circ\Phi,e)+\lambda\|\nabla_w R(w\circ\Phi,e)\|_2^2\}="
         r"\mathbb{E}_e[R+\lambda|\nabla_w R|^2]$"
@@ -370,10 +362,12 @@ def irmv1_is_tv_l2(
     measure: Measure = "uniform",
     seed: int = 0,
 ) -> Result:
-    """IRMv1 over environments of different size against E_e [R + lambda |grad R|^2], and what a free w does to it.
+    """Over finitely many environments with the uniform probability, IRMv1 divided by their number is the expectation of
+    the risk plus lambda times its squared slope, and has the same minimisers.
 
-    `l2` and `measure` are under test: the penalty (Statistics, mu) -> (R,), and what each environment counts in risk
-    and penalty. `scales` are the values of |w| at which the problem with w free is solved, the first of them 1.
+    IRMv1 over environments of different size against E_e [R + lambda |grad R|^2], and what a free w does to it. `l2`
+    and `measure` are under test: the penalty (Statistics, mu) -> (R,), and what each environment counts in risk and
+    penalty. `scales` are the values of |w| at which the problem with w free is solved, the first of them 1.
     """
     check_above(penalty_weight, 0, "penalty_weight", "At 0 there is no penalty to compare.")
     if len(agreement) != len(rows):
@@ -444,21 +438,19 @@ def irmv1_is_tv_l2(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"For 40 random pairs (w, Phi) the two sides agree to {comparisons[0].error:.0e}, and both choose the same "
-            f"of {len(grid)} Phi; the expectation is taken over environments, as it must be where all share one w. The "
-            f"measure matters: environments of {', '.join(map(str, rows))} rows weighed by "
-            f"their share move the best spurious weight from {grid[chosen[0], 1].item():.2f} to "
-            f"{grid[chosen[2], 1].item():.2f}.\n\n"
-            "A free w matters too: the paper lets w be minimised (eq. IRMv1w), but the penalty at (w, Phi) is that at "
-            "(1, w Phi) divided by w^2, so a large w with a small Phi makes it vanish. "
-            f"The least value falls from {least[0]:.4f} at w = 1 to {least[-1]:.4f} at w = {scales[-1]:g}, where ERM "
-            f"has {erm_risk:.4f}, and the minimiser leans on the spurious column again (ratio {leaning[0]:.2f} to "
-            f"{leaning[-1]:.2f}, ERM {erm_phi[1] / erm_phi[0]:.2f}). A user must keep w fixed, or its measure given; "
-            "that w can be set to 1 is a choice of scale on which lambda depends."
-        ),
-        paint=lambda figure: _paint_irmv1_is_tv_l2(
+        comparisons,
+        f"For 40 random pairs (w, Phi) the two sides agree to {comparisons[0].error:.0e}, and both choose the same "
+        f"of {len(grid)} Phi; the expectation is taken over environments, as it must be where all share one w. The "
+        f"measure matters: environments of {', '.join(map(str, rows))} rows weighed by "
+        f"their share move the best spurious weight from {grid[chosen[0], 1].item():.2f} to "
+        f"{grid[chosen[2], 1].item():.2f}.\n\n"
+        "A free w matters too: the paper lets w be minimised (eq. IRMv1w), but the penalty at (w, Phi) is that at "
+        "(1, w Phi) divided by w^2, so a large w with a small Phi makes it vanish. "
+        f"The least value falls from {least[0]:.4f} at w = 1 to {least[-1]:.4f} at w = {scales[-1]:g}, where ERM "
+        f"has {erm_risk:.4f}, and the minimiser leans on the spurious column again (ratio {leaning[0]:.2f} to "
+        f"{leaning[-1]:.2f}, ERM {erm_phi[1] / erm_phi[0]:.2f}). A user must keep w fixed, or its measure given; "
+        "that w can be set to 1 is a choice of scale on which lambda depends.",
+        lambda figure: _paint_irmv1_is_tv_l2(
             figure, objectives, chosen[0], scales, (least, leaning), (erm_risk, erm_phi)
         ),
     )

@@ -148,14 +148,8 @@ def _wild(x: Floats) -> Floats:
 
 
 @statement(
-    title="Total variation is a supremum over test fields",
-    label="section 2.2 (eqn:TV)",
-    text=(
-        "The total variation of an integrable f is the largest value of the integral of f div g over smooth fields "
-        "g that are at most 1 long and vanish near the boundary; for a differentiable f it is the integral of the "
-        "modulus of the gradient, and it also makes sense for functions that jump. Only functions for which it is "
-        "finite (bounded variation) are considered."
-    ),
+    "Total variation is a supremum over test fields",
+    "section 2.2 (eqn:TV)",
     formula=r"$\int_\Omega|\nabla f|:=\sup\{\int_\Omega f\,\mathrm{div}\,g\,dx:\ g\in C_c^1,\ |g|\leq 1\}$",
     size=(7.2, 5.4),
 )
@@ -172,12 +166,16 @@ def dual_total_variation(
     cells_1d: tuple[int, ...] = (32, 64, 128, 256, 512),
     cells_2d: tuple[int, ...] = (16, 32, 64, 128),
 ) -> Result:
-    """The sup over test fields rises to the integral of |grad f|, to the jumps, to the perimeter; or without bound.
+    """The total variation of an integrable f is the largest value of the integral of f div g over smooth fields g that
+    are at most 1 long and vanish near the boundary; for a differentiable f it is the integral of the modulus of the
+    gradient, and it also makes sense for functions that jump. Only functions for which it is finite (bounded variation)
+    are considered.
 
+    The sup over test fields rises to the integral of |grad f|, to the jumps, to the perimeter; or without bound.
     `curve` with `slope` and `surface` with `gradient` (which returns (2, ...)) are smooth functions on the unit
-    interval and square; `jumps` are (place, height) of a step function, `radius` of a disc of height 1 in the middle
-    of the square, `wild` has unbounded variation at 0. Under test: `field`, the coefficients of the best field from
-    the moments (last axis d), and `modulus`, what |grad f| means for a gradient (first axis d).
+    interval and square; `jumps` are (place, height) of a step function, `radius` of a disc of height 1 in the middle of
+    the square, `wild` has unbounded variation at 0. Under test: `field`, the coefficients of the best field from the
+    moments (last axis d), and `modulus`, what |grad f| means for a gradient (first axis d).
     """
     _check(jumps, radius, cells_1d, cells_2d)
     x = pixel_centres(PIXELS_1D)
@@ -227,17 +225,15 @@ def dual_total_variation(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"Smooth fields of length at most 1, built from bumps, give lower bounds that need values of f only. For a "
-            f"smooth curve they rise to {limit_1d:.4f}, where the integral of |f'| is {line.total:.4f}; for a surface "
-            f"to {limit_2d:.4f} against {plane.total:.4f}. A step function gives exactly its jumps, "
-            f"{stepped.sup[-1]:g}, and a disc of radius {radius:g} gives {circle.sup[-1]:.4f}, its perimeter being "
-            f"{circle.total:.4f}, although the gradient of both is 0 almost everywhere: here |grad f| is a symbol, as "
-            f"the paper says. Bounded variation is a real restriction: for sin(1/x) the sup is {unbounded.sup[-1]:.1f} "
-            f"on {CELLS_WILD[-1]:,} cells and grows like n^{growth:.2f}."
-        ),
-        paint=lambda figure: _paint_dual_total_variation(
+        comparisons,
+        f"Smooth fields of length at most 1, built from bumps, give lower bounds that need values of f only. For a "
+        f"smooth curve they rise to {limit_1d:.4f}, where the integral of |f'| is {line.total:.4f}; for a surface "
+        f"to {limit_2d:.4f} against {plane.total:.4f}. A step function gives exactly its jumps, "
+        f"{stepped.sup[-1]:g}, and a disc of radius {radius:g} gives {circle.sup[-1]:.4f}, its perimeter being "
+        f"{circle.total:.4f}, although the gradient of both is 0 almost everywhere: here |grad f| is a symbol, as "
+        f"the paper says. Bounded variation is a real restriction: for sin(1/x) the sup is {unbounded.sup[-1]:.1f} "
+        f"on {CELLS_WILD[-1]:,} cells and grows like n^{growth:.2f}.",
+        lambda figure: _paint_dual_total_variation(
             figure, curve, field, best, radius, (line, plane, circle, unbounded), (rate_disc, growth)
         ),
     )

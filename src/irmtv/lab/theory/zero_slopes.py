@@ -72,12 +72,8 @@ def _variation_of_climbs() -> list[float]:
 
 
 @statement(
-    title="A penalty of 0 does not make the risks equal",
-    label="Theorems 3.8 and 3.9, item 2, second sentence (thm:OODwequiv)",
-    text=(
-        "If the risk is Lipschitz in w and the penalty is 0, mean risk plus weighted penalty is said to equal the "
-        "worst risk still, since the risk would then be constant in w."
-    ),
+    "A penalty of 0 does not make the risks equal",
+    "Theorems 3.8 and 3.9, item 2, second sentence (thm:OODwequiv)",
     formula=r"$\mathrm{E}|\nabla_w R|=0\;\Rightarrow\;\mathrm{E}R=\max_{w\in\Omega} R\quad(R\ \mathrm{Lipschitz})$",
 )
 def zero_penalty_without_constancy(
@@ -86,10 +82,12 @@ def zero_penalty_without_constancy(
     weight: WeightFunction = lambda_phi,
     penalty: PenaltyFunction = tv_l1,
 ) -> Result:
-    """Lipschitz risks of slope 0 on all of Omega that are not constant there; then where the conclusion is true.
+    """If the risk is Lipschitz in w and the penalty is 0, mean risk plus weighted penalty is said to equal the worst
+    risk still, since the risk would then be constant in w.
 
-    `noise` are the noise levels v_e of the example with the dummy classifier. Under test are `step`, the risk on
-    Omega = {0, 1} that is to break the printed sentence, `weight` (lambda_Phi) and `penalty`.
+    Lipschitz risks of slope 0 on all of Omega that are not constant there; then where the conclusion is true. `noise`
+    are the noise levels v_e of the example with the dummy classifier. Under test are `step`, the risk on Omega = {0, 1}
+    that is to break the printed sentence, `weight` (lambda_Phi) and `penalty`.
     """
     if len(noise) < 2 or min(noise) < 0:
         raise ValueError(f"noise must be two or more variances, none negative, one per environment. Got {noise}.")
@@ -146,19 +144,17 @@ def zero_penalty_without_constancy(
 
     lipschitz = float(np.abs(np.gradient(step(torch.linspace(0, 1, 1001).double()).numpy(), 1e-3)).max())
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"3w^2 - 2w^3 is Lipschitz (steepest slope {lipschitz:.2g}) and has slope 0 at both points of Omega = "
-            f"{{0, 1}}, yet is {top - 2 * (top - near):g} at one and {top:g} at the other: every lambda leaves the "
-            f"objective at {near:g} and the worst risk is {top:g}. The proof's 'implies that R is constant' needs more "
-            f"than is printed: an open connected Omega (an interval, say) of which nu misses no part (a climb of 1 on "
-            f"[0, 1] then costs a penalty of {min(variations):.3f} at least); or, again with nu missing none of Omega, "
-            f"a risk convex in w, as the squared and the logistic one are.\n\n"
-            f"For a user the dummy classifier counts, w = 1 everywhere: environments of noise "
-            f"{' and '.join(f'{v:g}' for v in noise)} have slope 0 at the same Phi, no lambda lifts the mean risk "
-            f"{mean_noise:.3g} to the worst, {worst_risk(dummy):g}, and a TV penalty cannot see them. V-REx's can."
-        ),
-        paint=lambda figure: _paint_zero_penalty_without_constancy(
+        comparisons,
+        f"3w^2 - 2w^3 is Lipschitz (steepest slope {lipschitz:.2g}) and has slope 0 at both points of Omega = "
+        f"{{0, 1}}, yet is {top - 2 * (top - near):g} at one and {top:g} at the other: every lambda leaves the "
+        f"objective at {near:g} and the worst risk is {top:g}. The proof's 'implies that R is constant' needs more "
+        f"than is printed: an open connected Omega (an interval, say) of which nu misses no part (a climb of 1 on "
+        f"[0, 1] then costs a penalty of {min(variations):.3f} at least); or, again with nu missing none of Omega, "
+        f"a risk convex in w, as the squared and the logistic one are.\n\n"
+        f"For a user the dummy classifier counts, w = 1 everywhere: environments of noise "
+        f"{' and '.join(f'{v:g}' for v in noise)} have slope 0 at the same Phi, no lambda lifts the mean risk "
+        f"{mean_noise:.3g} to the worst, {worst_risk(dummy):g}, and a TV penalty cannot see them. V-REx's can.",
+        lambda figure: _paint_zero_penalty_without_constancy(
             figure, step, (comparisons[0], comparisons[3]), noise, mean_noise
         ),
     )

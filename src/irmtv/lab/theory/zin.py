@@ -85,12 +85,8 @@ def squared_weights(rho: Floats) -> Floats:
 
 
 @statement(
-    title="ZIN's penalty squares the probabilities",
-    label="proof of Theorem 3.4 (eqn:ZINrewrite2)",
-    text=(
-        "The proof rewrites the squared norm of ZIN's gradient as the expectation, under rho, of the squared "
-        "slopes of the basis environments."
-    ),
+    "ZIN's penalty squares the probabilities",
+    "proof of Theorem 3.4 (eqn:ZINrewrite2)",
     formula=r"$\|\nabla_w \tilde{R}(w\circ\Phi,\rho)\|_2^2=\sum_{i=1}^{E}|\nabla_w R(w\circ\Phi,e_i)|^2\,\rho_i$",
 )
 def zin_rewriting(
@@ -101,10 +97,12 @@ def zin_rewriting(
     definition: Callable[[Floats], Floats] = squared_weights,
     seed: int = 0,
 ) -> Result:
-    """The norm of ZIN's gradient by autograd, at random rho, against sum rho |S|^2 and sum rho^2 |S|^2.
+    """The proof rewrites the squared norm of ZIN's gradient as the expectation, under rho, of the squared slopes of the
+    basis environments.
 
-    The reading is that of a given basis: `environments` sets of `rows` rows with a risk each, rho one probability per
-    set. `printed` and `definition`, rho -> the weights of |S_e|^2, are under test.
+    The norm of ZIN's gradient by autograd, at random rho, against sum rho |S|^2 and sum rho^2 |S|^2. The reading is
+    that of a given basis: `environments` sets of `rows` rows with a risk each, rho one probability per set. `printed`
+    and `definition`, rho -> the weights of |S_e|^2, are under test.
     """
     for name, value in (("environments", environments), ("rows", rows), ("points", points)):
         check_positive(value, name)
@@ -180,16 +178,14 @@ def zin_rewriting(
         legend(right)
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            f"R~ has one entry per environment, rho_e R_e; that reading makes the first term right ({first:.4f} on "
-            "both sides). The norm squares each entry, and with it rho_e: at "
-            f"{points} random rho the gradient by autograd is the sum of rho_e^2 |S_e|^2 to "
-            f"{comparisons[2].error:.0e}, while the printed sum of rho_e |S_e|^2 is {ratio.min():.1f} to "
-            f"{ratio.max():.1f} times as large. They agree where rho is 1 on one environment and 0 elsewhere. For a "
-            "user a lambda that was chosen for one of the two penalties is not one for the other."
-        ),
-        paint=paint,
+        comparisons,
+        f"R~ has one entry per environment, rho_e R_e; that reading makes the first term right ({first:.4f} on "
+        "both sides). The norm squares each entry, and with it rho_e: at "
+        f"{points} random rho the gradient by autograd is the sum of rho_e^2 |S_e|^2 to "
+        f"{comparisons[2].error:.0e}, while the printed sum of rho_e |S_e|^2 is {ratio.min():.1f} to "
+        f"{ratio.max():.1f} times as large. They agree where rho is 1 on one environment and 0 elsewhere. For a "
+        "user a lambda that was chosen for one of the two penalties is not one for the other.",
+        paint,
     )
 
 
@@ -251,12 +247,8 @@ class _Gated:
 
 
 @statement(
-    title="ZIN and TIVA assign rows: Minimax-TV-l2 for equal masses only, with another lambda",
-    label="Theorem 3.4 (prop:ZIN)",
-    text=(
-        "ZIN and TIVA learn a probability measure rho and are Minimax-TV-l2: uniform expectation of the risks, and "
-        "expectation under rho of the squared slopes. They differ in what rho reads."
-    ),
+    "ZIN and TIVA assign rows: Minimax-TV-l2 for equal masses only, with another lambda",
+    "Theorem 3.4 (prop:ZIN)",
     formula=(
         r"$\|\nabla_w\frac{1}{n}\sum_i \ell(w\circ\Phi(x_i\odot u),y_i)\,\rho(x_i\odot(1-u))\|_2^2"
         r"=\sum_e m_e|S_e|^2$"
@@ -270,10 +262,12 @@ def tiva_is_minimax_tv_l2(
     expectation: PenaltyFunction = tv_l2,
     seed: int = 0,
 ) -> Result:
-    """ZIN and TIVA assign rows: their penalty by definition, against the library's and against Minimax-TV-l2's.
+    """ZIN and TIVA learn a probability measure rho and are Minimax-TV-l2: uniform expectation of the risks, and
+    expectation under rho of the squared slopes. They differ in what rho reads.
 
-    `authors` and `expectation`, (Statistics, mu) -> (R,), are under test. `bias` moves rows into the first
-    environment, so that the two have unequal masses.
+    ZIN and TIVA assign rows: their penalty by definition, against the library's and against Minimax-TV-l2's. `authors`
+    and `expectation`, (Statistics, mu) -> (R,), are under test. `bias` moves rows into the first environment, so that
+    the two have unequal masses.
     """
     check_positive(rows, "rows")
     check_positive(draws, "draws")
@@ -350,20 +344,18 @@ def tiva_is_minimax_tv_l2(
     )
 
     return Result(
-        comparisons=comparisons,
-        meaning=(
-            "In use rho gives every row a probability of each environment, so the environments have masses m_e. Over "
-            f"{2 * draws} random rho, on gated inputs (TIVA) and on auxiliary ones (ZIN), the definition by autograd "
-            f"is the sum of m_e^2 |S_e|^2 to {comparisons[4].error:.0e}; the library's tiva and zin are the same. "
-            f"Where the masses are equal that is Minimax-TV-l2's penalty divided by the number of environments "
-            f"({2 * balanced[0]:.5f} and {balanced[1]:.5f} after multiplying), so both are the same model with another "
-            f"lambda.\n\n"
-            f"The theorem asks for no equal masses and prints no such factor. With masses {share:.2f} and "
-            f"{1 - share:.2f} the penalty is {unbalanced[0]:.5f} by definition and {unbalanced[1]:.5f} in "
-            f"Minimax-TV-l2, and the first term, the mean loss {unbalanced[2]:.3f}, is not the uniform mean of the "
-            f"risks {unbalanced[3]:.3f}. reduction='authors' or 'expectation' chooses between the two penalties."
-        ),
-        paint=lambda figure: _paint_tiva_is_minimax_tv_l2(figure, model, weights, balance, expectation),
+        comparisons,
+        "In use rho gives every row a probability of each environment, so the environments have masses m_e. Over "
+        f"{2 * draws} random rho, on gated inputs (TIVA) and on auxiliary ones (ZIN), the definition by autograd "
+        f"is the sum of m_e^2 |S_e|^2 to {comparisons[4].error:.0e}; the library's tiva and zin are the same. "
+        f"Where the masses are equal that is Minimax-TV-l2's penalty divided by the number of environments "
+        f"({2 * balanced[0]:.5f} and {balanced[1]:.5f} after multiplying), so both are the same model with another "
+        f"lambda.\n\n"
+        f"The theorem asks for no equal masses and prints no such factor. With masses {share:.2f} and "
+        f"{1 - share:.2f} the penalty is {unbalanced[0]:.5f} by definition and {unbalanced[1]:.5f} in "
+        f"Minimax-TV-l2, and the first term, the mean loss {unbalanced[2]:.3f}, is not the uniform mean of the "
+        f"risks {unbalanced[3]:.3f}. reduction='authors' or 'expectation' chooses between the two penalties.",
+        lambda figure: _paint_tiva_is_minimax_tv_l2(figure, model, weights, balance, expectation),
     )
 
 
