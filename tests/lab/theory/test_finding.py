@@ -118,6 +118,11 @@ def test_a_comparison_is_written_as_role_and_sides(sides, relation):
 def test_a_statement_is_named_after_its_function():
     @statement("Title", "Theorem 1", size=(3.0, 2.0))
     def so_it_is(left=1.0):
+        """So
+        it is.
+
+        Under test: `left`.
+        """
         return Result([claim("x", equal("a", left, "b", 1.0))], "It is.", lambda figure: None)
 
     found = so_it_is(2.0)

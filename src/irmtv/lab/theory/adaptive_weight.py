@@ -342,6 +342,28 @@ def detached_weight_stops_short(
         ),
     )
 
+    def paint(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        phi = torch.linspace(0.4, 2.2, 300, dtype=torch.float64)
+        plain(left, "two environments", "Φ", "risk")
+        for k, colour in enumerate((LEFT, OTHER)):
+            left.plot(phi, (phi - TARGET[k]) ** 2 + NOISE[k], color=colour, lw=1, label=f"$R_{k + 1}$")
+        left.plot(phi, _parts(phi, penalty)[1], color=ERM, lw=1, label="mean")
+        left.plot(phi, _parts(phi, penalty)[0], color=TRUTH, lw=2.5, alpha=0.4, label="worst")
+        left.plot(OPTIMUM, worst.min(), "o", color=TRUTH, ms=6, label="optimum")
+        left.plot(final, _parts(final, penalty)[0], "s", color=BAD, ms=6, label=r"$\lambda_\Phi$ held fixed")
+        left.set_ylim(0, 3.2)
+        legend(left, loc="upper center", ncols=2)
+        plain(right, "descent from several starts", "step + 1", "Φ")
+        at = np.arange(1, len(stopped) + 1)
+        for k in range(stopped.shape[1]):
+            right.semilogx(at, stopped[:, k], color=BAD, lw=1, label=r"$\lambda_\Phi$ held fixed" if k == 0 else None)
+            name = r"$\lambda_\Phi$ differentiated" if k == 0 else None
+            right.semilogx(at, arrived[:, k], color=TRUTH, lw=1, ls="--", label=name)
+        right.axhline(DETACHED, color=BAD, lw=0.8, ls=":")
+        right.axhline(OPTIMUM, color=TRUTH, lw=0.8, ls=":")
+        legend(right, loc="upper right")
+
     return Result(
         comparisons,
         f"With risks (Phi - 1)^2 + 1 and (Phi - 2)^2 the worst risk is least at Phi = {least_at:.3f}, and descent "
@@ -353,32 +375,5 @@ def detached_weight_stops_short(
         f"the dummy w = 1, under which the risk depends on e beyond w (Condition 2a violated), as in practice.\n\n"
         f"Recomputing lambda at each step does not by itself minimise the worst risk, and differentiating it is "
         f"nothing but minimising the worst risk, so that the penalty plays no part.",
-        lambda figure: _paint_detached_weight_stops_short(figure, penalty, (stopped, arrived), worst.min()),
+        paint,
     )
-
-
-def _paint_detached_weight_stops_short(
-    figure: Figure, penalty: PenaltyFunction, paths: tuple[Floats, Floats], least: float
-) -> None:
-    stopped, arrived = paths
-    left, right = figure.subplots(1, 2)
-    phi = torch.linspace(0.4, 2.2, 300, dtype=torch.float64)
-    plain(left, "two environments", "Φ", "risk")
-    for k, colour in enumerate((LEFT, OTHER)):
-        left.plot(phi, (phi - TARGET[k]) ** 2 + NOISE[k], color=colour, lw=1, label=f"$R_{k + 1}$")
-    left.plot(phi, _parts(phi, penalty)[1], color=ERM, lw=1, label="mean")
-    left.plot(phi, _parts(phi, penalty)[0], color=TRUTH, lw=2.5, alpha=0.4, label="worst")
-    left.plot(OPTIMUM, least, "o", color=TRUTH, ms=6, label="optimum")
-    final = torch.as_tensor(stopped[-1])
-    left.plot(final, _parts(final, penalty)[0], "s", color=BAD, ms=6, label=r"$\lambda_\Phi$ held fixed")
-    left.set_ylim(0, 3.2)
-    legend(left, loc="upper center", ncols=2)
-    plain(right, "descent from several starts", "step + 1", "Φ")
-    at = np.arange(1, len(stopped) + 1)
-    for k in range(stopped.shape[1]):
-        right.semilogx(at, stopped[:, k], color=BAD, lw=1, label=r"$\lambda_\Phi$ held fixed" if k == 0 else None)
-        name = r"$\lambda_\Phi$ differentiated" if k == 0 else None
-        right.semilogx(at, arrived[:, k], color=TRUTH, lw=1, ls="--", label=name)
-    right.axhline(DETACHED, color=BAD, lw=0.8, ls=":")
-    right.axhline(OPTIMUM, color=TRUTH, lw=0.8, ls=":")
-    legend(right, loc="upper right")

@@ -176,6 +176,28 @@ def coarea_prefers_blocks(
     ]
     comparisons += _disc_comparisons(flat, plane)
 
+    def paint(figure: Figure) -> None:
+        shapes, energies, blocks = figure.subplots(1, 3)
+        plain(shapes, "the same climb, ever steeper", "x", "f(x)")
+        shades = np.linspace(0.75, 0.0, len(d))
+        for f, width, shade in zip(_steps(d), d, shades, strict=True):
+            shapes.plot(EDGES[::50], f[::50], color=str(shade), lw=1.2, label=f"d = {width:g}")
+        legend(shapes, loc="upper left")
+        plain(energies, "cost of the climb", "width d", "")
+        energies.loglog(d, line[:, 0], "o-", color=L1, label=r"$\int|f'|$")
+        energies.loglog(d, line[:, 1], "s", color=L2, label=r"$\int|f'|^2$")
+        energies.loglog(d, 1.2 / d, color=L2, lw=0.8, ls=":", label="6 / (5 d)")
+        energies.loglog(flat, plane[:, 0] / LENGTH, "x", color=TRUTH, label="disc: TV / outline")
+        legend(energies)
+        plain(blocks, "blockiness", "width d", "")
+        blocks.semilogx(d, line[:, 2], "o", color=L1, label="line")
+        fine = np.geomspace(d[-1], d[0])
+        blocks.semilogx(fine, 1 - fine / 1.2, color=L1, lw=0.8, ls=":", label="1 - 5 d / 6")
+        blocks.semilogx(flat, plane[:, 2], "x", color=TRUTH, label="disc")
+        blocks.semilogx(flat, 1 - LENGTH * flat / 1.2, color=TRUTH, lw=0.8, ls=":", label="1 - 5 length d / 6")
+        blocks.set_ylim(0, 1.02)
+        legend(blocks, loc="lower left")
+
     return Result(
         tuple(comparisons),
         f"A climb from 0 to 1 has total variation {both[1]:.4f} when it is {d[0]:g} wide and {both[0]:.4f} when it "
@@ -187,31 +209,8 @@ def coarea_prefers_blocks(
         f"What is true: TV-l1 does not charge more for a jump and TV-l2 does, {line[0, 1]:.1f} for the widest and "
         f"{line[-1, 1]:.0f} for the steepest. Together with a data term TV-l1 does make plateaus, even on a sine "
         f"(next statement), because of the kink of |.| at gradient 0; not because blocks are cheaper.",
-        lambda figure: _paint_coarea_prefers_blocks(figure, d, line, flat, plane),
+        paint,
     )
-
-
-def _paint_coarea_prefers_blocks(figure: Figure, d: Floats, line: Floats, flat: Floats, plane: Floats) -> None:
-    shapes, energies, blocks = figure.subplots(1, 3)
-    plain(shapes, "the same climb, ever steeper", "x", "f(x)")
-    shades = np.linspace(0.75, 0.0, len(d))
-    for f, width, shade in zip(_steps(d), d, shades, strict=True):
-        shapes.plot(EDGES[::50], f[::50], color=str(shade), lw=1.2, label=f"d = {width:g}")
-    legend(shapes, loc="upper left")
-    plain(energies, "cost of the climb", "width d", "")
-    energies.loglog(d, line[:, 0], "o-", color=L1, label=r"$\int|f'|$")
-    energies.loglog(d, line[:, 1], "s", color=L2, label=r"$\int|f'|^2$")
-    energies.loglog(d, 1.2 / d, color=L2, lw=0.8, ls=":", label="6 / (5 d)")
-    energies.loglog(flat, plane[:, 0] / LENGTH, "x", color=TRUTH, label="disc: TV / outline")
-    legend(energies)
-    plain(blocks, "blockiness", "width d", "")
-    blocks.semilogx(d, line[:, 2], "o", color=L1, label="line")
-    fine = np.geomspace(d[-1], d[0])
-    blocks.semilogx(fine, 1 - fine / 1.2, color=L1, lw=0.8, ls=":", label="1 - 5 d / 6")
-    blocks.semilogx(flat, plane[:, 2], "x", color=TRUTH, label="disc")
-    blocks.semilogx(flat, 1 - LENGTH * flat / 1.2, color=TRUTH, lw=0.8, ls=":", label="1 - 5 length d / 6")
-    blocks.set_ylim(0, 1.02)
-    legend(blocks, loc="lower left")
 
 
 # ---- the proof of Proposition 3.6: does TV-l1 make R(w) blockier in w?
@@ -461,6 +460,37 @@ def blockiness_in_w(
     plateau = float(flat_hundredth / max(flat_thousandth, 1e-300))
 
     mean, tv, steps_away, at_one = shapes.mean, shapes.tv, shapes.steps_away, shapes.at_one
+
+    def paint(figure: Figure) -> None:
+        graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
+        wide = {"erm": 1.6, "irm-tv-l2": 3.2, "irm-tv-l1": 1.4}  # the last two nearly coincide: one inside the other
+        plain(graph, "risk of the first repetition", "w", "R(w)")
+        for name in NAMES:
+            for place, style in (("first", "--"), ("second", ":"), ("pooled", "-")):
+                curve = mixed(models[name][0].risk(SCALAR[::8]), places[place], -2)
+                label = NAMES[name] if place == "pooled" else None
+                graph.plot(LINE[::8], curve, style, color=COLOURS[name], lw=wide[name] if label else 0.9, label=label)
+        graph.plot([], [], "--", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['first']:g}")
+        graph.plot([], [], ":", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['second']:g}")
+        graph.set_ylim(0, 0.95)
+        legend(graph, loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.5)
+        plain(dots, "blockiness, one dot a repetition", "", "")
+        cases = [(w, place) for w in ("scalar", "vector") for place in places]
+        for k, name in enumerate(NAMES):
+            for i, case in enumerate(cases):
+                values = shapes.blocks[name, case[0], case[1]]
+                dots.plot(np.full(len(values), i + 0.25 * (k - 1)), values, "o", ms=3, color=COLOURS[name])
+        dots.axvline(2.5, color=TRUTH, lw=0.5)
+        dots.set_xticks(range(6), [place for _, place in cases], rotation=45, ha="right")
+        dots.set_ylim(0, 1)
+        for x, w in ((1, "scalar w"), (4, "vector w")):
+            dots.text(x, 0.94, w, ha="center", fontsize=8)
+        plain(flat, r"share flatter than $\tau$ $\times$ mean", r"$\tau$", "")
+        for name in NAMES:
+            flat.loglog(thresholds, shares[name], color=COLOURS[name], lw=wide[name], label=NAMES[name])
+        flat.axhline(0.5, color=BAD, lw=1, ls="--", label="half of it a block")
+        legend(flat, loc="lower right")
+
     return Result(
         _blockiness_comparisons(shapes, plateau, checks, measure),
         f"Squashed, yes (over w in [0, 2] the total variation of the pooled risk is {tv['erm']:.3f} for ERM, "
@@ -477,43 +507,5 @@ def blockiness_in_w(
         f"{shapes.difference('vector')} (two standard errors). The penalty is evaluated at w = 1 only, and what it "
         f"does is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
         f"{at_one['irm-tv-l1']:.3f} for TV-l1.",
-        lambda figure: _paint_blockiness_in_w(figure, models, places, shapes, thresholds, shares),
+        paint,
     )
-
-
-def _paint_blockiness_in_w(
-    figure: Figure,
-    models: Mapping[str, Linear],
-    places: Mapping[str, float],
-    shapes: _Shapes,
-    thresholds: Floats,
-    shares: Mapping[str, Floats],
-) -> None:
-    graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
-    wide = {"erm": 1.6, "irm-tv-l2": 3.2, "irm-tv-l1": 1.4}  # the last two nearly coincide: one inside the other
-    plain(graph, "risk of the first repetition", "w", "R(w)")
-    for name in NAMES:
-        for place, style in (("first", "--"), ("second", ":"), ("pooled", "-")):
-            curve = mixed(models[name][0].risk(SCALAR[::8]), places[place], -2)
-            label = NAMES[name] if place == "pooled" else None
-            graph.plot(LINE[::8], curve, style, color=COLOURS[name], lw=wide[name] if label else 0.9, label=label)
-    graph.plot([], [], "--", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['first']:g}")
-    graph.plot([], [], ":", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['second']:g}")
-    graph.set_ylim(0, 0.95)
-    legend(graph, loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.5)
-    plain(dots, "blockiness, one dot a repetition", "", "")
-    cases = [(w, place) for w in ("scalar", "vector") for place in places]
-    for k, name in enumerate(NAMES):
-        for i, case in enumerate(cases):
-            values = shapes.blocks[name, case[0], case[1]]
-            dots.plot(np.full(len(values), i + 0.25 * (k - 1)), values, "o", ms=3, color=COLOURS[name])
-    dots.axvline(2.5, color=TRUTH, lw=0.5)
-    dots.set_xticks(range(6), [place for _, place in cases], rotation=45, ha="right")
-    dots.set_ylim(0, 1)
-    for x, w in ((1, "scalar w"), (4, "vector w")):
-        dots.text(x, 0.94, w, ha="center", fontsize=8)
-    plain(flat, r"share flatter than $\tau$ $\times$ mean", r"$\tau$", "")
-    for name in NAMES:
-        flat.loglog(thresholds, shares[name], color=COLOURS[name], lw=wide[name], label=NAMES[name])
-    flat.axhline(0.5, color=BAD, lw=1, ls="--", label="half of it a block")
-    legend(flat, loc="lower right")

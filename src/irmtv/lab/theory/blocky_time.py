@@ -253,6 +253,36 @@ def blocky_over_time(
     gap = _gap_at_equal_risk(path["irm-tv-l1"], path["irm-tv-l2"])
     closer = int((extent["TV-l1"] < extent["TV-l2"]).sum())
     of = {name: courses.shrunk(name) for name in fits}
+
+    def paint(figure: Figure) -> None:
+        graph, bars, front = figure.subplots(1, 3, width_ratios=(1.1, 1, 0.9))
+        plain(graph, "", "t", "risk, first repetition")
+        middle = (np.arange(BINS) + 0.5) / BINS
+        for name, colour in (("ERM", ERM), ("TV-l2", L2), ("TV-l1", L1)):
+            graph.plot(TIME[::30], courses.curves[name][0, ::30], color=colour, lw=1.2, label=name)
+            graph.plot(middle, binned.measured[name], ".", color=colour, ms=3)
+        legend(graph, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.98), columnspacing=0.8, handlelength=1.2)
+        plain(bars, "range, share of ERM's", "", "")
+        colours = [ERM, L2, L1, L2, OTHER, L2, L1, L2, L1]
+        names = list(courses.curves)
+        bars.barh(range(len(names)), [courses.shrunk(n) for n in names], color=colours, alpha=0.6)
+        for i, name in enumerate(names):
+            bars.plot(
+                courses.extent[name] / courses.extent["ERM"],
+                np.full(len(courses.extent[name]), i),
+                ".",
+                color=TRUTH,
+                ms=3,
+            )
+        bars.set_yticks(range(len(names)), names, fontsize=6)
+        bars.invert_yaxis()
+        plain(front, "all penalty weights", "mean risk", "range over time")
+        for name, (risk, reach) in path.items():
+            front.plot(risk, reach, "o-", ms=4, color=COLOURS[name], label=NAMES[name])
+        front.plot(courses.curves["ERM"].mean(), courses.extent["ERM"].mean(), "s", ms=4, color=ERM, label="ERM")
+        front.set_ylim(0)
+        legend(front)
+
     return Result(
         _over_time_comparisons(courses, binned, share, blind, ratio, gap),
         f"For every predictor the risk at time t is a straight line in p_s(t) (chi-square per bin "
@@ -270,33 +300,5 @@ def blocky_over_time(
         f" The published code's l2, which divides by the number of environments, leaves {100 * of[PUBLISHED]:.0f} "
         f"% at the same weight. And labels must tell environments apart: with {blind} "
         f"segments of equal mean agreement {100 * of[f'TV-l1, {blind} labels']:.0f} % of ERM's range is left.",
-        lambda figure: _paint_blocky_over_time(figure, courses, binned, path),
+        paint,
     )
-
-
-def _paint_blocky_over_time(
-    figure: Figure, courses: _Courses, binned: _Binned, path: Mapping[str, tuple[Floats, Floats]]
-) -> None:
-    graph, bars, front = figure.subplots(1, 3, width_ratios=(1.1, 1, 0.9))
-    plain(graph, "", "t", "risk, first repetition")
-    middle = (np.arange(BINS) + 0.5) / BINS
-    for name, colour in (("ERM", ERM), ("TV-l2", L2), ("TV-l1", L1)):
-        graph.plot(TIME[::30], courses.curves[name][0, ::30], color=colour, lw=1.2, label=name)
-        graph.plot(middle, binned.measured[name], ".", color=colour, ms=3)
-    legend(graph, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.98), columnspacing=0.8, handlelength=1.2)
-    plain(bars, "range, share of ERM's", "", "")
-    colours = [ERM, L2, L1, L2, OTHER, L2, L1, L2, L1]
-    names = list(courses.curves)
-    bars.barh(range(len(names)), [courses.shrunk(n) for n in names], color=colours, alpha=0.6)
-    for i, name in enumerate(names):
-        bars.plot(
-            courses.extent[name] / courses.extent["ERM"], np.full(len(courses.extent[name]), i), ".", color=TRUTH, ms=3
-        )
-    bars.set_yticks(range(len(names)), names, fontsize=6)
-    bars.invert_yaxis()
-    plain(front, "all penalty weights", "mean risk", "range over time")
-    for name, (risk, reach) in path.items():
-        front.plot(risk, reach, "o-", ms=4, color=COLOURS[name], label=NAMES[name])
-    front.plot(courses.curves["ERM"].mean(), courses.extent["ERM"].mean(), "s", ms=4, color=ERM, label="ERM")
-    front.set_ylim(0)
-    legend(front)

@@ -20,7 +20,7 @@ halved, are the digits of the value in base 2. It is constant on gaps of total l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -268,7 +268,7 @@ def coarea_needs_lipschitz(
     root_values = np.sqrt(np.linspace(0, 1, 4097))
     root_right = level_side(root_values, levels, every_crossing(level_size, root_values))
     first = _Readings(left[0], first_supremum, right[0], right[0])
-    limit = _Readings(gradient, supremum, preimages, preimages)
+    cantors = _Readings(gradient, supremum, preimages, preimages)
     step = _step_readings(x, levels)
 
     comparisons = (
@@ -294,6 +294,37 @@ def coarea_needs_lipschitz(
         ),
     )
 
+    def paint(figure: Figure) -> None:
+        readings_of = {"Lipschitz": first, "step": step, "Cantor": cantors}
+        curve, limit, readings = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
+        plain(curve, "Cantor function", "w", "R(w)")
+        shown = np.arange(3**7 + 1, dtype=np.int64)
+        for digits, colour in ((1, "#CCCCCC"), (3, "#999999")):
+            curve.plot(shown / 3**7, iterate(shown, digits, 7), color=colour, lw=0.9, label=f"approximation {digits}")
+        curve.plot(shown / 3**7, cantor(shown, 7)[0], color=TRUTH, lw=1.1, label="limit")
+        legend(curve, loc="lower right")
+        plain(limit, "both sides", "approximation")
+        steps = np.arange(1, depth + 1)
+        limit.plot(steps, left, "o", color=LEFT, ms=5, label=r"$\int|\nabla R|$")
+        limit.plot(steps, right, "x", color=RIGHT, ms=5, label="levels")
+        limit.plot([depth + 2], [cantors.gradient], "o", color=LEFT, ms=7)
+        limit.plot([depth + 2], [cantors.preimages], "x", color=RIGHT, ms=7)
+        limit.axvline(depth + 1, color="#999999", lw=0.8, ls=":")
+        limit.set_xticks([1, 4, 8, depth, depth + 2], ["1", "4", "8", f"{depth}", "∞"])
+        limit.set_ylim(-0.1, 1.2)
+        legend(limit, loc="center")
+        plain(readings, "what each reading gives")
+        names = ("gradient a.e.", "sup (TV)", "{R = γ}", "boundary of {R > γ}")
+        bars = zip(names, (LEFT, L2, RIGHT, OTHER), zip(*readings_of.values(), strict=True), strict=True)
+        for i, (name, colour, heights) in enumerate(bars):
+            readings.bar(np.arange(3) + 0.2 * (i - 1.5), heights, 0.18, color=colour, label=name)
+            for j, height in enumerate(heights):
+                if height == 0:
+                    readings.plot(j + 0.2 * (i - 1.5), 0.015, "v", color=colour, ms=4)
+        readings.set_xticks(range(3), list(readings_of))
+        readings.set_ylim(0, 1.65)
+        legend(readings, ncols=2, loc="upper center", columnspacing=1.0, handlelength=1.2)
+
     return Result(
         comparisons,
         f"The Cantor function climbs from 0 to 1 with gradient 0 almost everywhere, so it meets the conditions; "
@@ -309,41 +340,5 @@ def coarea_needs_lipschitz(
         f"{root_right:.4f}); in one dimension absolute continuity is what a continuous risk needs. For a user "
         f"little is lost: a risk that is trained by gradients is as a rule locally Lipschitz in w, and there the "
         f"formula is true.",
-        lambda figure: _paint_coarea_needs_lipschitz(
-            figure, depth, (left, right), {"Lipschitz": first, "step": step, "Cantor": limit}
-        ),
+        paint,
     )
-
-
-def _paint_coarea_needs_lipschitz(
-    figure: Figure, depth: int, sides: tuple[list[float], list[float]], readings_of: Mapping[str, _Readings]
-) -> None:
-    left, right = sides
-    curve, limit, readings = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
-    plain(curve, "Cantor function", "w", "R(w)")
-    shown = np.arange(3**7 + 1, dtype=np.int64)
-    for digits, colour in ((1, "#CCCCCC"), (3, "#999999")):
-        curve.plot(shown / 3**7, iterate(shown, digits, 7), color=colour, lw=0.9, label=f"approximation {digits}")
-    curve.plot(shown / 3**7, cantor(shown, 7)[0], color=TRUTH, lw=1.1, label="limit")
-    legend(curve, loc="lower right")
-    plain(limit, "both sides", "approximation")
-    steps = np.arange(1, depth + 1)
-    limit.plot(steps, left, "o", color=LEFT, ms=5, label=r"$\int|\nabla R|$")
-    limit.plot(steps, right, "x", color=RIGHT, ms=5, label="levels")
-    limit.plot([depth + 2], [readings_of["Cantor"].gradient], "o", color=LEFT, ms=7)
-    limit.plot([depth + 2], [readings_of["Cantor"].preimages], "x", color=RIGHT, ms=7)
-    limit.axvline(depth + 1, color="#999999", lw=0.8, ls=":")
-    limit.set_xticks([1, 4, 8, depth, depth + 2], ["1", "4", "8", f"{depth}", "∞"])
-    limit.set_ylim(-0.1, 1.2)
-    legend(limit, loc="center")
-    plain(readings, "what each reading gives")
-    names = ("gradient a.e.", "sup (TV)", "{R = γ}", "boundary of {R > γ}")
-    bars = zip(names, (LEFT, L2, RIGHT, OTHER), zip(*readings_of.values(), strict=True), strict=True)
-    for i, (name, colour, heights) in enumerate(bars):
-        readings.bar(np.arange(3) + 0.2 * (i - 1.5), heights, 0.18, color=colour, label=name)
-        for j, height in enumerate(heights):
-            if height == 0:
-                readings.plot(j + 0.2 * (i - 1.5), 0.015, "v", color=colour, ms=4)
-    readings.set_xticks(range(3), list(readings_of))
-    readings.set_ylim(0, 1.65)
-    legend(readings, ncols=2, loc="upper center", columnspacing=1.0, handlelength=1.2)

@@ -197,6 +197,27 @@ def coarea_trained(
         f"at most {max(flat):,} of {finest**2:,} cells of any map have" if any(flat) else "no cell of any map has"
     )
 
+    def paint(figure: Figure) -> None:
+        panels = figure.subplots(2, 3, width_ratios=[1, 1, 1.1])
+        top = max(float(np.quantile(m, 0.9)) for m in maps.values())
+        bottom = min(float(m.min()) for m in maps.values())
+        levels = np.linspace(bottom, top, 14)
+        for run, model in enumerate(MODELS):
+            for e in range(2):
+                plain(panels[run, e], f"{model}, environment {e + 1}", "$w_v$" if run else "", "$w_s$" if not e else "")
+                panels[run, e].contour(axis, axis, maps[run, e], levels=levels, cmap="viridis", linewidths=0.9)
+                panels[run, e].plot(1, 1, "+", color="black", ms=7)
+                panels[run, e].set_aspect("equal")
+            lengths = panels[run, 2]
+            plain(lengths, "length of {R = γ}", "γ" if run else "", "length")
+            for e, style in enumerate(("-", "--")):
+                ladder = np.linspace(maps[run, e].min(), maps[run, e].max(), 160)
+                size = level_size_2d(axis, maps[run, e], ladder)
+                name = f"environment {e + 1}: area {sizes[run, e]:.2f}"
+                lengths.plot(ladder, size, style, color=COLOURS[run], lw=1.2, label=name)
+            lengths.set_ylim(0, 1.35 * lengths.get_ylim()[1])
+            legend(lengths, loc="upper right")
+
     return Result(
         tuple(comparisons),
         f"Two networks with hidden layers {hidden}, trained for {steps} steps with penalty weight 0 (ERM) and "
@@ -209,33 +230,5 @@ def coarea_trained(
         f"risk would be flat almost everywhere; here {flattest} a slope below a hundredth of the mean. The coarea "
         f"formula is true of every such risk and does not by itself make one "
         f"piecewise constant.",
-        lambda figure: _paint_coarea_trained(figure, maps, axis, level_size_2d, sizes),
+        paint,
     )
-
-
-def _paint_coarea_trained(
-    figure: Figure,
-    maps: dict[tuple[int, int], Floats],
-    axis: Floats,
-    level_size_2d: ContourLengths,
-    sizes: dict[tuple[int, int], float],
-) -> None:
-    panels = figure.subplots(2, 3, width_ratios=[1, 1, 1.1])
-    top = max(float(np.quantile(m, 0.9)) for m in maps.values())
-    bottom = min(float(m.min()) for m in maps.values())
-    levels = np.linspace(bottom, top, 14)
-    for run, model in enumerate(MODELS):
-        for e in range(2):
-            plain(panels[run, e], f"{model}, environment {e + 1}", "$w_v$" if run else "", "$w_s$" if not e else "")
-            panels[run, e].contour(axis, axis, maps[run, e], levels=levels, cmap="viridis", linewidths=0.9)
-            panels[run, e].plot(1, 1, "+", color="black", ms=7)
-            panels[run, e].set_aspect("equal")
-        lengths = panels[run, 2]
-        plain(lengths, "length of {R = γ}", "γ" if run else "", "length")
-        for e, style in enumerate(("-", "--")):
-            ladder = np.linspace(maps[run, e].min(), maps[run, e].max(), 160)
-            size = level_size_2d(axis, maps[run, e], ladder)
-            name = f"environment {e + 1}: area {sizes[run, e]:.2f}"
-            lengths.plot(ladder, size, style, color=COLOURS[run], lw=1.2, label=name)
-        lengths.set_ylim(0, 1.35 * lengths.get_ylim()[1])
-        legend(lengths, loc="upper right")

@@ -265,6 +265,20 @@ def coarse_measure(
         ours("finer labels: least change of a penalty", at_least("computed", growth, "Jensen", 0.0, ROUNDING)),
     )
 
+    def paint(figure: Figure) -> None:
+        interval, shift, table = figure.subplots(1, 3, width_ratios=(1, 1.25, 1.05))
+        _paint_interval(interval)
+        plain(shift, "worst accuracy by number of labels", "labels", "accuracy")
+        for name, colour in (("steady", OTHER), ("to and fro", L1)):
+            shift.plot(range(4), drifts[name].accuracy, "o-", color=colour, label=f"p_s drifts: {name}")
+        shift.axhline(simulation_limit(P_V), color=TRUTH, lw=0.8, ls=":", label="limit of invariance")
+        shift.axhline(swings.erm, color=ERM, lw=0.8, ls="--", label="ERM")
+        shift.set_xticks(range(4), [str(k) for k in LABELS])
+        shift.set_ylim(0.3, 1.1)
+        shift.set_yticks([0.4, 0.6, 0.8, 1.0])
+        legend(shift, loc="upper left")
+        _paint_table(table, pairs)
+
     return Result(
         comparisons,
         f"Over all {visible + hidden} pairs of a sigma-algebra on {n_points} environments and a set E_all, the "
@@ -281,23 +295,8 @@ def coarse_measure(
         f"environment). Two are enough for a steady drift ({100 * steady.accuracy[1]:.1f} %); where p_s(t) goes to "
         f"and fro two see nothing ({100 * swings.accuracy[1]:.1f} %) and only eight do "
         f"({100 * swings.accuracy[3]:.1f} %).",
-        lambda figure: _paint_coarse_measure(figure, drifts, swings, pairs),
+        paint,
     )
-
-
-def _paint_coarse_measure(figure: Figure, drifts: dict[str, Drift], swings: Drift, pairs: Pairs) -> None:
-    interval, shift, table = figure.subplots(1, 3, width_ratios=(1, 1.25, 1.05))
-    _paint_interval(interval)
-    plain(shift, "worst accuracy by number of labels", "labels", "accuracy")
-    for name, colour in (("steady", OTHER), ("to and fro", L1)):
-        shift.plot(range(4), drifts[name].accuracy, "o-", color=colour, label=f"p_s drifts: {name}")
-    shift.axhline(simulation_limit(P_V), color=TRUTH, lw=0.8, ls=":", label="limit of invariance")
-    shift.axhline(swings.erm, color=ERM, lw=0.8, ls="--", label="ERM")
-    shift.set_xticks(range(4), [str(k) for k in LABELS])
-    shift.set_ylim(0.3, 1.1)
-    shift.set_yticks([0.4, 0.6, 0.8, 1.0])
-    legend(shift, loc="upper left")
-    _paint_table(table, pairs)
 
 
 def _paint_interval(axes: Axes) -> None:

@@ -175,6 +175,24 @@ def vrex_l2(
         ours("rate of the finite measures, as a power of n", at_most("measured", rate, "midpoints", -2, 0.05)),
     )
 
+    def paint(figure: Figure) -> None:
+        a, b = beta
+        left, right = figure.subplots(1, 2)
+        plain(left, f"risk over e, and the measure Beta({a:g}, {b:g})", "environment e", "risk R(e)")
+        e = np.linspace(0, 1, 301)
+        density = e ** (a - 1) * (1 - e) ** (b - 1)
+        top = float(risk(e).max())
+        left.fill_between(e, 0, density / density.max() * top * 0.5, color=OTHER, alpha=0.25, lw=0, label="density")
+        left.plot(e, risk(e), color=LEFT, lw=1.5, label="R(e)")
+        left.axhline(under_beta.mean, color=TRUTH, lw=0.8, ls=":", label=f"E R = {under_beta.mean:.3f}")
+        left.plot(middle, under_beta.mean, "o", color=BAD, ms=5, label=f"mean-risk e = {middle:.3f}")
+        legend(left)
+        plain(right, "n environments, weighed by the density", "environments n", "error of the variance")
+        right.loglog(environments, under_beta.errors, "o-", color=LEFT, ms=4, label="measured")
+        guide = under_beta.errors[0] * (environments[0] / np.array(environments, dtype=float)) ** 2
+        right.loglog(environments, guide, color=TRUTH, lw=0.8, ls=":", label=r"$n^{-2}$")
+        legend(right)
+
     return Result(
         comparisons,
         f"Over 50 random risks and measures the two forms of the variance agree to {comparisons[0].error:.0e}. "
@@ -187,34 +205,8 @@ def vrex_l2(
         f"({on_few.mean():.3f}, nearest {nearest:.3f}); the set of environments must be connected. And Condition "
         f"4a is needed: with R = u^-0.6, which is integrable and not square integrable, the variance is "
         f"{heavy[0]:.0f} over {many[0]:,} environments and {heavy[1]:.0f} over {many[1]:,}.",
-        lambda figure: _paint_vrex_l2(figure, beta, risk, middle, environments, under_beta),
+        paint,
     )
-
-
-def _paint_vrex_l2(
-    figure: Figure,
-    beta: tuple[float, float],
-    risk: Callable[[Floats], Floats],
-    middle: float,
-    environments: tuple[int, ...],
-    under_beta: _UnderBeta,
-) -> None:
-    a, b = beta
-    left, right = figure.subplots(1, 2)
-    plain(left, f"risk over e, and the measure Beta({a:g}, {b:g})", "environment e", "risk R(e)")
-    e = np.linspace(0, 1, 301)
-    density = e ** (a - 1) * (1 - e) ** (b - 1)
-    top = float(risk(e).max())
-    left.fill_between(e, 0, density / density.max() * top * 0.5, color=OTHER, alpha=0.25, lw=0, label="density")
-    left.plot(e, risk(e), color=LEFT, lw=1.5, label="R(e)")
-    left.axhline(under_beta.mean, color=TRUTH, lw=0.8, ls=":", label=f"E R = {under_beta.mean:.3f}")
-    left.plot(middle, under_beta.mean, "o", color=BAD, ms=5, label=f"mean-risk e = {middle:.3f}")
-    legend(left)
-    plain(right, "n environments, weighed by the density", "environments n", "error of the variance")
-    right.loglog(environments, under_beta.errors, "o-", color=LEFT, ms=4, label="measured")
-    guide = under_beta.errors[0] * (environments[0] / np.array(environments, dtype=float)) ** 2
-    right.loglog(environments, guide, color=TRUTH, lw=0.8, ls=":", label=r"$n^{-2}$")
-    legend(right)
 
 
 def _bracket(risk: Callable[[Floats], Floats]) -> tuple[float, float]:
@@ -443,6 +435,28 @@ def risk_extrapolation(
         ),
     )
 
+    def paint(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        p = np.linspace(0, 1, 101)
+        line = extrapolate(p, p_s, seen)
+        plain(left, "risk, extrapolated and measured", r"$p_s$ of the environment", "risk")
+        for k, (name, colour) in enumerate(zip(PREDICTORS, (ERM, L2, L1), strict=True)):
+            left.plot(p, line[k], color=colour, lw=1.3, label=name)
+            left.plot(ELSEWHERE, fresh[k], "o", color=colour, ms=4, mfc="white")
+            left.plot(p_s, seen[k], "s", color=colour, ms=4)
+        left.plot([], [], "s", color=TRUTH, ms=4, label="training environments")
+        left.plot([], [], "o", color=TRUTH, ms=4, mfc="white", label="measured elsewhere")
+        legend(left)
+        plain(right, f"off the line: $p_v$ = {other_p_v:g} instead of {p_v:g}", r"$p_s$ of the environment", "risk")
+        for k, (name, colour) in enumerate(zip(PREDICTORS, (ERM, L2, L1), strict=True)):
+            right.plot(p, line[k], color=colour, lw=1.3, label=f"{name}, extrapolated")
+            right.plot(ELSEWHERE, off[k], "x", color=colour, ms=5, mew=1.5)
+        right.plot([], [], "x", color=TRUTH, ms=5, mew=1.5, label="measured")
+        low, high = min(fresh.min(), off.min()), max(fresh.max(), off.max())
+        for axes in (left, right):
+            axes.set_ylim(low - 0.05, high + 0.05)
+        legend(right)
+
     return Result(
         comparisons,
         f"Three predictors are trained at p_s = {p_s[0]:g} and {p_s[1]:g}. The line through the two risks tells "
@@ -454,37 +468,5 @@ def risk_extrapolation(
         f"p_v = "
         f"{other_p_v:g} in place of {p_v:g} ERM's risk at p_s = {ELSEWHERE[middle]:g} is {off[0, middle]:.3f}, "
         f"{off_score[0, middle]:.0f} standard errors from the {predicted[0, middle]:.3f} predicted.",
-        lambda figure: _paint_risk_extrapolation(
-            figure, lambda p: extrapolate(p, p_s, seen), p_s, seen, (p_v, other_p_v), (fresh, off)
-        ),
+        paint,
     )
-
-
-def _paint_risk_extrapolation(
-    figure: Figure,
-    line: Callable[[Floats], Floats],
-    p_s: tuple[float, float],
-    seen: Floats,
-    p_v: tuple[float, float],
-    measured: tuple[Floats, Floats],
-) -> None:
-    fresh, off = measured
-    left, right = figure.subplots(1, 2)
-    p = np.linspace(0, 1, 101)
-    plain(left, "risk, extrapolated and measured", r"$p_s$ of the environment", "risk")
-    for k, (name, colour) in enumerate(zip(PREDICTORS, (ERM, L2, L1), strict=True)):
-        left.plot(p, line(p)[k], color=colour, lw=1.3, label=name)
-        left.plot(ELSEWHERE, fresh[k], "o", color=colour, ms=4, mfc="white")
-        left.plot(p_s, seen[k], "s", color=colour, ms=4)
-    left.plot([], [], "s", color=TRUTH, ms=4, label="training environments")
-    left.plot([], [], "o", color=TRUTH, ms=4, mfc="white", label="measured elsewhere")
-    legend(left)
-    plain(right, f"off the line: $p_v$ = {p_v[1]:g} instead of {p_v[0]:g}", r"$p_s$ of the environment", "risk")
-    for k, (name, colour) in enumerate(zip(PREDICTORS, (ERM, L2, L1), strict=True)):
-        right.plot(p, line(p)[k], color=colour, lw=1.3, label=f"{name}, extrapolated")
-        right.plot(ELSEWHERE, off[k], "x", color=colour, ms=5, mew=1.5)
-    right.plot([], [], "x", color=TRUTH, ms=5, mew=1.5, label="measured")
-    low, high = min(fresh.min(), off.min()), max(fresh.max(), off.max())
-    for axes in (left, right):
-        axes.set_ylim(low - 0.05, high + 0.05)
-    legend(right)

@@ -252,6 +252,31 @@ def fixed_weight_misses(
         ours("lambda_Phi, differentiated: minimiser", all_equal("descent", ends, "optimum", 0.0, 0.01)),
     )
 
+    def paint(figure: Figure) -> None:
+        positive = lam[lam > 0]
+        left, middle, right = figure.subplots(1, 3)
+        plain(left, r"$R=|w\Phi+1|$, w on [-0.9, 0.1]", "Φ", "")
+        left.plot(EVERY_PHI, worst, color=TRUTH, lw=2.5, alpha=0.5, label="worst risk")
+        left.plot(0, 1, "o", color=TRUTH, ms=6)
+        for weight, colour in ((0.1, ERM), (0.5, LEFT), (2.0, RIGHT)):
+            left.plot(EVERY_PHI, printed_value(weight, EVERY_PHI), color=colour, lw=1, label=f"λ = {weight:g}")
+            left.plot(printed_minimiser(weight), printed_least(weight), "v", color=colour, ms=6)
+        left.set_xlim(-0.6, 1.05)
+        left.set_ylim(0.5, 1.45)
+        legend(left, loc="lower left")
+        fine = np.geomspace(positive[0], lam[-1], 200)
+        plain(middle, "where a fixed λ ends", "λ", "minimiser Φ")
+        middle.semilogx(fine, [minimiser(w) for w in fine], color=L1, lw=1, label="printed")
+        middle.semilogx(positive, searches.found[lam > 0, 0], "o", color=L1, ms=4, mfc="none", label="search")
+        middle.semilogx(positive, searches.centred, "s", color=OTHER, ms=4, mfc="none", label="w centred")
+        middle.semilogx(lam[lam > 0.4], searches.unsquared, "x", color=BAD, ms=5, label="not squared")
+        middle.axhline(0, color=TRUTH, lw=0.8, ls=":")
+        legend(middle, loc="center right", bbox_to_anchor=(1.0, 0.62))
+        plain(right, "excess of the worst risk", "λ", "")
+        right.loglog(fine, printed_worst(np.array([minimiser(w) for w in fine])) - 1, color=L1, lw=1)
+        right.loglog(positive, searches.excess[lam > 0], "o", color=L1, ms=4, mfc="none")
+        right.annotate("0.02 / λ", (3, 0.02 / 3), (6, 4), textcoords="offset points", fontsize=7)
+
     return Result(
         comparisons,
         f"Search and printed forms agree to {np.abs(found[:, 0] - at).max():.0e} for {len(lam)} weights from "
@@ -265,33 +290,5 @@ def fixed_weight_misses(
         f"{second.worst:.2f} instead of {second.least:.2f}. In the paper's example the miss comes from the "
         f"square: with E|dR/dw| itself as penalty, each weight above 2/5 that was tried ends within "
         f"{np.abs(unsquared).max():.0e} of the optimum.",
-        lambda figure: _paint_fixed_weight_misses(figure, lam, worst, searches, minimiser),
+        paint,
     )
-
-
-def _paint_fixed_weight_misses(
-    figure: Figure, lam: Floats, worst: Floats, searches: _Searches, minimiser: Callable[[float], float]
-) -> None:
-    positive = lam[lam > 0]
-    left, middle, right = figure.subplots(1, 3)
-    plain(left, r"$R=|w\Phi+1|$, w on [-0.9, 0.1]", "Φ", "")
-    left.plot(EVERY_PHI, worst, color=TRUTH, lw=2.5, alpha=0.5, label="worst risk")
-    left.plot(0, 1, "o", color=TRUTH, ms=6)
-    for weight, colour in ((0.1, ERM), (0.5, LEFT), (2.0, RIGHT)):
-        left.plot(EVERY_PHI, printed_value(weight, EVERY_PHI), color=colour, lw=1, label=f"λ = {weight:g}")
-        left.plot(printed_minimiser(weight), printed_least(weight), "v", color=colour, ms=6)
-    left.set_xlim(-0.6, 1.05)
-    left.set_ylim(0.5, 1.45)
-    legend(left, loc="lower left")
-    fine = np.geomspace(positive[0], lam[-1], 200)
-    plain(middle, "where a fixed λ ends", "λ", "minimiser Φ")
-    middle.semilogx(fine, [minimiser(w) for w in fine], color=L1, lw=1, label="printed")
-    middle.semilogx(positive, searches.found[lam > 0, 0], "o", color=L1, ms=4, mfc="none", label="search")
-    middle.semilogx(positive, searches.centred, "s", color=OTHER, ms=4, mfc="none", label="w centred")
-    middle.semilogx(lam[lam > 0.4], searches.unsquared, "x", color=BAD, ms=5, label="not squared")
-    middle.axhline(0, color=TRUTH, lw=0.8, ls=":")
-    legend(middle, loc="center right", bbox_to_anchor=(1.0, 0.62))
-    plain(right, "excess of the worst risk", "λ", "")
-    right.loglog(fine, printed_worst(np.array([minimiser(w) for w in fine])) - 1, color=L1, lw=1)
-    right.loglog(positive, searches.excess[lam > 0], "o", color=L1, ms=4, mfc="none")
-    right.annotate("0.02 / λ", (3, 0.02 / 3), (6, 4), textcoords="offset points", fontsize=7)

@@ -309,6 +309,30 @@ def induced_measure(
         ),
     )
 
+    def paint(figure: Figure) -> None:
+        masses, smooth, example = figure.subplots(1, 3)
+        plain(masses, "six environments, three w", "w", "mass")
+        floor: dict[float, float] = {}
+        for e, (mass, w) in enumerate(zip(MASSES, CLASSIFIERS, strict=True)):
+            bottom = floor.get(w, 0.0)
+            masses.bar(w, mass, 0.16, bottom=bottom, color=LEFT, alpha=0.35, ec="white")
+            masses.text(w, bottom + mass / 2, f"e={e + 1}", ha="center", va="center", fontsize=6)
+            floor[w] = bottom + mass
+        masses.plot(values, nu, "o", color=RIGHT, label=r"$\nu(\{w\})$")
+        masses.set_xticks(np.unique(CLASSIFIERS))
+        legend(masses, loc="upper left")
+        plain(smooth, r"e uniform, $w=e^2$", "w")
+        grid = np.linspace(0.01, 1, 200)
+        smooth.plot(grid, [density(float(w)) for w in grid], color=RIGHT, label=r"density of $\nu$")
+        curve = np.array([risk.written_out(float(w)) for w in grid])
+        smooth.plot(grid, curve[:, 0], color=TRUTH, label="R(w)")
+        smooth.plot(grid, curve[:, 1], color=TRUTH, ls="--", label="|R'(w)|")
+        smooth.set_ylim(0, 2.5)
+        if turning < 1:
+            smooth.axvline(turning, color=ERM, lw=0.6, ls=":")
+        legend(smooth)
+        _draw_example(example)
+
     return Result(
         comparisons,
         f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that "
@@ -324,32 +348,5 @@ def induced_measure(
         f"{risks.min():.2f} to {risks.max():.2f} at one and the same w, so that R(w) does not exist, and the "
         f"variation must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "
         f"({abs(slopes.mean()):.3f}).",
-        lambda figure: _paint_induced_measure(figure, values, nu, density, risk, turning),
+        paint,
     )
-
-
-def _paint_induced_measure(
-    figure: Figure, values: Floats, nu: Floats, density: Density, risk: _Risk, turning: float
-) -> None:
-    masses, smooth, example = figure.subplots(1, 3)
-    plain(masses, "six environments, three w", "w", "mass")
-    floor: dict[float, float] = {}
-    for e, (mass, w) in enumerate(zip(MASSES, CLASSIFIERS, strict=True)):
-        bottom = floor.get(w, 0.0)
-        masses.bar(w, mass, 0.16, bottom=bottom, color=LEFT, alpha=0.35, ec="white")
-        masses.text(w, bottom + mass / 2, f"e={e + 1}", ha="center", va="center", fontsize=6)
-        floor[w] = bottom + mass
-    masses.plot(values, nu, "o", color=RIGHT, label=r"$\nu(\{w\})$")
-    masses.set_xticks(np.unique(CLASSIFIERS))
-    legend(masses, loc="upper left")
-    plain(smooth, r"e uniform, $w=e^2$", "w")
-    grid = np.linspace(0.01, 1, 200)
-    smooth.plot(grid, [density(float(w)) for w in grid], color=RIGHT, label=r"density of $\nu$")
-    curve = np.array([risk.written_out(float(w)) for w in grid])
-    smooth.plot(grid, curve[:, 0], color=TRUTH, label="R(w)")
-    smooth.plot(grid, curve[:, 1], color=TRUTH, ls="--", label="|R'(w)|")
-    smooth.set_ylim(0, 2.5)
-    if turning < 1:
-        smooth.axvline(turning, color=ERM, lw=0.6, ls=":")
-    legend(smooth)
-    _draw_example(example)

@@ -174,6 +174,31 @@ def minimax_penalties_coincide(
         ours("ascents that reach the maximum: ZIN", less("share", reached["zin"], "all", 1.0, 0.05)),
     )
 
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots(1, 3)
+        plain(axes[0], "given basis, along an edge", r"$\rho_1 = 1 - \rho_2$", "penalty")
+        t = np.linspace(0, 1, 101)
+        edge = _on_basis(s, np.stack([t, 1 - t, 0 * t], -1))
+        for p, colour, name in zip(penalties.values(), (L1, L2, OTHER), ("l1", "l2", "ZIN"), strict=True):
+            axes[0].plot(t, np.asarray(p(edge, edge.mass)), color=colour, lw=1.4, label=name)
+        axes[0].plot(1, (s**2).max(), "o", color=BAD, ms=5, label=r"max $|S|^2$")
+        legend(axes[0])
+        plain(axes[1], "ascents that reach it", "", "share of random starts")
+        names = ("l1", "l2", "zin")
+        axes[1].bar(range(3), [reached[n] for n in names], color=(L1, L2, OTHER), width=0.6)
+        axes[1].set_xticks(range(3), ("l1", "l2", "ZIN"))
+        axes[1].set_ylim(0, 1.05)
+        plain(axes[2], "rows assigned: the best split", "slope of the row", "")
+        for height, (name, colour) in enumerate(zip(names, (L1, L2, OTHER), strict=True)):
+            split, own = assigned.split[name], assigned.own
+            for side, marker in ((0, "o"), (1, "s")):
+                here = split == side
+                face = colour if side else "white"
+                axes[2].plot(own[here], np.full(here.sum(), 2.0 - height), marker, color=colour, mfc=face, ms=5)
+        axes[2].axvline(0, color=TRUTH, lw=0.8, ls=":")
+        axes[2].set_yticks((2, 1, 0), [f"{n if n != 'zin' else 'ZIN'}\n{assigned.best[n]:.2f}" for n in names])
+        axes[2].set_ylim(-0.5, 2.5)
+
     return Result(
         comparisons,
         "With one probability per basis environment all three penalties are largest where rho is 1 on the "
@@ -186,36 +211,8 @@ def minimax_penalties_coincide(
         f"{moved['l2']} of {rows} rows elsewhere. Climbing is easier for l1 and l2, which have no false summit on "
         f"the simplex: {reached['l1']:.0%} and {reached['l2']:.0%} of {starts} random starts arrive, with ZIN's "
         f"squares {reached['zin']:.0%}.",
-        lambda figure: _paint_minimax_penalties_coincide(figure, s, penalties, reached, assigned),
+        paint,
     )
-
-
-def _paint_minimax_penalties_coincide(
-    figure: Figure, s: Floats, penalties: Penalties, reached: dict[str, float], assigned: _Assigned
-) -> None:
-    axes = figure.subplots(1, 3)
-    plain(axes[0], "given basis, along an edge", r"$\rho_1 = 1 - \rho_2$", "penalty")
-    t = np.linspace(0, 1, 101)
-    edge = _on_basis(s, np.stack([t, 1 - t, 0 * t], -1))
-    for p, colour, name in zip(penalties.values(), (L1, L2, OTHER), ("l1", "l2", "ZIN"), strict=True):
-        axes[0].plot(t, np.asarray(p(edge, edge.mass)), color=colour, lw=1.4, label=name)
-    axes[0].plot(1, (s**2).max(), "o", color=BAD, ms=5, label=r"max $|S|^2$")
-    legend(axes[0])
-    plain(axes[1], "ascents that reach it", "", "share of random starts")
-    names = ("l1", "l2", "zin")
-    axes[1].bar(range(3), [reached[n] for n in names], color=(L1, L2, OTHER), width=0.6)
-    axes[1].set_xticks(range(3), ("l1", "l2", "ZIN"))
-    axes[1].set_ylim(0, 1.05)
-    plain(axes[2], "rows assigned: the best split", "slope of the row", "")
-    for height, (name, colour) in enumerate(zip(names, (L1, L2, OTHER), strict=True)):
-        split, own = assigned.split[name], assigned.own
-        for side, marker in ((0, "o"), (1, "s")):
-            here = split == side
-            face = colour if side else "white"
-            axes[2].plot(own[here], np.full(here.sum(), 2.0 - height), marker, color=colour, mfc=face, ms=5)
-    axes[2].axvline(0, color=TRUTH, lw=0.8, ls=":")
-    axes[2].set_yticks((2, 1, 0), [f"{n if n != 'zin' else 'ZIN'}\n{assigned.best[n]:.2f}" for n in names])
-    axes[2].set_ylim(-0.5, 2.5)
 
 
 def _rows_apart(split: Integers, other: Integers) -> int:

@@ -232,6 +232,23 @@ def recovery_1d(
         ours("noise-free blocks, 1000 lambda: error", equal("TV-l1", clean[1], "/ 1000", clean[0] / 1000, 1e-10)),
     )
 
+    def paint(figure: Figure) -> None:
+        axes: dict[str, Any] = figure.subplot_mosaic([["blocks", "blocks"], ["steps", "wave"]], height_ratios=[1.2, 1])
+        for where, trial, title in (
+            ("blocks", blocky, f"blocky truth, noise {noise:g}"),
+            ("wave", smooth, "smooth truth: TV-l1 makes stairs"),
+        ):
+            plain(axes[where], title, "position")
+            _paint_trial(axes[where], trial)
+        legend(axes["blocks"], ncols=2, loc="upper left")
+        plain(axes["steps"], "steps of the recovered blocks, by height", "rank", r"$|f_{i+1}-f_i|$")
+        for name, recovered, colour in (("TV-l1", first[0], L1), ("TV-l2", first[1], L2)):
+            steps = np.sort(np.abs(np.diff(recovered.f)))[::-1]
+            axes["steps"].semilogx(np.arange(1, len(steps) + 1), steps, "-", color=colour, label=name)
+        jumps = np.sort(np.abs(np.diff(HEIGHTS)))[::-1]
+        axes["steps"].plot(np.arange(1, len(jumps) + 1), jumps, "x", color=TRUTH, ms=5, label="truth")
+        legend(axes["steps"])
+
     return Result(
         comparisons,
         f"Both models see the same noisy blocks and get the lambda at which their residual equals the noise. TV-l1 "
@@ -244,28 +261,8 @@ def recovery_1d(
         f"f~ the ground truth to be recovered, but in the model it is the observed signal: given the noise-free "
         f"blocks themselves, TV-l1 at this lambda is off by {clean[0]:.3f} (closed form: {predicted:.3f}), and "
         f"gives them back only as lambda grows without end.",
-        lambda figure: _paint_recovery_1d(figure, blocky, noise, smooth, first),
+        paint,
     )
-
-
-def _paint_recovery_1d(
-    figure: Figure, blocky: _Trial, noise: float, smooth: _Trial, first: tuple[_Recovered, _Recovered]
-) -> None:
-    axes: dict[str, Any] = figure.subplot_mosaic([["blocks", "blocks"], ["steps", "wave"]], height_ratios=[1.2, 1])
-    for where, trial, title in (
-        ("blocks", blocky, f"blocky truth, noise {noise:g}"),
-        ("wave", smooth, "smooth truth: TV-l1 makes stairs"),
-    ):
-        plain(axes[where], title, "position")
-        _paint_trial(axes[where], trial)
-    legend(axes["blocks"], ncols=2, loc="upper left")
-    plain(axes["steps"], "steps of the recovered blocks, by height", "rank", r"$|f_{i+1}-f_i|$")
-    for name, recovered, colour in (("TV-l1", first[0], L1), ("TV-l2", first[1], L2)):
-        steps = np.sort(np.abs(np.diff(recovered.f)))[::-1]
-        axes["steps"].semilogx(np.arange(1, len(steps) + 1), steps, "-", color=colour, label=name)
-    jumps = np.sort(np.abs(np.diff(HEIGHTS)))[::-1]
-    axes["steps"].plot(np.arange(1, len(jumps) + 1), jumps, "x", color=TRUTH, ms=5, label="truth")
-    legend(axes["steps"])
 
 
 def _shapes(size: int) -> Floats:
@@ -314,6 +311,25 @@ def recovery_2d(
         ours("noise-free image, 100 lambda: error", less("TV-l1", clean[1], "/ 50", clean[0] / 50)),
     )
 
+    def paint(figure: Figure) -> None:
+        names = ["truth", "observed", "l1", "l2"]
+        axes: dict[str, Any] = figure.subplot_mosaic(
+            [[*names], ["row", "row", "hills", "hills"]], height_ratios=[1, 1.1]
+        )
+        pictures = (truth, blocky.observed, first[0].f, first[1].f)
+        titles = ("truth", f"observed, noise {noise:g}", "TV-l1", "TV-l2")
+        for name, picture, title in zip(names, pictures, titles, strict=True):
+            plain(axes[name], title)
+            axes[name].imshow(picture, cmap="gray", vmin=-1, vmax=1.3, interpolation="nearest", rasterized=True)
+            axes[name].set_axis_off()
+        for where, trial, row, title in (
+            ("row", blocky, round(0.34 * size), "row through the disc"),
+            ("hills", smooth, size // 4, "smooth truth: a row"),
+        ):
+            plain(axes[where], title, "column")
+            _paint_trial(axes[where], trial, row)
+        legend(axes["row"], loc="upper right")
+
     return Result(
         comparisons,
         f"Both models see the same {size} x {size} image with noise {noise:g} and get the lambda at which their "
@@ -324,31 +340,5 @@ def recovery_2d(
         f"The paper does not claim a smaller error: on a smooth image TV-l2 is nearer to the truth, and TV-l1's "
         f"error is {smooth.ratios.min():.2f} times as large. So TV-l1 pays where the truth is blocky, not in "
         f"general.",
-        lambda figure: _paint_recovery_2d(figure, truth, blocky, first, noise, size, smooth),
+        paint,
     )
-
-
-def _paint_recovery_2d(
-    figure: Figure,
-    truth: Floats,
-    blocky: _Trial,
-    first: tuple[_Recovered, _Recovered],
-    noise: float,
-    size: int,
-    smooth: _Trial,
-) -> None:
-    names = ["truth", "observed", "l1", "l2"]
-    axes: dict[str, Any] = figure.subplot_mosaic([[*names], ["row", "row", "hills", "hills"]], height_ratios=[1, 1.1])
-    pictures = (truth, blocky.observed, first[0].f, first[1].f)
-    titles = ("truth", f"observed, noise {noise:g}", "TV-l1", "TV-l2")
-    for name, picture, title in zip(names, pictures, titles, strict=True):
-        plain(axes[name], title)
-        axes[name].imshow(picture, cmap="gray", vmin=-1, vmax=1.3, interpolation="nearest", rasterized=True)
-        axes[name].set_axis_off()
-    for where, trial, row, title in (
-        ("row", blocky, round(0.34 * size), "row through the disc"),
-        ("hills", smooth, size // 4, "smooth truth: a row"),
-    ):
-        plain(axes[where], title, "column")
-        _paint_trial(axes[where], trial, row)
-    legend(axes["row"], loc="upper right")

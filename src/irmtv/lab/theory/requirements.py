@@ -201,6 +201,24 @@ def sufficient_condition(
         ours("largest penalty or worst risk", at_most("training less global", pairs.above, "Jensen", 0.0, ROUNDING)),
     )
 
+    def paint(figure: Figure) -> None:
+        grid, *scatter = figure.subplots(1, 3)
+        plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
+        grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
+        grid.set_xticks([])
+        grid.set_yticks([])
+        keys = ((OTHER, "F_tr contains F_all"), (L2, "penalty lost"), (BAD, "worst risk lost too"))
+        for place, (colour, text) in enumerate(keys):
+            grid.text(0, -0.22 - 0.09 * place, f"■ {text}", color=colour, fontsize=7, transform=grid.transAxes)
+        for axes, row, title in zip(scatter, (1, 2), ("l1 penalty", "worst risk"), strict=True):
+            plain(axes, f"{title} of random risks", "global", "seen through F_tr")
+            for holds, colour, text in ((False, BAD, "not contained"), (True, OTHER, "F_tr contains F_all")):
+                if pairs.sides[holds]:
+                    seen, truth = np.concatenate(pairs.sides[holds], -1)[:, row]
+                    axes.plot(truth, seen, ".", ms=3, color=colour, label=text, rasterized=True)
+            axes.axline((0, 0), slope=1, color=TRUTH, lw=0.6)
+            legend(axes, loc="upper left", markerscale=2)
+
     return Result(
         comparisons,
         f"All {len(algebras) ** 2} pairs of sigma-algebras on {n_points} environments: in the {satisfied} with "
@@ -214,27 +232,8 @@ def sufficient_condition(
         f"lambda_Phi the objective is the worst risk, which does not depend on the measure.\n\n"
         f"For a user: pooled labels make a model look more invariant than it is, never less (largest excess of a "
         f"penalty or worst risk seen in training: {max(pairs.above, 0.0):.0e}).",
-        lambda figure: _paint_sufficient_condition(figure, algebras, pairs),
+        paint,
     )
-
-
-def _paint_sufficient_condition(figure: Figure, algebras: Sequence[Partition], pairs: _Pairs) -> None:
-    grid, *scatter = figure.subplots(1, 3)
-    plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
-    grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
-    grid.set_xticks([])
-    grid.set_yticks([])
-    keys = ((OTHER, "F_tr contains F_all"), (L2, "penalty lost"), (BAD, "worst risk lost too"))
-    for place, (colour, text) in enumerate(keys):
-        grid.text(0, -0.22 - 0.09 * place, f"■ {text}", color=colour, fontsize=7, transform=grid.transAxes)
-    for axes, row, title in zip(scatter, (1, 2), ("l1 penalty", "worst risk"), strict=True):
-        plain(axes, f"{title} of random risks", "global", "seen through F_tr")
-        for holds, colour, text in ((False, BAD, "not contained"), (True, OTHER, "F_tr contains F_all")):
-            if pairs.sides[holds]:
-                seen, truth = np.concatenate(pairs.sides[holds], -1)[:, row]
-                axes.plot(truth, seen, ".", ms=3, color=colour, label=text, rasterized=True)
-        axes.axline((0, 0), slope=1, color=TRUTH, lw=0.6)
-        legend(axes, loc="upper left", markerscale=2)
 
 
 def to_probability(weights: Tensor) -> Tensor:
@@ -364,6 +363,26 @@ def normalised_measure(
         minimiser("l1, normalised, lambda m", ("l1", "normalised, lambda m"), "1 / (5 lambda m)", known / mass),
     )
 
+    def paint(figure: Figure) -> None:
+        first, second, third = figure.subplots(1, 3)
+        styles = {"as it is": (LEFT, "-"), "normalised": (RIGHT, "-"), "normalised, lambda m": (TRUTH, ":")}
+        for axes, name, shown in ((first, "l1", tuple(styles)), (second, "l2", tuple(styles)[:2])):
+            plain(axes, f"IRM-TV-{name}, $\\nu(\\Omega)={mass:g}$", "Phi", "objective less its minimum")
+            for measure in shown:
+                value = objective[name, measure] / (mass if measure == "as it is" else 1)
+                colour, style = styles[measure]
+                label = f"{measure}, / m" if measure == "as it is" else measure
+                wide = 3.0 if measure == "as it is" else 1.3
+                axes.plot(phi, value - value.min(), color=colour, ls=style, lw=wide, label=label, alpha=0.9)
+                axes.plot([phi[objective[name, measure].argmin()]], [0], "o", color=colour, ms=4)
+            axes.set_ylim(-0.02, 0.5)
+            axes.set_xlim(0, 1)
+        figure.legend(*first.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=7, frameon=False)
+        plain(third, "an infinite measure vanishes", "side of the box", "weight of 100 unit squares")
+        third.loglog(BOXES, share, "o-", color=BAD, label="Lebesgue")
+        third.loglog(BOXES, finite, "s-", color=OTHER, ms=4, label="density $e^{-x-y}$")
+        legend(third)
+
     return Result(
         comparisons,
         f"On a box of area {mass:g} the normalised integrals of a logistic risk and of its slope are the averages "
@@ -375,29 +394,5 @@ def normalised_measure(
         f"({best['l1', 'normalised, lambda m']:.3f}). So a lambda for l1 belongs to a total mass. Lebesgue's "
         f"measure on the whole plane cannot be normalised: in boxes whose side grows tenfold the weight of a set "
         f"goes down to {share[-1] / share[-2]:.2g} of itself each time, so every bounded set ends with weight 0.",
-        lambda figure: _paint_normalised_measure(figure, mass, phi, objective, (share, finite)),
+        paint,
     )
-
-
-def _paint_normalised_measure(
-    figure: Figure, mass: float, phi: Floats, objective: dict[tuple[str, str], Floats], weights: tuple[Floats, Floats]
-) -> None:
-    first, second, third = figure.subplots(1, 3)
-    styles = {"as it is": (LEFT, "-"), "normalised": (RIGHT, "-"), "normalised, lambda m": (TRUTH, ":")}
-    for axes, name, shown in ((first, "l1", tuple(styles)), (second, "l2", tuple(styles)[:2])):
-        plain(axes, f"IRM-TV-{name}, $\\nu(\\Omega)={mass:g}$", "Phi", "objective less its minimum")
-        for measure in shown:
-            value = objective[name, measure] / (mass if measure == "as it is" else 1)
-            colour, style = styles[measure]
-            label = f"{measure}, / m" if measure == "as it is" else measure
-            wide = 3.0 if measure == "as it is" else 1.3
-            axes.plot(phi, value - value.min(), color=colour, ls=style, lw=wide, label=label, alpha=0.9)
-            axes.plot([phi[objective[name, measure].argmin()]], [0], "o", color=colour, ms=4)
-        axes.set_ylim(-0.02, 0.5)
-        axes.set_xlim(0, 1)
-    figure.legend(*first.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=7, frameon=False)
-    plain(third, "an infinite measure vanishes", "side of the box", "weight of 100 unit squares")
-    share, finite = weights
-    third.loglog(BOXES, share, "o-", color=BAD, label="Lebesgue")
-    third.loglog(BOXES, finite, "s-", color=OTHER, ms=4, label="density $e^{-x-y}$")
-    legend(third)

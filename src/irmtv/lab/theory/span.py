@@ -307,6 +307,31 @@ def environment_span(
         ),
     )
 
+    def paint(figure: Figure) -> None:
+        where, along, across = figure.subplots(1, 3, width_ratios=(1, 1.1, 1.1))
+        _paint_plane(where)
+        grid = np.linspace(0, 1, 41)
+        for axes, title, x, path in (
+            (along, "the first block turns: inside", "p1  (p2 = 0.9)", [(p, 0.9) for p in grid]),
+            (across, "the second block turns: outside", "p2  (p1 = 0.8)", [(0.8, p) for p in grid]),
+        ):
+            plain(axes, title, x, "")
+            axes.set_ylim(0, 1)
+            for name, colour in COLOURS.items():
+                style = (0, (3, 3)) if name == "TV-l1" else "-"  # it lies on TV-l2
+                line = fits[name, TRAINING].accuracy(path).mean(0)
+                axes.plot(grid, line, color=colour, lw=1.4, ls=style, label=name)
+        along.axvspan(0.7, 0.9, color="#dddddd", lw=0)
+        along.text(0.8, 0.03, "hull", fontsize=6.5, ha="center")
+        along.set_ylabel("accuracy", fontsize=8)
+        legend(along, loc="lower left")
+        path = [(0.8, p) for p in grid]
+        for name in ("V-REx", "TV-l1"):
+            again = fits[name, more].accuracy(path).mean(0)
+            across.plot(grid, again, color=COLOURS[name], lw=1.4, ls=":", label=f"{name}, with a third")
+        handles, labels = across.get_legend_handles_labels()
+        across.legend(handles[-2:], labels[-2:], fontsize=7, frameon=False, loc="lower right")
+
     return Result(
         comparisons,
         f"What holds: risks inside the affine span are mixtures of the training risks, extrapolated ones too. "
@@ -323,36 +348,8 @@ def environment_span(
         f"from {100 * penalised_outside:.1f} % at most to {100 * lowest(OUTSIDE, more):.1f} % or more; affine "
         f"mixtures of the known ones add weight and no direction (TV-l1 {gain['TV-l1']:+.1f}, V-REx "
         f"{gain['V-REx']:+.1f} points at p1 = 0.1).",
-        lambda figure: _paint_environment_span(figure, fits, more),
+        paint,
     )
-
-
-def _paint_environment_span(
-    figure: Figure, fits: Mapping[tuple[str, tuple[Environment, ...]], Predictors], more: tuple[Environment, ...]
-) -> None:
-    where, along, across = figure.subplots(1, 3, width_ratios=(1, 1.1, 1.1))
-    _paint_plane(where)
-    grid = np.linspace(0, 1, 41)
-    for axes, title, x, path in (
-        (along, "the first block turns: inside", "p1  (p2 = 0.9)", [(p, 0.9) for p in grid]),
-        (across, "the second block turns: outside", "p2  (p1 = 0.8)", [(0.8, p) for p in grid]),
-    ):
-        plain(axes, title, x, "")
-        axes.set_ylim(0, 1)
-        for name, colour in COLOURS.items():
-            style = (0, (3, 3)) if name == "TV-l1" else "-"  # it lies on TV-l2
-            line = fits[name, TRAINING].accuracy(path).mean(0)
-            axes.plot(grid, line, color=colour, lw=1.4, ls=style, label=name)
-    along.axvspan(0.7, 0.9, color="#dddddd", lw=0)
-    along.text(0.8, 0.03, "hull", fontsize=6.5, ha="center")
-    along.set_ylabel("accuracy", fontsize=8)
-    legend(along, loc="lower left")
-    path = [(0.8, p) for p in grid]
-    for name in ("V-REx", "TV-l1"):
-        again = fits[name, more].accuracy(path).mean(0)
-        across.plot(grid, again, color=COLOURS[name], lw=1.4, ls=":", label=f"{name}, with a third")
-    handles, labels = across.get_legend_handles_labels()
-    across.legend(handles[-2:], labels[-2:], fontsize=7, frameon=False, loc="lower right")
 
 
 def _paint_plane(axes: Axes) -> None:

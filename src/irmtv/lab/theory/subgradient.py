@@ -295,6 +295,30 @@ def subgradient_scalar(
     left, right = concave_kink()
     squared = problems[-1]
 
+    def paint(figure: Figure) -> None:
+        errors, kink, flat = figure.subplots(1, 3)
+        _draw_errors(errors, study)
+        line = np.linspace(-0.3, 0.3, 121)
+        point = kink_point(seed)
+        jacobian = by_hand(point, squared.data, squared.loss, "scalar").jacobians[0][0]
+        along = jacobian / np.linalg.norm(jacobian)
+        plain(kink, "one slope is 0", r"distance along $\nabla S_0$", r"$|S_0|$")
+        kink.plot(line, squared.values(point + line[:, None] * along)[0][:, 0], color=L1, label=r"$|S_0|$")
+        kink.axhline(0, color=OTHER, lw=1, label="v = 0: a subgradient")
+        for share, colour, name in (
+            (0.5, TRUTH, r"$v=\nabla S_0/2$: one too"),
+            (1.5, BAD, r"$v=1.5\,\nabla S_0$: none"),
+        ):
+            kink.plot(line, share * np.linalg.norm(jacobian) * line, color=colour, lw=0.8, ls="--", label=name)
+        kink.set_ylim(-0.6, 1.9)
+        legend(kink, loc="upper left")
+        plain(flat, "every slope is 0", "distance along a line")
+        direction = _directions(len(point), 1, seed + 1)[0]
+        moduli, penalty, _ = squared.values(flat_point(seed) + line[:, None] * direction)
+        flat.plot(line, moduli @ squared.data.mu, color=L2, label=r"$E|S|$: a kink")
+        flat.plot(line, penalty, color=L1, label=r"$(E|S|)^2$: none")
+        legend(flat, loc="upper center")
+
     return Result(
         (*_comparisons(study), _relu_row((left, right))),
         f"On a small network with {ENVIRONMENTS} environments the closed form agrees with central differences to "
@@ -307,33 +331,8 @@ def subgradient_scalar(
         f"(E|S|)^2 has {study.flat_penalty[0]:.0e} and {study.flat_penalty[1]:.0e}. The rule needs a slope that is "
         f"differentiable in Phi: at the kink of a ReLU |S| can have derivatives {left:.1f} and {right:.1f}, and "
         f"then no subgradient exists at all.",
-        lambda figure: _paint_subgradient_scalar(figure, study, seed, squared),
+        paint,
     )
-
-
-def _paint_subgradient_scalar(figure: Figure, study: _Study, seed: int, squared: Problem) -> None:
-    errors, kink, flat = figure.subplots(1, 3)
-    _draw_errors(errors, study)
-    line = np.linspace(-0.3, 0.3, 121)
-    point = kink_point(seed)
-    jacobian = by_hand(point, squared.data, squared.loss, "scalar").jacobians[0][0]
-    along = jacobian / np.linalg.norm(jacobian)
-    plain(kink, "one slope is 0", r"distance along $\nabla S_0$", r"$|S_0|$")
-    kink.plot(line, squared.values(point + line[:, None] * along)[0][:, 0], color=L1, label=r"$|S_0|$")
-    kink.axhline(0, color=OTHER, lw=1, label="v = 0: a subgradient")
-    for share, colour, name in (
-        (0.5, TRUTH, r"$v=\nabla S_0/2$: one too"),
-        (1.5, BAD, r"$v=1.5\,\nabla S_0$: none"),
-    ):
-        kink.plot(line, share * np.linalg.norm(jacobian) * line, color=colour, lw=0.8, ls="--", label=name)
-    kink.set_ylim(-0.6, 1.9)
-    legend(kink, loc="upper left")
-    plain(flat, "every slope is 0", "distance along a line")
-    direction = _directions(len(point), 1, seed + 1)[0]
-    moduli, penalty, _ = squared.values(flat_point(seed) + line[:, None] * direction)
-    flat.plot(line, moduli @ squared.data.mu, color=L2, label=r"$E|S|$: a kink")
-    flat.plot(line, penalty, color=L1, label=r"$(E|S|)^2$: none")
-    legend(flat, loc="upper center")
 
 
 @statement(
@@ -366,6 +365,29 @@ def subgradient_vector(
     jacobian = by_hand(point, squared.data, squared.loss, "vector").jacobians[0]
     plane = np.eye(len(point))[-UNITS : -UNITS + 2]  # the two weights a_j that are 0 at the kink
 
+    def paint(figure: Figure) -> None:
+        errors, cone, circle = figure.subplots(1, 3)
+        _draw_errors(errors, study)
+        line = np.linspace(-0.3, 0.3, 61)
+        one, two = np.meshgrid(line, line)
+        grid = np.stack([one.ravel(), two.ravel()], 1)
+        values = squared.values(point + grid @ plane)[0][:, 0].reshape(one.shape)
+        plain(cone, r"$|\nabla_w R_0|$ around the kink", r"$a_1$", r"$a_2$")
+        levels = cone.contour(one, two, values, levels=8, colors=L1, linewidths=0.8)
+        cone.clabel(levels, fontsize=6)
+        cone.plot(0, 0, "x", color=BAD)
+        angle = np.linspace(-np.pi, np.pi, 361)
+        moves = MOVE * np.stack([np.cos(angle), np.sin(angle)], 1) @ plane
+        moduli = squared.values(point + moves)[0][:, 0]
+        towards = jacobian @ plane[0] / np.linalg.norm(jacobian @ plane[0])
+        plain(circle, "quotient by direction", "angle in the plane", "Fréchet quotient")
+        for share, colour in ((0.0, OTHER), (0.5, TRUTH), (1.5, BAD)):
+            quotient = frechet_quotients(moduli, 0.0, share * jacobian.T @ towards, moves)
+            circle.plot(angle, quotient, color=colour, label=rf"$v=J^T s,\ |s|={share:g}$")
+        circle.axhline(0, color=TRUTH, lw=0.6, ls=":")
+        circle.set_ylim(top=1.6 * circle.get_ylim()[1])
+        legend(circle, loc="upper center")
+
     return Result(
         (*_comparisons(study), _relu_row((left, right))),
         f"w multiplies the {UNITS} inputs of the last layer. The closed form agrees with central differences to "
@@ -378,31 +400,5 @@ def subgradient_vector(
         f"nothing but automatic differentiation is needed in practice. As for a scalar w, grad_w R must be "
         f"differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and {right:.1f}, "
         f"and then no subgradient exists at all.",
-        lambda figure: _paint_subgradient_vector(figure, study, squared, point, plane, jacobian),
+        paint,
     )
-
-
-def _paint_subgradient_vector(
-    figure: Figure, study: _Study, squared: Problem, point: Floats, plane: Floats, jacobian: Floats
-) -> None:
-    errors, cone, circle = figure.subplots(1, 3)
-    _draw_errors(errors, study)
-    line = np.linspace(-0.3, 0.3, 61)
-    one, two = np.meshgrid(line, line)
-    grid = np.stack([one.ravel(), two.ravel()], 1)
-    values = squared.values(point + grid @ plane)[0][:, 0].reshape(one.shape)
-    plain(cone, r"$|\nabla_w R_0|$ around the kink", r"$a_1$", r"$a_2$")
-    levels = cone.contour(one, two, values, levels=8, colors=L1, linewidths=0.8)
-    cone.clabel(levels, fontsize=6)
-    cone.plot(0, 0, "x", color=BAD)
-    angle = np.linspace(-np.pi, np.pi, 361)
-    moves = MOVE * np.stack([np.cos(angle), np.sin(angle)], 1) @ plane
-    moduli = squared.values(point + moves)[0][:, 0]
-    towards = jacobian @ plane[0] / np.linalg.norm(jacobian @ plane[0])
-    plain(circle, "quotient by direction", "angle in the plane", "Fréchet quotient")
-    for share, colour in ((0.0, OTHER), (0.5, TRUTH), (1.5, BAD)):
-        quotient = frechet_quotients(moduli, 0.0, share * jacobian.T @ towards, moves)
-        circle.plot(angle, quotient, color=colour, label=rf"$v=J^T s,\ |s|={share:g}$")
-    circle.axhline(0, color=TRUTH, lw=0.6, ls=":")
-    circle.set_ylim(top=1.6 * circle.get_ylim()[1])
-    legend(circle, loc="upper center")

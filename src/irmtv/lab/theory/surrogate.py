@@ -19,7 +19,7 @@ A scalar w shares its scale with Phi: R_e(w, Phi) = R_e(1, w Phi) and S_e(w, Phi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import chain, pairwise
 
 import numpy as np
@@ -205,6 +205,25 @@ def zero_slope_may_be_a_maximum(
         ours("sigmoid loss: least second difference", less("measured", sigmoid_bend, "convex", 0.0, 1e-9)),
     )
 
+    def paint(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        plain(left, "sigmoid loss: slope 0 at w = 1 and at w = -1", "classifier w", "risk")
+        near = np.abs(EVERY_W) <= 8
+        for e, (curve, colour) in enumerate(zip(curves, (LEFT, RIGHT, OTHER), strict=False)):
+            left.plot(EVERY_W[near], curve[near], color=colour, lw=1.4, label=f"environment {e + 1}")
+            left.plot(best[e], risk(best[e], e), "v", color=colour, ms=6)
+            left.plot(1, at_one[e], "o", color=BAD, ms=5, label="w = 1: penalty 0" if e == 0 else None)
+        left.plot([], [], "v", color=TRUTH, label="argmin")
+        legend(left, loc="lower right")
+        plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum")
+        wide = np.linspace(-CONVEX_FAR, CONVEX_FAR, CONVEX_GRID)
+        for (name, (zeros, at_zero, curve)), colour in zip(convex.items(), (LEFT, RIGHT, OTHER), strict=True):
+            seen = np.abs(wide) <= 6
+            right.plot(wide[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
+            right.plot(zeros[0], at_zero[0] - curve[0].min(), "o", color=colour, ms=5)
+        right.set_ylim(-0.1, 3)
+        legend(right, loc="upper left")
+
     return Result(
         comparisons,
         f"With the sigmoid loss, {count} environments are built in which w = 1 has slope zero (largest |slope| "
@@ -216,37 +235,8 @@ def zero_slope_may_be_a_maximum(
         f"that at slope zero (largest difference {convex_gap:.0e}). The paper calls the risk non-convex in w in "
         "deep learning; for a fixed network and a w that multiplies its outputs that takes a loss that is not "
         "convex itself, so users of the three losses need not fear a maximum.",
-        lambda figure: _paint_zero_slope_may_be_a_maximum(
-            figure, curves, at_one, best, [float(risk(w, e)) for e, w in enumerate(best)], convex
-        ),
+        paint,
     )
-
-
-def _paint_zero_slope_may_be_a_maximum(
-    figure: Figure,
-    curves: list[Floats],
-    at_one: Floats,
-    best: Sequence[float],
-    lowest: Sequence[float],
-    convex: Mapping[str, tuple[Floats, Floats, Floats]],
-) -> None:
-    left, right = figure.subplots(1, 2)
-    plain(left, "sigmoid loss: slope 0 at w = 1 and at w = -1", "classifier w", "risk")
-    near = np.abs(EVERY_W) <= 8
-    for e, (curve, colour) in enumerate(zip(curves, (LEFT, RIGHT, OTHER), strict=False)):
-        left.plot(EVERY_W[near], curve[near], color=colour, lw=1.4, label=f"environment {e + 1}")
-        left.plot(best[e], lowest[e], "v", color=colour, ms=6)
-        left.plot(1, at_one[e], "o", color=BAD, ms=5, label="w = 1: penalty 0" if e == 0 else None)
-    left.plot([], [], "v", color=TRUTH, label="argmin")
-    legend(left, loc="lower right")
-    plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum")
-    wide = np.linspace(-CONVEX_FAR, CONVEX_FAR, CONVEX_GRID)
-    for (name, (zeros, at_zero, curve)), colour in zip(convex.items(), (LEFT, RIGHT, OTHER), strict=True):
-        seen = np.abs(wide) <= 6
-        right.plot(wide[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
-        right.plot(zeros[0], at_zero[0] - curve[0].min(), "o", color=colour, ms=5)
-    right.set_ylim(-0.1, 3)
-    legend(right, loc="upper left")
 
 
 def _slope(e: Statistics, index: int) -> float:
@@ -437,6 +427,28 @@ def irmv1_is_tv_l2(
         ),
     )
 
+    def paint(figure: Figure) -> None:
+        first, second, third = figure.subplots(1, 3)
+        plain(first, "w = 1: the objective", "spurious weight of Phi", "objective")
+        table = [v.reshape(len(INVARIANT), -1)[chosen[0] // len(SPURIOUS)] for v in objectives]
+        first.plot(SPURIOUS, table[1], color=RIGHT, lw=1.6, label=r"$E_e[R+\lambda|\nabla R|^2]$, uniform")
+        first.plot(SPURIOUS[::2], table[0][::2], ".", color=LEFT, ms=5, label="IRMv1 / |E|")
+        first.plot(SPURIOUS, table[2], color=ERM, lw=1.2, ls="--", label="share of the rows")
+        for values, colour in ((table[1], RIGHT), (table[2], ERM)):
+            first.plot(SPURIOUS[int(values.argmin())], values.min(), "v", color=colour, ms=6)
+        lowest = min(float(t.min()) for t in table)
+        first.set_xlim(-0.25, 1.05)
+        first.set_ylim(lowest - 0.05, lowest + 0.8)
+        legend(first, loc="upper center")
+        plain(second, "w free: least value", "|w|", "minimum over Phi")
+        second.semilogx(scales, least, "o-", color=L2, ms=4, label="IRMv1 with this w")
+        second.axhline(erm_risk, color=ERM, lw=1, ls=":", label="ERM")
+        legend(second)
+        plain(third, "w free: the minimiser", "|w|", "spurious / invariant weight")
+        third.semilogx(scales, leaning, "o-", color=L2, ms=4, label="IRMv1 with this w")
+        third.axhline(erm_phi[1] / erm_phi[0], color=ERM, lw=1, ls=":", label="ERM")
+        legend(third, loc="lower right")
+
     return Result(
         comparisons,
         f"For 40 random pairs (w, Phi) the two sides agree to {comparisons[0].error:.0e}, and both choose the same "
@@ -450,38 +462,5 @@ def irmv1_is_tv_l2(
         f"has {erm_risk:.4f}, and the minimiser leans on the spurious column again (ratio {leaning[0]:.2f} to "
         f"{leaning[-1]:.2f}, ERM {erm_phi[1] / erm_phi[0]:.2f}). A user must keep w fixed, or its measure given; "
         "that w can be set to 1 is a choice of scale on which lambda depends.",
-        lambda figure: _paint_irmv1_is_tv_l2(
-            figure, objectives, chosen[0], scales, (least, leaning), (erm_risk, erm_phi)
-        ),
+        paint,
     )
-
-
-def _paint_irmv1_is_tv_l2(
-    figure: Figure,
-    objectives: tuple[Tensor, Tensor, Tensor],
-    chosen: int,
-    scales: tuple[float, ...],
-    free: tuple[Floats, Floats],
-    erm: tuple[float, Floats],
-) -> None:
-    (least, leaning), (erm_risk, erm_phi) = free, erm
-    first, second, third = figure.subplots(1, 3)
-    plain(first, "w = 1: the objective", "spurious weight of Phi", "objective")
-    table = [v.reshape(len(INVARIANT), -1)[chosen // len(SPURIOUS)] for v in objectives]
-    first.plot(SPURIOUS, table[1], color=RIGHT, lw=1.6, label=r"$E_e[R+\lambda|\nabla R|^2]$, uniform")
-    first.plot(SPURIOUS[::2], table[0][::2], ".", color=LEFT, ms=5, label="IRMv1 / |E|")
-    first.plot(SPURIOUS, table[2], color=ERM, lw=1.2, ls="--", label="share of the rows")
-    for values, colour in ((table[1], RIGHT), (table[2], ERM)):
-        first.plot(SPURIOUS[int(values.argmin())], values.min(), "v", color=colour, ms=6)
-    lowest = min(float(t.min()) for t in table)
-    first.set_xlim(-0.25, 1.05)
-    first.set_ylim(lowest - 0.05, lowest + 0.8)
-    legend(first, loc="upper center")
-    plain(second, "w free: least value", "|w|", "minimum over Phi")
-    second.semilogx(scales, least, "o-", color=L2, ms=4, label="IRMv1 with this w")
-    second.axhline(erm_risk, color=ERM, lw=1, ls=":", label="ERM")
-    legend(second)
-    plain(third, "w free: the minimiser", "|w|", "spurious / invariant weight")
-    third.semilogx(scales, leaning, "o-", color=L2, ms=4, label="IRMv1 with this w")
-    third.axhline(erm_phi[1] / erm_phi[0], color=ERM, lw=1, ls=":", label="ERM")
-    legend(third, loc="lower right")

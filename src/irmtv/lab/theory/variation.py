@@ -224,6 +224,23 @@ def dual_total_variation(
         ours("growth of that sup, as a power of n", equal("measured", growth, "half-waves", 0.5, 0.05)),
     )
 
+    def paint(figure: Figure) -> None:
+        (top, disc_axes), (errors, grows) = figure.subplots(2, 2)
+        _paint_field(top, curve, field, line.cells[0])
+        _paint_disc(disc_axes, best, radius)
+        plain(errors, "how far the sup is below", "cells per axis n", "TV - sup")
+        errors.loglog(line.cells, line.below, "o-", color=LEFT, ms=3, label=f"curve: $n^{{-{line.order:.2f}}}$")
+        errors.loglog(plane.cells, plane.below, "s-", color=OTHER, ms=3, label=f"surface: $n^{{-{plane.order:.2f}}}$")
+        errors.loglog(plane.cells, circle.below, "d-", color=RIGHT, ms=3, label=f"disc: $n^{{-{rate_disc:.2f}}}$")
+        errors.set_ylim(bottom=4e-6)
+        grid_axis(errors, sorted({*line.cells, *plane.cells}))
+        legend(errors, loc="lower left")
+        plain(grows, "sin(1/x): no bound", "cells n", "sup")
+        grows.loglog(CELLS_WILD, unbounded.sup, "o-", color=BAD, ms=3, label=f"sup: $n^{{{growth:.2f}}}$")
+        grows.loglog(line.cells, line.sup, "o-", color=LEFT, ms=3, label="the curve above")
+        grows.axhline(line.total, color=TRUTH, lw=0.8, ls=":")
+        legend(grows)
+
     return Result(
         comparisons,
         f"Smooth fields of length at most 1, built from bumps, give lower bounds that need values of f only. For a "
@@ -233,38 +250,8 @@ def dual_total_variation(
         f"{circle.total:.4f}, although the gradient of both is 0 almost everywhere: here |grad f| is a symbol, as "
         f"the paper says. Bounded variation is a real restriction: for sin(1/x) the sup is {unbounded.sup[-1]:.1f} "
         f"on {CELLS_WILD[-1]:,} cells and grows like n^{growth:.2f}.",
-        lambda figure: _paint_dual_total_variation(
-            figure, curve, field, best, radius, (line, plane, circle, unbounded), (rate_disc, growth)
-        ),
+        paint,
     )
-
-
-def _paint_dual_total_variation(
-    figure: Figure,
-    curve: Function,
-    field: Function,
-    best: Floats,
-    radius: float,
-    rises: tuple[_Rise, _Rise, _Rise, _Rise],
-    rates: tuple[float, float],
-) -> None:
-    line, plane, circle, unbounded = rises
-    rate_disc, growth = rates
-    (top, disc_axes), (errors, grows) = figure.subplots(2, 2)
-    _paint_field(top, curve, field, line.cells[0])
-    _paint_disc(disc_axes, best, radius)
-    plain(errors, "how far the sup is below", "cells per axis n", "TV - sup")
-    errors.loglog(line.cells, line.below, "o-", color=LEFT, ms=3, label=f"curve: $n^{{-{line.order:.2f}}}$")
-    errors.loglog(plane.cells, plane.below, "s-", color=OTHER, ms=3, label=f"surface: $n^{{-{plane.order:.2f}}}$")
-    errors.loglog(plane.cells, circle.below, "d-", color=RIGHT, ms=3, label=f"disc: $n^{{-{rate_disc:.2f}}}$")
-    errors.set_ylim(bottom=4e-6)
-    grid_axis(errors, sorted({*line.cells, *plane.cells}))
-    legend(errors, loc="lower left")
-    plain(grows, "sin(1/x): no bound", "cells n", "sup")
-    grows.loglog(CELLS_WILD, unbounded.sup, "o-", color=BAD, ms=3, label=f"sup: $n^{{{growth:.2f}}}$")
-    grows.loglog(line.cells, line.sup, "o-", color=LEFT, ms=3, label="the curve above")
-    grows.axhline(line.total, color=TRUTH, lw=0.8, ls=":")
-    legend(grows)
 
 
 def _check(

@@ -31,7 +31,7 @@ from irmtv.lab.theory.classifiers import (
     worst_risk,
 )
 from irmtv.lab.theory.figures import BAD, ERM, LEFT, RIGHT, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Result, Sides, at_least, beyond, claim, equal, ours, statement
+from irmtv.lab.theory.finding import Result, Sides, at_least, beyond, claim, equal, ours, statement
 from irmtv.lab.theory.sides import ROUNDING, PenaltyFunction, uniform_measure
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.lambda_phi import lambda_phi
@@ -143,6 +143,37 @@ def zero_penalty_without_constancy(
     mean_noise = dummy.mean_risk.item()
 
     lipschitz = float(np.abs(np.gradient(step(torch.linspace(0, 1, 1001).double()).numpy(), 1e-3)).max())
+
+    def paint(figure: Figure) -> None:
+        left, centre, right = figure.subplots(1, 3)
+        w = torch.linspace(-0.15, 1.15, 300)
+        for axes, risk, title, row in (
+            (left, step, "two environments", comparisons[0]),
+            (centre, _late_step, "a middle that ν misses", comparisons[3]),
+        ):
+            plain(axes, title, "w", r"$R(w\,\Phi)$")
+            axes.plot(w, risk(w), color=ERM, lw=1, ls="--")
+            for height, text in ((row.left, "objective, any λ"), (row.right, "worst risk")):
+                axes.axhline(height, color=TRUTH, lw=0.8, ls=":")
+                axes.text(-0.15, height + 0.03, text, fontsize=7)
+            axes.set_ylim(-0.1, 1.2)
+        for at in (0.0, 1.0):
+            left.plot([at - 0.14, at + 0.14], [at, at], color=BAD, lw=1.5)
+            left.plot([at], [at], "o", color=LEFT, ms=5)
+        for low in (0.0, 0.75):
+            part = torch.linspace(low, low + 0.25, 2)
+            centre.plot(part, _late_step(part), color=LEFT, lw=4)
+        plain(right, "w = 1, noise differs", "w", r"$R_e(w\,\Phi)$ at Φ = a")
+        w = torch.linspace(0.5, 1.5, 100)
+        for v, colour in zip((min(noise), max(noise)), (LEFT, RIGHT), strict=True):
+            right.plot(w, (w * TARGET - TARGET) ** 2 + v, color=colour, lw=1, label=f"noise {v:g}")
+            right.plot([0.85, 1.15], [v, v], color=BAD, lw=1.5)
+            right.plot([1], [v], "o", color=colour, ms=5)
+        right.axhline(mean_noise, color=TRUTH, lw=0.8, ls=":")
+        right.text(1, mean_noise + 0.03, "objective, any λ", fontsize=7, ha="center")
+        right.set_ylim(0, (max(noise) + 0.6) * 1.25)
+        legend(right, loc="upper center", ncols=2)
+
     return Result(
         comparisons,
         f"3w^2 - 2w^3 is Lipschitz (steepest slope {lipschitz:.2g}) and has slope 0 at both points of Omega = "
@@ -154,40 +185,5 @@ def zero_penalty_without_constancy(
         f"For a user the dummy classifier counts, w = 1 everywhere: environments of noise "
         f"{' and '.join(f'{v:g}' for v in noise)} have slope 0 at the same Phi, no lambda lifts the mean risk "
         f"{mean_noise:.3g} to the worst, {worst_risk(dummy):g}, and a TV penalty cannot see them. V-REx's can.",
-        lambda figure: _paint_zero_penalty_without_constancy(
-            figure, step, (comparisons[0], comparisons[3]), noise, mean_noise
-        ),
+        paint,
     )
-
-
-def _paint_zero_penalty_without_constancy(
-    figure: Figure, step: RiskFunction, rows: tuple[Comparison, Comparison], noise: tuple[float, ...], mean_noise: float
-) -> None:
-    left, centre, right = figure.subplots(1, 3)
-    w = torch.linspace(-0.15, 1.15, 300)
-    for axes, risk, title, row in (
-        (left, step, "two environments", rows[0]),
-        (centre, _late_step, "a middle that ν misses", rows[1]),
-    ):
-        plain(axes, title, "w", r"$R(w\,\Phi)$")
-        axes.plot(w, risk(w), color=ERM, lw=1, ls="--")
-        for height, text in ((row.left, "objective, any λ"), (row.right, "worst risk")):
-            axes.axhline(height, color=TRUTH, lw=0.8, ls=":")
-            axes.text(-0.15, height + 0.03, text, fontsize=7)
-        axes.set_ylim(-0.1, 1.2)
-    for at in (0.0, 1.0):
-        left.plot([at - 0.14, at + 0.14], [at, at], color=BAD, lw=1.5)
-        left.plot([at], [at], "o", color=LEFT, ms=5)
-    for low in (0.0, 0.75):
-        part = torch.linspace(low, low + 0.25, 2)
-        centre.plot(part, _late_step(part), color=LEFT, lw=4)
-    plain(right, "w = 1, noise differs", "w", r"$R_e(w\,\Phi)$ at Φ = a")
-    w = torch.linspace(0.5, 1.5, 100)
-    for v, colour in zip((min(noise), max(noise)), (LEFT, RIGHT), strict=True):
-        right.plot(w, (w * TARGET - TARGET) ** 2 + v, color=colour, lw=1, label=f"noise {v:g}")
-        right.plot([0.85, 1.15], [v, v], color=BAD, lw=1.5)
-        right.plot([1], [v], "o", color=colour, ms=5)
-    right.axhline(mean_noise, color=TRUTH, lw=0.8, ls=":")
-    right.text(1, mean_noise + 0.03, "objective, any λ", fontsize=7, ha="center")
-    right.set_ylim(0, (max(noise) + 0.6) * 1.25)
-    legend(right, loc="upper center", ncols=2)

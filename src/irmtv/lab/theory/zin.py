@@ -343,6 +343,23 @@ def tiva_is_minimax_tv_l2(
         ),
     )
 
+    def paint(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        balanced = model.both_forms(model.rho(weights, balance), expectation)
+        biases = balance + np.linspace(-6, 6, 61)
+        masses = [model.rho(weights, b)[:, 0].mean().item() for b in biases]
+        table = np.array([model.both_forms(model.rho(weights, b), expectation) for b in biases])
+        plain(left, "penalty as rows move to environment 1", r"mass $m_1$", "penalty")
+        left.plot(masses, table[:, 1], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\sum m_e|S_e|^2$")
+        left.plot(masses, 2 * table[:, 0], color=OTHER, lw=1.5, label="E times ZIN's / TIVA's")
+        left.plot(0.5, balanced[1], "o", color=BAD, ms=5, label="equal masses")
+        legend(left)
+        plain(right, "first term", r"mass $m_1$", "risk")
+        right.plot(masses, table[:, 3], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\frac{1}{E}\sum R_e$")
+        right.plot(masses, table[:, 2], color=OTHER, lw=1.5, label="ZIN, TIVA: mean loss")
+        right.plot(0.5, balanced[3], "o", color=BAD, ms=5, label="equal masses")
+        legend(right)
+
     return Result(
         comparisons,
         "In use rho gives every row a probability of each environment, so the environments have masses m_e. Over "
@@ -355,25 +372,5 @@ def tiva_is_minimax_tv_l2(
         f"{1 - share:.2f} the penalty is {unbalanced[0]:.5f} by definition and {unbalanced[1]:.5f} in "
         f"Minimax-TV-l2, and the first term, the mean loss {unbalanced[2]:.3f}, is not the uniform mean of the "
         f"risks {unbalanced[3]:.3f}. reduction='authors' or 'expectation' chooses between the two penalties.",
-        lambda figure: _paint_tiva_is_minimax_tv_l2(figure, model, weights, balance, expectation),
+        paint,
     )
-
-
-def _paint_tiva_is_minimax_tv_l2(
-    figure: Figure, model: _Gated, weights: tuple[Tensor, Tensor], balance: float, expectation: PenaltyFunction
-) -> None:
-    left, right = figure.subplots(1, 2)
-    balanced = model.both_forms(model.rho(weights, balance), expectation)
-    biases = balance + np.linspace(-6, 6, 61)
-    masses = [model.rho(weights, b)[:, 0].mean().item() for b in biases]
-    table = np.array([model.both_forms(model.rho(weights, b), expectation) for b in biases])
-    plain(left, "penalty as rows move to environment 1", r"mass $m_1$", "penalty")
-    left.plot(masses, table[:, 1], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\sum m_e|S_e|^2$")
-    left.plot(masses, 2 * table[:, 0], color=OTHER, lw=1.5, label="E times ZIN's / TIVA's")
-    left.plot(0.5, balanced[1], "o", color=BAD, ms=5, label="equal masses")
-    legend(left)
-    plain(right, "first term", r"mass $m_1$", "risk")
-    right.plot(masses, table[:, 3], color=L2, lw=1.5, label=r"Minimax-TV-l2: $\frac{1}{E}\sum R_e$")
-    right.plot(masses, table[:, 2], color=OTHER, lw=1.5, label="ZIN, TIVA: mean loss")
-    right.plot(0.5, balanced[3], "o", color=BAD, ms=5, label="equal masses")
-    legend(right)
