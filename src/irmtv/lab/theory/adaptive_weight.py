@@ -202,16 +202,16 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     several = " and ".join(f"{counts[k]} ({families[k].name})" for k in (1, 2))
     return Result(
         comparisons,
-        f"Of {total:,} Phi in {len(families)} families, enumerated, "
-        f"{disagree} are optimal for one of the two only, also where several are: {several}. Any positive penalty "
-        f"would give the same optima (the constant 1 in its place: {with_constant} differ).\n\n"
-        f"Item 3 leans on item 2: where all slopes are 0 and the risks differ there is no lambda_Phi. "
-        f"For an angle that should be half a turn, at w = 1 and w = 2, the model's value at Phi = pi is then the "
-        f"mean risk {broken[at_pi]:g}, its least, while the worst risk there is "
-        f"{broken_worst[at_pi]:g} and {broken_worst.min():.2f} at best. The example meets the printed conditions "
-        f"(the risk is Lipschitz), so item 3 inherits the gap of item 2; wherever lambda_Phi exists it holds.\n\n"
-        f"A cap on lambda does the same near such a point, so a run that ends with lambda at its cap need not have "
-        f"minimised the worst risk.",
+        f"Of {total:,} Phi in {len(families)} families, enumerated, {disagree} are optimal for one of the two only, "
+        f"also where several are: {several}. Any positive penalty would give the same optima (the constant 1 in its "
+        f"place: {with_constant} differ).\n\n"
+        "Item 3 leans on item 2: where all slopes are 0 and the risks differ there is no lambda_Phi. For an angle "
+        "that should be half a turn, at w = 1 and w = 2, the model's value at Phi = pi is then the mean risk "
+        f"{broken[at_pi]:g}, its least, while the worst risk there is {broken_worst[at_pi]:g} and "
+        f"{broken_worst.min():.2f} at best. The example meets the printed conditions (the risk is Lipschitz), so item "
+        "3 inherits the gap of item 2; wherever lambda_Phi exists it holds.\n\n"
+        "A cap on lambda does the same near such a point, so a run that ends with lambda at its cap need not have "
+        "minimised the worst risk.",
         paint,
     )
 
@@ -366,14 +366,14 @@ def detached_weight_stops_short(
 
     return Result(
         comparisons,
-        f"With risks (Phi - 1)^2 + 1 and (Phi - 2)^2 the worst risk is least at Phi = {least_at:.3f}, and descent "
-        f"with lambda_Phi differentiated ends within {np.abs(arrived[-1] - least_at).max():.0e} of it from every "
-        f"start. Held fixed in the gradient it ends at {stopped[-1].mean():.4f}, the root (1 + sqrt 17) / 4 = "
-        f"{DETACHED:.4f} of 2 Phi^2 - Phi - 2, where the worst risk is {excess:.3f} higher; the library's trainer "
-        f"ends at {engine_stopped:.4f} and {engine_arrived:.3f}. The theorem speaks of optima, not of gradients: "
-        f"that descent ends at the optimum is our reading of what a user wants from item 3. The example uses "
-        f"the dummy w = 1, under which the risk depends on e beyond w (Condition 2a violated), as in practice.\n\n"
-        f"Recomputing lambda at each step does not by itself minimise the worst risk, and differentiating it is "
-        f"nothing but minimising the worst risk, so that the penalty plays no part.",
+        f"With risks (Phi - 1)^2 + 1 and (Phi - 2)^2 the worst risk is least at Phi = {least_at:.3f}, and descent with "
+        f"lambda_Phi differentiated ends within {np.abs(arrived[-1] - least_at).max():.0e} of it from every start. "
+        f"Held fixed in the gradient it ends at {stopped[-1].mean():.4f}, the root (1 + sqrt 17) / 4 = {DETACHED:.4f} "
+        f"of 2 Phi^2 - Phi - 2, where the worst risk is {excess:.3f} higher; the library's trainer ends at "
+        f"{engine_stopped:.4f} and {engine_arrived:.3f}. The theorem speaks of optima, not of gradients: that descent "
+        "ends at the optimum is our reading of what a user wants from item 3. The example uses the dummy w = 1, under "
+        "which the risk depends on e beyond w (Condition 2a violated), as in practice.\n\n"
+        "Recomputing lambda at each step does not by itself minimise the worst risk, and differentiating it is "
+        "nothing but minimising the worst risk, so that the penalty plays no part.",
         paint,
     )

@@ -22,8 +22,6 @@ The risks are those of linear predictors on the simulation (:mod:`irmtv.lab.theo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -31,7 +29,7 @@ from matplotlib.figure import Figure
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.coarea import crossings
 from irmtv.lab.theory.figures import BAD, ERM, L1, L2, TRUTH, legend, plain
-from irmtv.lab.theory.finding import Comparison, Result, claim, equal, greater, less, ours, statement
+from irmtv.lab.theory.finding import Result, Sides, claim, equal, greater, less, ours, statement
 from irmtv.lab.theory.sides import Floats, Function
 from irmtv.lab.theory.simulated_risk import STEPS, Linear, check_repetitions, fit, mixed, risk_gradient
 
@@ -74,39 +72,6 @@ def _smooth_step(u: Floats) -> Floats:
     return np.asarray(v * v * (3 - 2 * v))
 
 
-def _steps(widths: Floats) -> list[Floats]:
-    """The step from 0 to 1 of every width, at EDGES."""
-    return [_smooth_step((EDGES - 0.5) / width) for width in widths]
-
-
-def _disc(widths: Floats, l1: Energy, l2: Energy, measure: Function) -> tuple[Floats, Floats]:
-    """The same of a disc in the plane: the widths of its edge that fit (K,), and the three numbers of each (K, 3)."""
-    axis = np.linspace(-0.5, 0.5, 800)  # the square of side 1; an edge of at most 0.4 fits in
-    r = np.hypot(*np.meshgrid(axis, axis, indexing="ij"))
-    flat = widths[(widths <= 0.4) & (widths >= 0.05)]  # no narrower than forty cells, for the finite differences
-    moduli = [np.hypot(*np.gradient(_smooth_step((RADIUS - r) / w), axis[1] - axis[0])).ravel() for w in flat]
-    plane = np.array([[l1(m, (axis[1] - axis[0]) ** 2), l2(m, (axis[1] - axis[0]) ** 2), measure(m)] for m in moduli])
-    return flat, plane
-
-
-def _disc_comparisons(flat: Floats, plane: Floats) -> list[Comparison]:
-    """The comparisons of the line, for the disc; none where fewer than two widths fit."""
-    if len(flat) < 2:
-        return []
-    in_plane = (float(plane[-1, 0]), float(plane[0, 0]))
-    return [
-        claim(
-            "total variation, a disc",
-            less(f"edge {flat[-1]:g} wide", in_plane[0], f"{flat[0]:g} wide", in_plane[1], 0.002),
-        ),
-        ours("TV of the disc", equal("grid", in_plane[0], "its outline", LENGTH, 0.002)),
-        ours(
-            "blockiness of the disc",
-            equal("grid", plane[-1, 2], "1 - 5 length d / 6", 1 - LENGTH * flat[-1] / 1.2, 0.002),
-        ),
-    ]
-
-
 @statement(
     "A blocky function does not have the smaller total variation",
     "section 2.2, below the coarea formula (eqn:coarea)",
@@ -131,12 +96,17 @@ def coarea_prefers_blocks(
         )
     d = np.sort(np.asarray(widths, dtype=np.float64))[::-1]  # from the ramp to the step
     cell = EDGES[1] - EDGES[0]
-    steps = _steps(d)
+    steps = [_smooth_step((EDGES - 0.5) / width) for width in d]
     slopes = [np.abs(np.diff(f)) / cell for f in steps]
     line = np.array([[l1(s, cell), l2(s, cell), measure(s)] for s in slopes])  # (widths, 3)
     levels = (np.arange(1000) + 0.5) / 1000
     contours = np.array([crossings(f, levels).mean() for f in steps])  # int over the levels 0 to 1
-    flat, plane = _disc(d, l1, l2, measure)
+    # the same of a disc in the plane, for the widths of its edge that fit
+    axis = np.linspace(-0.5, 0.5, 800)  # the square of side 1; an edge of at most 0.4 fits in
+    side, r = axis[1] - axis[0], np.hypot(*np.meshgrid(axis, axis, indexing="ij"))
+    flat = d[(d <= 0.4) & (d >= 0.05)]  # no narrower than forty cells, for the finite differences
+    moduli = [np.hypot(*np.gradient(_smooth_step((RADIUS - r) / width), side)).ravel() for width in flat]
+    plane = np.array([[l1(m, side**2), l2(m, side**2), measure(m)] for m in moduli])  # (widths, 3)
     # d at its extremes is a jump: eq. (TV) with the field g = -sin^2(pi x), which vanishes at both ends, |g| <= 1
     middle = (EDGES[1:] + EDGES[:-1]) / 2
     pairing = float(((middle > 0.5) * -np.pi * np.sin(2 * np.pi * middle)).sum() * cell)
@@ -174,13 +144,24 @@ def coarea_prefers_blocks(
         ours("of 7 - 3 f on an interval 5 long", equal("measured", float(other), "f", line[1, 2], 1e-10)),
         ours("one field already gives the jump", equal("pairing", pairing, "its height", 1.0, 1e-6)),
     ]
-    comparisons += _disc_comparisons(flat, plane)
+    if len(flat) > 1:
+        steep, gentle = float(plane[-1, 0]), float(plane[0, 0])
+        comparisons += [
+            claim(
+                "total variation, a disc", less(f"edge {flat[-1]:g} wide", steep, f"{flat[0]:g} wide", gentle, 0.002)
+            ),
+            ours("TV of the disc", equal("grid", steep, "its outline", LENGTH, 0.002)),
+            ours(
+                "blockiness of the disc",
+                equal("grid", plane[-1, 2], "1 - 5 length d / 6", 1 - LENGTH * flat[-1] / 1.2, 0.002),
+            ),
+        ]
 
     def paint(figure: Figure) -> None:
         shapes, energies, blocks = figure.subplots(1, 3)
         plain(shapes, "the same climb, ever steeper", "x", "f(x)")
         shades = np.linspace(0.75, 0.0, len(d))
-        for f, width, shade in zip(_steps(d), d, shades, strict=True):
+        for f, width, shade in zip(steps, d, shades, strict=True):
             shapes.plot(EDGES[::50], f[::50], color=str(shade), lw=1.2, label=f"d = {width:g}")
         legend(shapes, loc="upper left")
         plain(energies, "cost of the climb", "width d", "")
@@ -200,15 +181,15 @@ def coarea_prefers_blocks(
 
     return Result(
         tuple(comparisons),
-        f"A climb from 0 to 1 has total variation {both[1]:.4f} when it is {d[0]:g} wide and {both[0]:.4f} when it "
-        f"is {d[-1]:g} wide, while its blockiness goes from {line[0, 2]:.2f} to {line[-1, 2]:.2f}; a disc has the "
-        f"length of its outline, whatever the width of its edge. Blocks of heights 0, 1, 0, 1 even have "
-        f"{blocks_cost:.4f}. The paper's sentence follows from its preimages, which are empty for almost every "
-        f"level of a step function (see 'Coarea formula for a blocky risk'); counted rightly, every level counts "
-        f"as often as it is passed, steeply or not, so blocks are not cheaper.\n\n"
+        f"A climb from 0 to 1 has total variation {both[1]:.4f} when it is {d[0]:g} wide and {both[0]:.4f} when it is "
+        f"{d[-1]:g} wide, while its blockiness goes from {line[0, 2]:.2f} to {line[-1, 2]:.2f}; a disc has the length "
+        f"of its outline, whatever the width of its edge. Blocks of heights 0, 1, 0, 1 even have {blocks_cost:.4f}. "
+        "The paper's sentence follows from its preimages, which are empty for almost every level of a step function "
+        "(see 'Coarea formula for a blocky risk'); counted rightly, every level counts as often as it is passed, "
+        "steeply or not, so blocks are not cheaper.\n\n"
         f"What is true: TV-l1 does not charge more for a jump and TV-l2 does, {line[0, 1]:.1f} for the widest and "
-        f"{line[-1, 1]:.0f} for the steepest. Together with a data term TV-l1 does make plateaus, even on a sine "
-        f"(next statement), because of the kink of |.| at gradient 0; not because blocks are cheaper.",
+        f"{line[-1, 1]:.0f} for the steepest. Together with a data term TV-l1 does make plateaus, even on a sine (next "
+        "statement), because of the kink of |.| at gradient 0; not because blocks are cheaper.",
         paint,
     )
 
@@ -240,184 +221,22 @@ def two_step_distance(values: Floats) -> Floats:
     return np.asarray(np.maximum(before[..., :-1], after[..., 1:]).min(-1))
 
 
-def _pooled_curve(model: Linear, p_s: float) -> Floats:
-    """The risk over a scalar w in [0, 2]: (repetitions, 4001)."""
-    return mixed(model.risk(np.stack([np.linspace(0, 2, 4001)] * 3, 1)), p_s, -2)
-
-
-def _variation_by_values(model: Linear, p_s: float) -> Floats:
-    """Total variation of the risk over a scalar w in [0, 2]: a convex function falls to its minimum and then rises."""
-    curve = _pooled_curve(model, p_s)
-    return np.asarray(curve[:, 0] + curve[:, -1] - 2 * curve.min(-1))
-
-
-def _variation_in_the_plane(model: Linear, p_s: float) -> float:
-    """That of the first predictor over a vector w in [0, 2]^2, by differences between the corners of 48^2 cells."""
-    corner = np.linspace(0, 2, 49)
-    grid = np.stack([*(m.ravel() for m in np.meshgrid(corner, corner, indexing="ij")), np.ones(49 * 49)], 1)
-    height = mixed(model[0].risk(grid), p_s, -2).reshape(49, 49)
-    down, right = np.diff(height, axis=0), np.diff(height, axis=1)
-    moduli = np.hypot((down[:, 1:] + down[:, :-1]) / 2, (right[1:] + right[:-1]) / 2)  # times the side of a cell
-    return float(moduli.sum() * (corner[1] - corner[0]))
-
-
 LINE = (np.arange(400) + 0.5) / 200  # midpoints of cells of [0, 2]
 SCALAR = np.stack([LINE, LINE, LINE], 1)
 
 
-@dataclass(frozen=True)
-class _Shapes:
-    """The risks of trained predictors over w, by method and environment, a number or a row per repetition."""
-
-    blocks: dict[tuple[str, str, str], Floats]  # (method, w, environment) -> blockiness
-    slopes: dict[tuple[str, str], Floats]  # over scalar w: (repetitions, W)
-    variation: dict[tuple[str, str], Floats]  # total variation over scalar w
-    plane: dict[tuple[str, str], Floats]  # ... over vector w
-    steps_away: dict[str, float]  # distance of the pooled risk to the nearest two-step function
-    at_one: dict[str, float]  # mean |slope| at w = 1
-
-    @property
-    def tv(self) -> dict[str, float]:
-        """Mean total variation of the pooled risk over scalar w."""
-        return {name: float(self.variation[name, "pooled"].mean()) for name in NAMES}
-
-    def mean(self, w: str, name: str) -> float:
-        """The mean blockiness of the pooled risk."""
-        return float(self.blocks[name, w, "pooled"].mean())
-
-    def doubt(self, w: str, name: str) -> float:
-        """Two standard errors of the mean difference to TV-l1, repetition by repetition: a difference is more."""
-        difference = self.blocks["irm-tv-l1", w, "pooled"] - self.blocks[name, w, "pooled"]
-        return float(2 * difference.std(ddof=1) / np.sqrt(len(difference)))
-
-    def difference(self, w: str) -> str:
-        """TV-l1 less TV-l2, in words."""
-        return f"{self.mean(w, 'irm-tv-l1') - self.mean(w, 'irm-tv-l2'):+.4f} ± {self.doubt(w, 'irm-tv-l2'):.4f}"
+def _box(side: Floats) -> Floats:
+    """Vectors w with both parts on `side` and the intercept as it is: (len(side)^2, 3)."""
+    return np.stack([*(m.ravel() for m in np.meshgrid(side, side, indexing="ij")), np.ones(len(side) ** 2)], 1)
 
 
-def _shapes(
-    models: Mapping[str, Linear],
-    places: Mapping[str, float],
-    measure: Function,
-    gradient: Callable[[Linear, Floats], Floats],
-) -> _Shapes:
-    """The slopes of the population risk on cells of [0, 2] and of [0, 2]^2."""
-    side = (np.arange(24) + 0.5) / 12
-    box = np.stack([*(m.ravel() for m in np.meshgrid(side, side, indexing="ij")), np.ones(24 * 24)], 1)
-
-    blocks, slopes, variation, plane = {}, {}, {}, {}
-    for name, model in models.items():
-        along, across = gradient(model, SCALAR).sum(-1), gradient(model, box)[..., :2]
-        for place, share in places.items():
-            slopes[name, place] = mixed(along, share, -2)  # (repetitions, W)
-            variation[name, place] = 2 * np.abs(slopes[name, place]).mean(-1)
-            moduli = np.linalg.norm(mixed(across, share, -3), axis=-1)
-            plane[name, place] = 4 * moduli.mean(-1)
-            blocks[name, "scalar", place] = measure(np.abs(slopes[name, place]))
-            blocks[name, "vector", place] = measure(moduli)
-    steps_away = {name: two_step_distance(_pooled_curve(m, places["pooled"])).mean() for name, m in models.items()}
-    at_one = {
-        name: np.abs([mixed(gradient(m, np.ones((1, 3))).sum(-1), places[q], -2) for q in ("first", "second")]).mean()
-        for name, m in models.items()
-    }
-    return _Shapes(blocks, slopes, variation, plane, steps_away, at_one)
-
-
-class _Otherwise(NamedTuple):
-    """The numbers of one method in other ways: variation from values alone, the risk from drawn rows."""
-
-    by_values: float  # total variation over scalar w
-    rise: float  # ... over vector w, of the first predictor
-    exact: float  # its risk at w = 1
-    loss: Floats  # (N,) of drawn rows
-
-
-def _otherwise(model: Linear, pooled: float, p_s: tuple[float, float], p_v: float) -> _Otherwise:
-    """The pooled risk's, at agreement `pooled`."""
-    by_values = float(_variation_by_values(model, pooled).mean())
-    rise = _variation_in_the_plane(model, pooled)
-    rows = make_simulation(2, p_s, p_v, random_state=99, n_test=200_000, test_p_s=pooled).test
-    assert rows is not None
-    loss = model[0].losses(rows)
-    exact = float(mixed(model[0].risk()[..., 0], pooled, -1))
-    return _Otherwise(by_values, rise, exact, loss)
-
-
-def _blockiness_comparisons(
-    shapes: _Shapes, plateau: float, checks: _Otherwise, measure: Function
-) -> tuple[Comparison, ...]:
-    """`plateau` is how much more of TV-l1's risk is flat at ten times the tolerance."""
-    mean, doubt, tv, steps_away, at_one = shapes.mean, shapes.doubt, shapes.tv, shapes.steps_away, shapes.at_one
-    return (
-        claim("squashed: total variation in scalar w", less("TV-l1", tv["irm-tv-l1"], "ERM", tv["erm"])),
-        # a block is flat at every tolerance; a minimum inside a smooth convex graph is a point: ten times the
-        # tolerance, ten times the share
-        claim(
-            "piecewise-constant: flat share of TV-l1 at 1 % over that at 0.1 % of the mean slope",
-            equal("measured", plateau, "a block", 1.0, 0.2),
-        ),
-        ours("the same share", equal("measured", plateau, "a point", 10.0, 0.5)),
-        ours(
-            "distance to the nearest two-step function",
-            less("TV-l1", steps_away["irm-tv-l1"], "ERM", steps_away["erm"], 0.1 * steps_away["erm"]),
-        ),
-        # a twentieth of ERM's: no more than the repetitions differ among themselves
-        ours(
-            "distance to the nearest two-step function",
-            equal("TV-l1", steps_away["irm-tv-l1"], "TV-l2", steps_away["irm-tv-l2"], 0.05 * steps_away["erm"]),
-        ),
-        ours(
-            "total variation in scalar w", equal("TV-l1", tv["irm-tv-l1"], "TV-l2", tv["irm-tv-l2"], 0.05 * tv["erm"])
-        ),
-        ours(
-            "blockiness in scalar w (free of scale)",
-            less("TV-l1", mean("scalar", "irm-tv-l1"), "ERM", mean("scalar", "erm"), doubt("scalar", "erm")),
-        ),
-        # three standard errors of the difference, 0.005 at least
-        *(
-            ours(
-                f"blockiness in {w} w (free of scale)",
-                equal(
-                    "TV-l1",
-                    mean(w, "irm-tv-l1"),
-                    "TV-l2",
-                    mean(w, "irm-tv-l2"),
-                    max(1.5 * doubt(w, "irm-tv-l2"), 0.005),
-                ),
-            )
-            for w in ("scalar", "vector")
-        ),
-        ours("mean |slope| at w = 1", less("TV-l1", at_one["irm-tv-l1"], "ERM", at_one["erm"])),
-        # the midpoint rule on 400 cells, with a kink at the minimum: second order
-        ours(
-            "total variation of TV-l1 in scalar w",
-            equal("by slopes", tv["irm-tv-l1"], "by values", checks.by_values, 1e-4),
-        ),
-        ours(
-            "total variation in vector w",
-            equal(
-                "by slopes",
-                float(shapes.plane["irm-tv-l1", "pooled"][0]),
-                "by differences",
-                checks.rise,
-                0.002 * checks.rise,
-            ),
-        ),
-        ours(
-            "risk at w = 1",
-            equal(
-                "quadrature",
-                checks.exact,
-                "200,000 rows",
-                float(checks.loss.mean()),
-                4.5 * float(checks.loss.std()) / np.sqrt(len(checks.loss)),
-            ),
-        ),
-        ours(
-            "blockiness of (w - 1)^2 on [0, 2]",
-            equal("measured", float(measure(2 * np.abs(LINE - 1))), "1/4", 0.25, 1e-4),
-        ),
-    )
+def _variation_in_the_plane(model: Linear, p_s: float) -> float:
+    """That of one predictor's risk over a vector w in [0, 2]^2, by differences between the corners of 48^2 cells."""
+    corner = np.linspace(0, 2, 49)
+    height = mixed(model.risk(_box(corner)), p_s, -2).reshape(49, 49)
+    down, right = np.diff(height, axis=0), np.diff(height, axis=1)
+    moduli = np.hypot((down[:, 1:] + down[:, :-1]) / 2, (right[1:] + right[:-1]) / 2)  # times the side of a cell
+    return float(moduli.sum() * (corner[1] - corner[0]))
 
 
 @statement(
@@ -452,14 +271,85 @@ def blockiness_in_w(
         name: fit(tasks, name, p_v, steps, None if name == "erm" else [penalty_weight])[0] for name in NAMES
     }  # coef (repetitions, D)
     places = {"first": p_s[0], "second": p_s[1], "pooled": sum(p_s) / 2}
-    shapes = _shapes(models, places, measure, gradient)
-    checks = _otherwise(models["irm-tv-l1"], places["pooled"], p_s, p_v)
+    pooled, box = places["pooled"], _box((np.arange(24) + 0.5) / 12)
+    slopes, moduli, blocks = {}, {}, {}  # of the population risk, on cells of [0, 2] and of [0, 2]^2
+    for name, model in models.items():
+        along, across = gradient(model, SCALAR).sum(-1), gradient(model, box)[..., :2]
+        for place, share in places.items():
+            slopes[name, place] = mixed(along, share, -2)  # (repetitions, W)
+            moduli[name, place] = np.linalg.norm(mixed(across, share, -3), axis=-1)
+            blocks[name, "scalar", place] = measure(np.abs(slopes[name, place]))
+            blocks[name, "vector", place] = measure(moduli[name, place])
+    tv = {name: float((2 * np.abs(slopes[name, "pooled"]).mean(-1)).mean()) for name in NAMES}
+    mean = {w: {name: float(blocks[name, w, "pooled"].mean()) for name in NAMES} for w in ("scalar", "vector")}
+    curve = {name: mixed(m.risk(np.stack([np.linspace(0, 2, 4001)] * 3, 1)), pooled, -2) for name, m in models.items()}
+    steps_away = {name: two_step_distance(c).mean() for name, c in curve.items()}
+    at_one = {
+        name: np.abs([mixed(gradient(m, np.ones((1, 3))).sum(-1), share, -2) for share in p_s]).mean()
+        for name, m in models.items()
+    }
     thresholds = np.geomspace(1e-3, 1, 25)  # eight to a decade
-    shares = {name: _flat_share(shapes.slopes[name, "pooled"][0], thresholds) for name in NAMES}
+    shares = {name: _flat_share(slopes[name, "pooled"][0], thresholds) for name in NAMES}
     flat_thousandth, flat_hundredth = shares["irm-tv-l1"][[0, 8]]  # at 0.1 % and at 1 % of the mean slope
     plateau = float(flat_hundredth / max(flat_thousandth, 1e-300))
 
-    mean, tv, steps_away, at_one = shapes.mean, shapes.tv, shapes.steps_away, shapes.at_one
+    # TV-l1 in other ways: variation from values alone (a convex risk falls to its minimum and then rises), drawn rows
+    values, first = curve["irm-tv-l1"], models["irm-tv-l1"][0]
+    by_values = float(np.asarray(values[:, 0] + values[:, -1] - 2 * values.min(-1)).mean())
+    rise = _variation_in_the_plane(first, pooled)
+    rows = make_simulation(2, p_s, p_v, random_state=99, n_test=200_000, test_p_s=pooled).test
+    assert rows is not None
+    loss, exact = first.losses(rows), float(mixed(first.risk()[..., 0], pooled, -1))
+
+    def doubt(w: str, name: str) -> float:
+        """Two standard errors of the mean difference to TV-l1, repetition by repetition: a difference is more."""
+        difference = blocks["irm-tv-l1", w, "pooled"] - blocks[name, w, "pooled"]
+        return float(2 * difference.std(ddof=1) / np.sqrt(len(difference)))
+
+    def difference(w: str) -> str:
+        """TV-l1 less TV-l2, in words."""
+        return f"{mean[w]['irm-tv-l1'] - mean[w]['irm-tv-l2']:+.4f} ± {doubt(w, 'irm-tv-l2'):.4f}"
+
+    def l1_and(other: str, relation: Callable[..., Sides], of: Mapping[str, float], tolerance: float = 0.0) -> Sides:
+        return relation("TV-l1", of["irm-tv-l1"], NAMES[other], of[other], tolerance)
+
+    nearest, near = "distance to the nearest two-step function", "(free of scale)"
+    variation = "total variation in scalar w"
+    comparisons = (
+        claim(f"squashed: {variation}", l1_and("erm", less, tv)),
+        # a block is flat at every tolerance; a minimum inside a smooth convex graph is a point: ten times the
+        # tolerance, ten times the share
+        claim(
+            "piecewise-constant: flat share of TV-l1 at 1 % over that at 0.1 % of the mean slope",
+            equal("measured", plateau, "a block", 1.0, 0.2),
+        ),
+        ours("the same share", equal("measured", plateau, "a point", 10.0, 0.5)),
+        ours(nearest, l1_and("erm", less, steps_away, 0.1 * steps_away["erm"])),
+        # a twentieth of ERM's: no more than the repetitions differ among themselves
+        ours(nearest, l1_and("irm-tv-l2", equal, steps_away, 0.05 * steps_away["erm"])),
+        ours(variation, l1_and("irm-tv-l2", equal, tv, 0.05 * tv["erm"])),
+        ours(f"blockiness in scalar w {near}", l1_and("erm", less, mean["scalar"], doubt("scalar", "erm"))),
+        # three standard errors of the difference, 0.005 at least
+        *(
+            ours(
+                f"blockiness in {w} w {near}",
+                l1_and("irm-tv-l2", equal, mean[w], max(1.5 * doubt(w, "irm-tv-l2"), 0.005)),
+            )
+            for w in mean
+        ),
+        ours("mean |slope| at w = 1", l1_and("erm", less, at_one)),
+        # the midpoint rule on 400 cells, with a kink at the minimum: second order
+        ours("total variation of TV-l1 in scalar w", equal("by slopes", tv["irm-tv-l1"], "by values", by_values, 1e-4)),
+        ours(
+            "total variation in vector w",
+            equal("by slopes", 4 * moduli["irm-tv-l1", "pooled"].mean(-1)[0], "by differences", rise, 0.002 * rise),
+        ),
+        ours(
+            "risk at w = 1",
+            equal("quadrature", exact, "200,000 rows", loss.mean(), 4.5 * float(loss.std()) / np.sqrt(len(loss))),
+        ),
+        ours("blockiness of (w - 1)^2 on [0, 2]", equal("measured", measure(2 * np.abs(LINE - 1)), "1/4", 0.25, 1e-4)),
+    )
 
     def paint(figure: Figure) -> None:
         graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
@@ -478,7 +368,7 @@ def blockiness_in_w(
         cases = [(w, place) for w in ("scalar", "vector") for place in places]
         for k, name in enumerate(NAMES):
             for i, case in enumerate(cases):
-                values = shapes.blocks[name, case[0], case[1]]
+                values = blocks[name, case[0], case[1]]
                 dots.plot(np.full(len(values), i + 0.25 * (k - 1)), values, "o", ms=3, color=COLOURS[name])
         dots.axvline(2.5, color=TRUTH, lw=0.5)
         dots.set_xticks(range(6), [place for _, place in cases], rotation=45, ha="right")
@@ -492,20 +382,19 @@ def blockiness_in_w(
         legend(flat, loc="lower right")
 
     return Result(
-        _blockiness_comparisons(shapes, plateau, checks, measure),
+        comparisons,
         f"Squashed, yes (over w in [0, 2] the total variation of the pooled risk is {tv['erm']:.3f} for ERM, "
-        f"{tv['irm-tv-l1']:.3f} for TV-l1 and {tv['irm-tv-l2']:.3f} for TV-l2), and in that sense nearer to "
-        f"constant (distance to the nearest two-step function {steps_away['erm']:.3f} ERM, "
-        f"{steps_away['irm-tv-l1']:.3f} TV-l1, {steps_away['irm-tv-l2']:.3f} TV-l2); piecewise constant, no; and "
-        f"no more so than by TV-l2. A logistic risk is strictly convex in w, so no piece of it is constant: "
-        f"{100 * flat_hundredth:.2f} % of the interval is flatter than 1 % of the mean slope and "
-        f"{100 * flat_thousandth:.3f} % flatter than 0.1 %, a point and not a block.\n\n"
-        f"Blockiness, which squashing cannot change, is "
-        f"{mean('scalar', 'erm'):.3f}, {mean('scalar', 'irm-tv-l2'):.3f} and {mean('scalar', 'irm-tv-l1'):.3f} "
-        f"({mean('vector', 'erm'):.3f}, {mean('vector', 'irm-tv-l2'):.3f}, {mean('vector', 'irm-tv-l1'):.3f} for a "
-        f"vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is {shapes.difference('scalar')} and "
-        f"{shapes.difference('vector')} (two standard errors). The penalty is evaluated at w = 1 only, and what it "
-        f"does is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
-        f"{at_one['irm-tv-l1']:.3f} for TV-l1.",
+        f"{tv['irm-tv-l1']:.3f} for TV-l1 and {tv['irm-tv-l2']:.3f} for TV-l2), and in that sense nearer to constant "
+        f"(distance to the nearest two-step function {steps_away['erm']:.3f} ERM, {steps_away['irm-tv-l1']:.3f} TV-l1, "
+        f"{steps_away['irm-tv-l2']:.3f} TV-l2); piecewise constant, no; and no more so than by TV-l2. A logistic risk "
+        f"is strictly convex in w, so no piece of it is constant: {100 * flat_hundredth:.2f} % of the interval is "
+        f"flatter than 1 % of the mean slope and {100 * flat_thousandth:.3f} % flatter than 0.1 %, a point and not a "
+        "block.\n\n"
+        f"Blockiness, which squashing cannot change, is {mean['scalar']['erm']:.3f}, {mean['scalar']['irm-tv-l2']:.3f} "
+        f"and {mean['scalar']['irm-tv-l1']:.3f} ({mean['vector']['erm']:.3f}, {mean['vector']['irm-tv-l2']:.3f}, "
+        f"{mean['vector']['irm-tv-l1']:.3f} for a vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is "
+        f"{difference('scalar')} and {difference('vector')} (two standard errors). The penalty is "
+        "evaluated at w = 1 only, and what it does is to lower the slopes there, whose mean size is "
+        f"{at_one['erm']:.3f} for ERM and {at_one['irm-tv-l1']:.3f} for TV-l1.",
         paint,
     )

@@ -199,12 +199,12 @@ def coarea_1d(
 
     return Result(
         comparisons,
-        f"For a risk that turns {len(turns)} times the quadrature of |R'| gives {fine_left:.5f} and counting "
-        f"solutions of R(w) = gamma gives {fine_right:.5f}; the errors fall like n^-{orders[0]:.2f} and "
-        f"n^-{orders[1]:.2f}. The assumption that nu is Lebesgue's measure matters: with a density of equal mass "
-        f"that prefers w near 1 the left side is {dense_left:.4f}, and only a count in which every w weighs as "
-        f"much as its density, {dense_right:.4f}, equals it. Training sees finitely many environments, so its nu "
-        f"is a sum of atoms and the printed formula does not describe the penalty that is computed there.",
+        f"For a risk that turns {len(turns)} times the quadrature of |R'| gives {fine_left:.5f} and counting solutions "
+        f"of R(w) = gamma gives {fine_right:.5f}; the errors fall like n^-{orders[0]:.2f} and n^-{orders[1]:.2f}. The "
+        "assumption that nu is Lebesgue's measure matters: with a density of equal mass that prefers w near 1 the "
+        f"left side is {dense_left:.4f}, and only a count in which every w weighs as much as its density, "
+        f"{dense_right:.4f}, equals it. Training sees finitely many environments, so its nu is a sum of atoms and the "
+        "printed formula does not describe the penalty that is computed there.",
         paint,
     )
 
@@ -270,11 +270,11 @@ def coarea_2d(
 
     return Result(
         comparisons,
-        f"The quadrature of |grad R| gives {left[-1]:.4f}; the lengths of contours, found from values of R only "
-        f"and added up over the levels, give {right[-1]:.4f} (limit {reference:.4f}). Both errors fall with the "
-        f"square of the grid, measured n^-{orders[0]:.2f} and n^-{orders[1]:.2f}, so what is left is the grid and "
-        f"not the formula. The total variation of a risk is the length of all contour lines on its map, each "
-        f"weighted with the step in risk from one to the next.",
+        f"The quadrature of |grad R| gives {left[-1]:.4f}; the lengths of contours, found from values of R only and "
+        f"added up over the levels, give {right[-1]:.4f} (limit {reference:.4f}). Both errors fall with the square of "
+        f"the grid, measured n^-{orders[0]:.2f} and n^-{orders[1]:.2f}, so what is left is the grid and not the "
+        "formula. The total variation of a risk is the length of all contour lines on its map, each weighted with the "
+        "step in risk from one to the next.",
         paint,
     )
 

@@ -154,17 +154,16 @@ def coarea_piecewise_constant(
 
     return Result(
         comparisons,
-        f"The 0-1 error of {rows} rows is flat between {len(places)} jumps. Read with the gradient almost "
-        f"everywhere, as the proof of the proposition reads it, the formula says {gradient:g} = {printed:g}: true "
-        f"and empty, since no level other than the {len(np.unique(plateaus))} values of R is taken. Read with the "
-        f"total variation that section 2.2 defines, the left side is the sum of the jumps, {supremum:.4f}, while "
-        f"the printed preimages still give {printed:g}; the boundaries of the sets where R exceeds gamma give "
-        f"{repaired:.4f} and are what belongs there. Where section 2.2 says that a more blocky function has a "
-        f"smaller total variation, it is these empty preimages that speak (see 'A blocky function does not have "
-        f"the smaller total variation').\n\n"
-        f"What is true is that l1 asks the same price for a sharp step as for a gentle one, while the l2 price "
-        f"rises from {l2_price[0]:.1f} to {l2_price[-1]:.0f} as a step narrows to {widths[-1]:.2g}: l1 tolerates "
-        f"jumps, l2 does not.",
+        f"The 0-1 error of {rows} rows is flat between {len(places)} jumps. Read with the gradient almost everywhere, "
+        f"as the proof of the proposition reads it, the formula says {gradient:g} = {printed:g}: true and empty, since "
+        f"no level other than the {len(np.unique(plateaus))} values of R is taken. Read with the total variation that "
+        f"section 2.2 defines, the left side is the sum of the jumps, {supremum:.4f}, while the printed preimages "
+        f"still give {printed:g}; the boundaries of the sets where R exceeds gamma give {repaired:.4f} and are what "
+        "belongs there. Where section 2.2 says that a more blocky function has a smaller total variation, it is these "
+        "empty preimages that speak (see 'A blocky function does not have the smaller total variation').\n\n"
+        "What is true is that l1 asks the same price for a sharp step as for a gentle one, while the l2 price rises "
+        f"from {l2_price[0]:.1f} to {l2_price[-1]:.0f} as a step narrows to {widths[-1]:.2g}: l1 tolerates jumps, l2 "
+        "does not.",
         paint,
     )
 
@@ -327,18 +326,16 @@ def coarea_needs_lipschitz(
 
     return Result(
         comparisons,
-        f"The Cantor function climbs from 0 to 1 with gradient 0 almost everywhere, so it meets the conditions; "
-        f"its left side is {gradient:g} and its right side {preimages:.4f}: almost every value is taken once. The "
-        f"proof cuts the risk into pieces on which it is Lipschitz and says 'if none of such interval B_k exists, "
-        f"it is obvious that the integral ... equals 0'; here none exists (every band of levels has chords "
-        f"{steepest:.0f} steep at scale 3^-{depth}), the left side is {gradient:g} and the right side is "
-        f"{preimages:.4g}.\n\n"
-        f"The proposition fails under either reading of its left side: total variation mends this function "
+        "The Cantor function climbs from 0 to 1 with gradient 0 almost everywhere, so it meets the conditions; its "
+        f"left side is {gradient:g} and its right side {preimages:.4f}: almost every value is taken once. The proof "
+        "cuts the risk into pieces on which it is Lipschitz and says 'if none of such interval B_k exists, it is "
+        f"obvious that the integral ... equals 0'; here none exists (every band of levels has chords {steepest:.0f} "
+        f"steep at scale 3^-{depth}), the left side is {gradient:g} and the right side is {preimages:.4g}.\n\n"
+        "The proposition fails under either reading of its left side: total variation mends this function "
         f"({supremum:.4f}) and breaks a step ({step.supremum:.4f} against {step.preimages:g}), for which the "
-        f"boundaries of {{R > gamma}} must replace the preimages. A Lipschitz risk is sufficient (the "
-        f"approximations have {left[-1]:.4f} on both sides) and not needed (sqrt w on [0, 1]: {root_left:.4f} and "
-        f"{root_right:.4f}); in one dimension absolute continuity is what a continuous risk needs. For a user "
-        f"little is lost: a risk that is trained by gradients is as a rule locally Lipschitz in w, and there the "
-        f"formula is true.",
+        "boundaries of {R > gamma} must replace the preimages. A Lipschitz risk is sufficient (the approximations "
+        f"have {left[-1]:.4f} on both sides) and not needed (sqrt w on [0, 1]: {root_left:.4f} and {root_right:.4f}); "
+        "in one dimension absolute continuity is what a continuous risk needs. For a user little is lost: a risk that "
+        "is trained by gradients is as a rule locally Lipschitz in w, and there the formula is true.",
         paint,
     )

@@ -222,13 +222,12 @@ def coarea_trained(
         tuple(comparisons),
         f"Two networks with hidden layers {hidden}, trained for {steps} steps with penalty weight 0 (ERM) and "
         f"{penalty_weight:g} (IRM-TV-l1), give the same number on both sides in both environments, within "
-        f"{100 * worst:.2g} % at worst, and what is left falls like n^-{order:.1f} with the cells of the grid: "
-        f"these risks are locally Lipschitz in w, which is enough for the formula.\n\n"
-        f"The maps show what the penalty does: the share of the slope that lies along the spurious inputs is "
-        f"{100 * shares[0, 0]:.0f} and {100 * shares[0, 1]:.0f} % for ERM in the two "
-        f"environments and {100 * shares[1, 0]:.0f} and {100 * shares[1, 1]:.0f} % with the penalty. A blocky "
-        f"risk would be flat almost everywhere; here {flattest} a slope below a hundredth of the mean. The coarea "
-        f"formula is true of every such risk and does not by itself make one "
-        f"piecewise constant.",
+        f"{100 * worst:.2g} % at worst, and what is left falls like n^-{order:.1f} with the cells of the grid: these "
+        "risks are locally Lipschitz in w, which is enough for the formula.\n\n"
+        "The maps show what the penalty does: the share of the slope that lies along the spurious inputs is "
+        f"{100 * shares[0, 0]:.0f} and {100 * shares[0, 1]:.0f} % for ERM in the two environments and "
+        f"{100 * shares[1, 0]:.0f} and {100 * shares[1, 1]:.0f} % with the penalty. A blocky risk would be flat almost "
+        f"everywhere; here {flattest} a slope below a hundredth of the mean. The coarea formula is true of every such "
+        "risk and does not by itself make one piecewise constant.",
         paint,
     )

@@ -281,20 +281,19 @@ def coarse_measure(
 
     return Result(
         comparisons,
-        f"Over all {visible + hidden} pairs of a sigma-algebra on {n_points} environments and a set E_all, the "
-        f"measure of E_all is known exactly where E_all is in F_tr ({visible} pairs; an unseen part of mass 0 does "
-        f"no harm). For the mean risk over E_all the requirement is right: in {pairs.integral[False]} of the other "
-        f"{hidden} pairs the integral of some risk over E_all is left open (its normalised mean in "
-        f"{pairs.mean[False]}: all in which E_all meets more than one atom).\n\n"
-        f"For the worst risk it is no minimum requirement: by the theorem's own conditions the risk is "
+        f"Over all {visible + hidden} pairs of a sigma-algebra on {n_points} environments and a set E_all, the measure "
+        f"of E_all is known exactly where E_all is in F_tr ({visible} pairs; an unseen part of mass 0 does no harm). "
+        f"For the mean risk over E_all the requirement is right: in {pairs.integral[False]} of the other {hidden} "
+        f"pairs the integral of some risk over E_all is left open (its normalised mean in {pairs.mean[False]}: all in "
+        "which E_all meets more than one atom).\n\n"
+        "For the worst risk it is no minimum requirement: by the theorem's own conditions the risk is "
         f"F_tr-measurable, so constant on atoms, and then {distorted[False, True]} of the {hidden} pairs are "
         f"distorted; with risks that vary within an atom {distorted[False, False]} are: it is the risk that the "
         f"measure must see. The proof also integrates over E_all with mu_tr itself, which makes {part:.3f} of a "
-        f"constant risk of 1 unless it is normalised.\n\n"
-        f"For a user: one label for all gives back ERM ({100 * swings.accuracy[0]:.1f} % in the worst "
-        f"environment). Two are enough for a steady drift ({100 * steady.accuracy[1]:.1f} %); where p_s(t) goes to "
-        f"and fro two see nothing ({100 * swings.accuracy[1]:.1f} %) and only eight do "
-        f"({100 * swings.accuracy[3]:.1f} %).",
+        "constant risk of 1 unless it is normalised.\n\n"
+        f"For a user: one label for all gives back ERM ({100 * swings.accuracy[0]:.1f} % in the worst environment). "
+        f"Two are enough for a steady drift ({100 * steady.accuracy[1]:.1f} %); where p_s(t) goes to and fro two see "
+        f"nothing ({100 * swings.accuracy[1]:.1f} %) and only eight do ({100 * swings.accuracy[3]:.1f} %).",
         paint,
     )
 

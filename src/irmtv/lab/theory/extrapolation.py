@@ -195,16 +195,16 @@ def vrex_l2(
 
     return Result(
         comparisons,
-        f"Over 50 random risks and measures the two forms of the variance agree to {comparisons[0].error:.0e}. "
-        f"Under a Beta({a:g}, {b:g}) measure the variance of a risk that drifts with e is {exact:.6f}; "
-        f"{environments[-1]} environments weighed by the density give {finite[-1]:.6f}, with an error that falls "
-        f"like n^{rate:.2f}. V-REx itself is |E| times V-REx-l2 with lambda / |E| and the uniform measure.\n\n"
-        f"The environment e = {middle:.3f} has the mean risk, as the proof says 'under some mild assumptions (such "
-        f"as the continuity of R ...)'. Continuity alone is not enough: on the three environments "
-        f"{', '.join(f'{e:g}' for e in few)} every risk is continuous and none has the mean "
-        f"({on_few.mean():.3f}, nearest {nearest:.3f}); the set of environments must be connected. And Condition "
-        f"4a is needed: with R = u^-0.6, which is integrable and not square integrable, the variance is "
-        f"{heavy[0]:.0f} over {many[0]:,} environments and {heavy[1]:.0f} over {many[1]:,}.",
+        f"Over 50 random risks and measures the two forms of the variance agree to {comparisons[0].error:.0e}. Under a "
+        f"Beta({a:g}, {b:g}) measure the variance of a risk that drifts with e is {exact:.6f}; {environments[-1]} "
+        f"environments weighed by the density give {finite[-1]:.6f}, with an error that falls like n^{rate:.2f}. V-REx "
+        "itself is |E| times V-REx-l2 with lambda / |E| and the uniform measure.\n\n"
+        f"The environment e = {middle:.3f} has the mean risk, as the proof says 'under some mild assumptions (such as "
+        "the continuity of R ...)'. Continuity alone is not enough: on the three environments "
+        f"{', '.join(f'{e:g}' for e in few)} every risk is continuous and none has the mean ({on_few.mean():.3f}, "
+        f"nearest {nearest:.3f}); the set of environments must be connected. And Condition 4a is needed: with R = "
+        f"u^-0.6, which is integrable and not square integrable, the variance is {heavy[0]:.0f} over {many[0]:,} "
+        f"environments and {heavy[1]:.0f} over {many[1]:,}.",
         paint,
     )
 
@@ -319,12 +319,12 @@ def vrex_sum_is_no_expectation(
 
     return Result(
         comparisons,
-        f"With {count} environments the sum is {count} times the expectation, while the variance stays as it is: "
-        f"V-REx with lambda = {penalty_weight:g} has its minimum at w = {best:.4f}, V-REx-l2 with the same lambda "
-        f"at w = {chosen['printed']:.4f}, and with lambda / {count} at w = {chosen['corrected']:.4f}, where V-REx "
-        "has it. So the proposition stands, with another lambda: the weight of a V-REx that sums the risks is to "
-        "be divided by the number of environments. IRMv1 sums both terms, so there the number of environments "
-        f"drops out (minimiser {irm:.4f} with sums, {irm_expected:.4f} with means).",
+        f"With {count} environments the sum is {count} times the expectation, while the variance stays as it is: V-REx "
+        f"with lambda = {penalty_weight:g} has its minimum at w = {best:.4f}, V-REx-l2 with the same lambda at w = "
+        f"{chosen['printed']:.4f}, and with lambda / {count} at w = {chosen['corrected']:.4f}, where V-REx has it. So "
+        "the proposition stands, with another lambda: the weight of a V-REx that sums the risks is to be divided by "
+        "the number of environments. IRMv1 sums both terms, so there the number of environments drops out (minimiser "
+        f"{irm:.4f} with sums, {irm_expected:.4f} with means).",
         paint,
     )
 
@@ -459,14 +459,13 @@ def risk_extrapolation(
 
     return Result(
         comparisons,
-        f"Three predictors are trained at p_s = {p_s[0]:g} and {p_s[1]:g}. The line through the two risks tells "
-        f"the risk on {rows:,} fresh rows at each of {len(ELSEWHERE)} other p_s in [0, 1] up to "
-        f"{score.max():.1f} standard errors: here the risk is exactly linear in p_s. V-REx flattens it: from "
-        f"p_s = 1 to 0 the risk rises by {slopes['ERM']:.2f} for ERM, {slopes['V-REx']:.2f} for V-REx and "
-        f"{slopes['IRM-TV-l1']:.2f} for IRM-TV-l1, and the largest risk is {worst['ERM']:.2f}, "
-        f"{worst['V-REx']:.2f} and {worst['IRM-TV-l1']:.2f}. An environment off the line is not predicted: with "
-        f"p_v = "
-        f"{other_p_v:g} in place of {p_v:g} ERM's risk at p_s = {ELSEWHERE[middle]:g} is {off[0, middle]:.3f}, "
-        f"{off_score[0, middle]:.0f} standard errors from the {predicted[0, middle]:.3f} predicted.",
+        f"Three predictors are trained at p_s = {p_s[0]:g} and {p_s[1]:g}. The line through the two risks tells the "
+        f"risk on {rows:,} fresh rows at each of {len(ELSEWHERE)} other p_s in [0, 1] up to {score.max():.1f} standard "
+        "errors: here the risk is exactly linear in p_s. V-REx flattens it: from p_s = 1 to 0 the risk rises by "
+        f"{slopes['ERM']:.2f} for ERM, {slopes['V-REx']:.2f} for V-REx and {slopes['IRM-TV-l1']:.2f} for IRM-TV-l1, "
+        f"and the largest risk is {worst['ERM']:.2f}, {worst['V-REx']:.2f} and {worst['IRM-TV-l1']:.2f}. An "
+        f"environment off the line is not predicted: with p_v = {other_p_v:g} in place of {p_v:g} ERM's risk at p_s = "
+        f"{ELSEWHERE[middle]:g} is {off[0, middle]:.3f}, {off_score[0, middle]:.0f} standard errors from the "
+        f"{predicted[0, middle]:.3f} predicted.",
         paint,
     )

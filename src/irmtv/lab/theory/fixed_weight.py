@@ -281,14 +281,13 @@ def fixed_weight_misses(
         comparisons,
         f"Search and printed forms agree to {np.abs(found[:, 0] - at).max():.0e} for {len(lam)} weights from "
         f"{lam[0]:g} to {lam[-1]:g}, in the minimax form too; none ends at the optimum 0, which descent with "
-        f"lambda_Phi differentiated reaches to {np.abs(ends).max():.3f}. The counterexample shows that a fixed "
-        f"lambda need not get there, not that it never does: with w centred at 0 each of these weights but 0 ends "
-        f"within {np.abs(centred).max():.0e} of the optimum.\n\n"
-        f"In this example the miss shrinks with lambda: for lambda > 1/5 the worst risk is "
-        f"{(excess * lam)[inside].mean():.2g}/lambda above its least. That is no rule: with R = (w Phi - 1)^2 and "
-        f"w = 1, 2 a lambda of {TOO_LARGE:g} drives Phi to {second.phi:.3f}, where the worst risk is "
-        f"{second.worst:.2f} instead of {second.least:.2f}. In the paper's example the miss comes from the "
-        f"square: with E|dR/dw| itself as penalty, each weight above 2/5 that was tried ends within "
-        f"{np.abs(unsquared).max():.0e} of the optimum.",
+        f"lambda_Phi differentiated reaches to {np.abs(ends).max():.3f}. The counterexample shows that a fixed lambda "
+        "need not get there, not that it never does: with w centred at 0 each of these weights but 0 ends within "
+        f"{np.abs(centred).max():.0e} of the optimum.\n\n"
+        "In this example the miss shrinks with lambda: for lambda > 1/5 the worst risk is "
+        f"{(excess * lam)[inside].mean():.2g}/lambda above its least. That is no rule: with R = (w Phi - 1)^2 and w = "
+        f"1, 2 a lambda of {TOO_LARGE:g} drives Phi to {second.phi:.3f}, where the worst risk is {second.worst:.2f} "
+        f"instead of {second.least:.2f}. In the paper's example the miss comes from the square: with E|dR/dw| itself "
+        f"as penalty, each weight above 2/5 that was tried ends within {np.abs(unsquared).max():.0e} of the optimum.",
         paint,
     )

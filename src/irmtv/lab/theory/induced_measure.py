@@ -335,18 +335,17 @@ def induced_measure(
 
     return Result(
         comparisons,
-        f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that "
-        f"share three classifiers, to {np.abs(continuous.over_w - continuous.over_e).max():.0e} for a continuum "
-        f"with w = e^2.\n\n"
-        f"The proof's sets {{w(F)}} are the right ones exactly where w^-1(w(F)) is in F_tr for every F. Condition "
-        f"3 "
-        f"calls w measurable without naming the sets of classifiers; if these are all subsets, finite cases are "
-        f"safe ({census.undefined[True]} of {census.count[True]} fail on {points} points) and infinite ones are "
-        f"not. Of the {census.count[False]} finite cases with another w {failing} have a set whose preimage cannot "
-        f"be measured; {{G : w^-1(G) in F_tr}} is right in all {sum(census.count.values())}.\n\n"
-        f"For a user Condition 2 is no formality: with the dummy w = 1 for all, three environments have risks from "
-        f"{risks.min():.2f} to {risks.max():.2f} at one and the same w, so that R(w) does not exist, and the "
-        f"variation must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "
+        f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that share "
+        f"three classifiers, to {np.abs(continuous.over_w - continuous.over_e).max():.0e} for a continuum with w = "
+        "e^2.\n\n"
+        "The proof's sets {w(F)} are the right ones exactly where w^-1(w(F)) is in F_tr for every F. Condition 3 "
+        "calls w measurable without naming the sets of classifiers; if these are all subsets, finite cases are safe "
+        f"({census.undefined[True]} of {census.count[True]} fail on {points} points) and infinite ones are not. Of the "
+        f"{census.count[False]} finite cases with another w {failing} have a set whose preimage cannot be measured; "
+        f"{{G : w^-1(G) in F_tr}} is right in all {sum(census.count.values())}.\n\n"
+        "For a user Condition 2 is no formality: with the dummy w = 1 for all, three environments have risks from "
+        f"{risks.min():.2f} to {risks.max():.2f} at one and the same w, so that R(w) does not exist, and the variation "
+        f"must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "
         f"({abs(slopes.mean()):.3f}).",
         paint,
     )

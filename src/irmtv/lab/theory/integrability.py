@@ -135,13 +135,13 @@ def l1_allows_more(
 
     return Result(
         comparisons,
-        f"With slopes u^-{exponent:g} the l1 penalty of {environments[-1]:,} environments is {small[-1]:.4f}, on "
-        f"its way to {limit:g}; the l2 penalty is {large[-1]:.3g} and grows like n^{growth:.2f}. Finite mass is "
-        f"needed: on [1, n] with S = 1/u it is the l1 penalty that grows (the last tenfold adds "
-        f"{turned_l1:.1f} to it and {turned_l2:.1e} to l2).\n\n"
-        f"Finite mass is not enough for 'strictly': with finitely many environments, as in every experiment, both "
-        f"penalties are finite for every risk (E S^2 <= n (E|S|)^2; on {FEW[fixed]} environments no slopes were "
-        f"found with a ratio above {ratios[fixed]:.4f}, which one steep environment among flat ones has). The gain "
-        f"exists only for infinitely many environments.",
+        f"With slopes u^-{exponent:g} the l1 penalty of {environments[-1]:,} environments is {small[-1]:.4f}, on its "
+        f"way to {limit:g}; the l2 penalty is {large[-1]:.3g} and grows like n^{growth:.2f}. Finite mass is needed: on "
+        f"[1, n] with S = 1/u it is the l1 penalty that grows (the last tenfold adds {turned_l1:.1f} to it and "
+        f"{turned_l2:.1e} to l2).\n\n"
+        "Finite mass is not enough for 'strictly': with finitely many environments, as in every experiment, both "
+        f"penalties are finite for every risk (E S^2 <= n (E|S|)^2; on {FEW[fixed]} environments no slopes were found "
+        f"with a ratio above {ratios[fixed]:.4f}, which one steep environment among flat ones has). The gain exists "
+        "only for infinitely many environments.",
         paint,
     )

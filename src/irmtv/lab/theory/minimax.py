@@ -201,16 +201,15 @@ def minimax_penalties_coincide(
 
     return Result(
         comparisons,
-        "With one probability per basis environment all three penalties are largest where rho is 1 on the "
-        f"steepest environment: {on_grid['zin']:.4f} for ZIN, {by_lp['l2']:.4f} for l2, {by_lp['l1']:.4f} "
-        "for l1. So the theorem holds although its rewriting does not, and as printed Minimax-TV-l1 and "
-        "Minimax-TV-l2 are the same model. They part in the way they are used, where rho(z) assigns rows and the "
-        "slopes move with it: "
-        f"over all splits of {rows} rows the maxima are {best['l1']:.3f} (l1), {best['l2']:.3f} (l2) and "
-        f"{best['zin']:.3f} (ZIN); l1 and ZIN split by the sign of the rows' slopes, l2 at a threshold that puts "
-        f"{moved['l2']} of {rows} rows elsewhere. Climbing is easier for l1 and l2, which have no false summit on "
-        f"the simplex: {reached['l1']:.0%} and {reached['l2']:.0%} of {starts} random starts arrive, with ZIN's "
-        f"squares {reached['zin']:.0%}.",
+        "With one probability per basis environment all three penalties are largest where rho is 1 on the steepest "
+        f"environment: {on_grid['zin']:.4f} for ZIN, {by_lp['l2']:.4f} for l2, {by_lp['l1']:.4f} for l1. So the "
+        "theorem holds although its rewriting does not, and as printed Minimax-TV-l1 and Minimax-TV-l2 are the same "
+        "model. They part in the way they are used, where rho(z) assigns rows and the slopes move with it: over all "
+        f"splits of {rows} rows the maxima are {best['l1']:.3f} (l1), {best['l2']:.3f} (l2) and {best['zin']:.3f} "
+        f"(ZIN); l1 and ZIN split by the sign of the rows' slopes, l2 at a threshold that puts {moved['l2']} of {rows} "
+        "rows elsewhere. Climbing is easier for l1 and l2, which have no false summit on the simplex: "
+        f"{reached['l1']:.0%} and {reached['l2']:.0%} of {starts} random starts arrive, with ZIN's squares "
+        f"{reached['zin']:.0%}.",
         paint,
     )
 

@@ -157,15 +157,14 @@ def ood_over_w(
 
     return Result(
         comparisons,
-        f"In {sets} random sets of {environments} environments that share at most {classifiers} classifiers, the "
-        f"two differ by at most {np.abs(over_e - over_w).max():.1g} at any of {points} values of Phi; "
-        f"{argmin_differ} sets have other optima and at {argmax_differ} of {sets * points:,} pairs the worst "
-        f"environments lie elsewhere. Condition 2a is needed: once environments also differ by themselves (by "
-        f"their noise level, say), a risk that knows only w misses up to "
-        f"{(least_beyond_e - least_beyond_w).max():.2f} of the least worst risk and has its optimum elsewhere in "
-        f"{moved:.0%} of the sets. The usual dummy classifier, w = 1 in all environments, violates it as soon as "
-        f"their risks differ: there the maximum has to run over e. A mean, unlike a maximum, needs the measure "
-        f"that the map induces: weighting every w alike is off by up to {off_alike:.2f}.",
+        f"In {sets} random sets of {environments} environments that share at most {classifiers} classifiers, the two "
+        f"differ by at most {np.abs(over_e - over_w).max():.1g} at any of {points} values of Phi; {argmin_differ} sets "
+        f"have other optima and at {argmax_differ} of {sets * points:,} pairs the worst environments lie elsewhere. "
+        "Condition 2a is needed: once environments also differ by themselves (by their noise level, say), a risk that "
+        f"knows only w misses up to {(least_beyond_e - least_beyond_w).max():.2f} of the least worst risk and has its "
+        f"optimum elsewhere in {moved:.0%} of the sets. The usual dummy classifier, w = 1 in all environments, "
+        "violates it as soon as their risks differ: there the maximum has to run over e. A mean, unlike a maximum, "
+        f"needs the measure that the map induces: weighting every w alike is off by up to {off_alike:.2f}.",
         paint,
     )
 
@@ -327,15 +326,15 @@ def lambda_phi_makes_worst_risk(
 
     return Result(
         comparisons,
-        f"On {sets} random sets with squared, logistic and angular losses the objective with lambda_Phi is the "
-        f"worst risk to {max(np.abs(value - worst).max(), np.abs(value_minimax - worst).max()):.0e}, in both "
-        f"forms; the mean risk alone is up to {(1 - mean / worst).max():.0%} below it. A positive penalty is "
-        f"needed: the 0-1 error is a step function of w with slope 0 almost everywhere, and every lambda leaves "
-        f"the objective at {stuck:.3f} where the worst is {worst_risk(steps):.3f}.\n\n"
-        f"Nor need lambda_Phi be moderate: a risk made flatter by a factor eps needs a lambda 1/eps times as large "
-        f"(eps = {flatter:g}: {raised:.3g} times); on an interval with nu uniform it never exceeds L / E|dR/dw|, L "
-        f"its length (largest share of that bound seen: {shares.max():.2f}). The quotient is bookkeeping: whoever "
-        f"can compute it knows the worst risk already and may as well minimise that.",
+        f"On {sets} random sets with squared, logistic and angular losses the objective with lambda_Phi is the worst "
+        f"risk to {max(np.abs(value - worst).max(), np.abs(value_minimax - worst).max()):.0e}, in both forms; the mean "
+        f"risk alone is up to {(1 - mean / worst).max():.0%} below it. A positive penalty is needed: the 0-1 error is "
+        f"a step function of w with slope 0 almost everywhere, and every lambda leaves the objective at {stuck:.3f} "
+        f"where the worst is {worst_risk(steps):.3f}.\n\n"
+        "Nor need lambda_Phi be moderate: a risk made flatter by a factor eps needs a lambda 1/eps times as large "
+        f"(eps = {flatter:g}: {raised:.3g} times); on an interval with nu uniform it never exceeds L / E|dR/dw|, L its "
+        f"length (largest share of that bound seen: {shares.max():.2f}). The quotient is bookkeeping: whoever can "
+        "compute it knows the worst risk already and may as well minimise that.",
         paint,
     )
 

@@ -251,16 +251,15 @@ def recovery_1d(
 
     return Result(
         comparisons,
-        f"Both models see the same noisy blocks and get the lambda at which their residual equals the noise. TV-l1 "
-        f"takes {first[0].kept:.0%} of the highest jump in one step and has {plateaus[0]} plateaus with an error "
-        f"of {first[0].error:.3f}; TV-l2 takes {first[1].kept:.0%}, has no plateau and an error of "
+        "Both models see the same noisy blocks and get the lambda at which their residual equals the noise. TV-l1 "
+        f"takes {first[0].kept:.0%} of the highest jump in one step and has {plateaus[0]} plateaus with an error of "
+        f"{first[0].error:.3f}; TV-l2 takes {first[1].kept:.0%}, has no plateau and an error of "
         f"{first[1].error:.3f}.\n\n"
-        f"The paper does not claim a smaller error, and that advantage is one for blocky truths: on a sine TV-l1 "
-        f"makes {stairs[0]} stairs and its error is {smooth.ratios.min():.2f} to {smooth.ratios.max():.2f} times "
-        f"TV-l2's. The paper calls "
-        f"f~ the ground truth to be recovered, but in the model it is the observed signal: given the noise-free "
-        f"blocks themselves, TV-l1 at this lambda is off by {clean[0]:.3f} (closed form: {predicted:.3f}), and "
-        f"gives them back only as lambda grows without end.",
+        "The paper does not claim a smaller error, and that advantage is one for blocky truths: on a sine TV-l1 makes "
+        f"{stairs[0]} stairs and its error is {smooth.ratios.min():.2f} to {smooth.ratios.max():.2f} times TV-l2's. "
+        "The paper calls f~ the ground truth to be recovered, but in the model it is the observed signal: given the "
+        f"noise-free blocks themselves, TV-l1 at this lambda is off by {clean[0]:.3f} (closed form: {predicted:.3f}), "
+        "and gives them back only as lambda grows without end.",
         paint,
     )
 
@@ -333,12 +332,11 @@ def recovery_2d(
     return Result(
         comparisons,
         f"Both models see the same {size} x {size} image with noise {noise:g} and get the lambda at which their "
-        f"residual equals it; TV-l1 is solved to a relative duality gap of {first[0].certificate:.1e}. Across the "
-        f"edge of the disc TV-l1 takes {first[0].kept:.0%} of the step between neighbouring pixels and TV-l2 "
+        f"residual equals it; TV-l1 is solved to a relative duality gap of {first[0].certificate:.1e}. Across the edge "
+        f"of the disc TV-l1 takes {first[0].kept:.0%} of the step between neighbouring pixels and TV-l2 "
         f"{first[1].kept:.0%}; {first[0].flat:.0%} of TV-l1's pixels and {first[1].flat:.0%} of TV-l2's have no "
-        f"gradient (below {still:g} of the range); the errors are {first[0].error:.3f} and {first[1].error:.3f}. "
-        f"The paper does not claim a smaller error: on a smooth image TV-l2 is nearer to the truth, and TV-l1's "
-        f"error is {smooth.ratios.min():.2f} times as large. So TV-l1 pays where the truth is blocky, not in "
-        f"general.",
+        f"gradient (below {still:g} of the range); the errors are {first[0].error:.3f} and {first[1].error:.3f}. The "
+        "paper does not claim a smaller error: on a smooth image TV-l2 is nearer to the truth, and TV-l1's error is "
+        f"{smooth.ratios.min():.2f} times as large. So TV-l1 pays where the truth is blocky, not in general.",
         paint,
     )

@@ -221,16 +221,16 @@ def sufficient_condition(
 
     return Result(
         comparisons,
-        f"All {len(algebras) ** 2} pairs of sigma-algebras on {n_points} environments: in the {satisfied} with "
-        f"F_tr containing F_all, expectation, both penalties, worst risk and every minimiser agree (largest error "
-        f"{error.max():.0e}). In the other {without} the l1 penalty of some risk is too small in {lost[1]}, so for "
-        f"the penalised objective the condition is necessary too; the worst risk is too small in only {lost[2]}, "
-        f"so for the OOD aim itself it is sufficient and not necessary.\n\n"
-        f"That both measures agree on F_all is not printed in the corollary; it comes from the proof ('It can be "
-        f"anticipated that nu_tr(A) = nu_all(A)'). With another measure on the same sets and a fixed lambda the "
+        f"All {len(algebras) ** 2} pairs of sigma-algebras on {n_points} environments: in the {satisfied} with F_tr "
+        "containing F_all, expectation, both penalties, worst risk and every minimiser agree (largest error "
+        f"{error.max():.0e}). In the other {without} the l1 penalty of some risk is too small in {lost[1]}, so for the "
+        f"penalised objective the condition is necessary too; the worst risk is too small in only {lost[2]}, so for "
+        "the OOD aim itself it is sufficient and not necessary.\n\n"
+        "That both measures agree on F_all is not printed in the corollary; it comes from the proof ('It can be "
+        "anticipated that nu_tr(A) = nu_all(A)'). With another measure on the same sets and a fixed lambda the "
         f"objective of one Phi is {remeasured.left:.2f} in training and {remeasured.right:.2f} in the test; with "
-        f"lambda_Phi the objective is the worst risk, which does not depend on the measure.\n\n"
-        f"For a user: pooled labels make a model look more invariant than it is, never less (largest excess of a "
+        "lambda_Phi the objective is the worst risk, which does not depend on the measure.\n\n"
+        "For a user: pooled labels make a model look more invariant than it is, never less (largest excess of a "
         f"penalty or worst risk seen in training: {max(pairs.above, 0.0):.0e}).",
         paint,
     )
@@ -385,14 +385,14 @@ def normalised_measure(
 
     return Result(
         comparisons,
-        f"On a box of area {mass:g} the normalised integrals of a logistic risk and of its slope are the averages "
-        f"over the box (E R = {expected[0]:.6f} by one quadrature, {averages[0]:.6f} by another). What the paper "
-        f"leaves out: risk and l2 penalty shrink alike, so normalising does not move the minimiser of IRM-TV-l2 "
-        f"(Phi = {best['l2', 'as it is']:.3f} and {best['l2', 'normalised']:.3f}), but the squared l1 penalty "
-        f"shrinks twice, and that of IRM-TV-l1 goes from {best['l1', 'as it is']:.3f} to "
-        f"{best['l1', 'normalised']:.3f} unless lambda is multiplied by {mass:g} "
-        f"({best['l1', 'normalised, lambda m']:.3f}). So a lambda for l1 belongs to a total mass. Lebesgue's "
-        f"measure on the whole plane cannot be normalised: in boxes whose side grows tenfold the weight of a set "
-        f"goes down to {share[-1] / share[-2]:.2g} of itself each time, so every bounded set ends with weight 0.",
+        f"On a box of area {mass:g} the normalised integrals of a logistic risk and of its slope are the averages over "
+        f"the box (E R = {expected[0]:.6f} by one quadrature, {averages[0]:.6f} by another). What the paper leaves "
+        "out: risk and l2 penalty shrink alike, so normalising does not move the minimiser of IRM-TV-l2 (Phi = "
+        f"{best['l2', 'as it is']:.3f} and {best['l2', 'normalised']:.3f}), but the squared l1 penalty shrinks twice, "
+        f"and that of IRM-TV-l1 goes from {best['l1', 'as it is']:.3f} to {best['l1', 'normalised']:.3f} unless lambda "
+        f"is multiplied by {mass:g} ({best['l1', 'normalised, lambda m']:.3f}). So a lambda for l1 belongs to a total "
+        "mass. Lebesgue's measure on the whole plane cannot be normalised: in boxes whose side grows tenfold the "
+        f"weight of a set goes down to {share[-1] / share[-2]:.2g} of itself each time, so every bounded set ends with "
+        "weight 0.",
         paint,
     )

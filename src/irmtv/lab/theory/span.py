@@ -334,20 +334,19 @@ def environment_span(
 
     return Result(
         comparisons,
-        f"What holds: risks inside the affine span are mixtures of the training risks, extrapolated ones too. "
-        f"When the spurious block that differed in training turns round (p1 = 0.1, "
-        f"beyond the hull) the penalised methods keep {100 * lowest(BEYOND):.1f} % accuracy or more, ERM "
-        f"{100 * erm[BEYOND]:.1f} %; when the block turns that never varied, nobody has more than "
-        f"{100 * highest(OUTSIDE):.1f} %.\n\n"
-        f"What does not: the paper says linear span, but coefficients must sum to 1 (e1 + e2 has mass "
+        "What holds: risks inside the affine span are mixtures of the training risks, extrapolated ones too. When the "
+        "spurious block that differed in training turns round (p1 = 0.1, beyond the hull) the penalised methods keep "
+        f"{100 * lowest(BEYOND):.1f} % accuracy or more, ERM {100 * erm[BEYOND]:.1f} %; when the block turns that "
+        f"never varied, nobody has more than {100 * highest(OUTSIDE):.1f} %.\n\n"
+        "What does not: the paper says linear span, but coefficients must sum to 1 (e1 + e2 has mass "
         f"{mass_of_sum:.0f}): the span is affine (as section 2.1 says of REx). For the worst risk of a segment its "
-        f"ends are enough; and good predictions are "
-        f"possible outside the span: (0.1, 0.1) lies {far_away:.2f} from what even three environments span, and is "
-        f"predicted with {100 * lowest(CORNER, more):.1f} % or more once both blocks have varied.\n\n"
-        f"For a user: one more training environment in which the other block varies lifts the penalised methods "
-        f"from {100 * penalised_outside:.1f} % at most to {100 * lowest(OUTSIDE, more):.1f} % or more; affine "
-        f"mixtures of the known ones add weight and no direction (TV-l1 {gain['TV-l1']:+.1f}, V-REx "
-        f"{gain['V-REx']:+.1f} points at p1 = 0.1).",
+        f"ends are enough; and good predictions are possible outside the span: (0.1, 0.1) lies {far_away:.2f} from "
+        f"what even three environments span, and is predicted with {100 * lowest(CORNER, more):.1f} % or more once "
+        "both blocks have varied.\n\n"
+        "For a user: one more training environment in which the other block varies lifts the penalised methods from "
+        f"{100 * penalised_outside:.1f} % at most to {100 * lowest(OUTSIDE, more):.1f} % or more; affine mixtures of "
+        f"the known ones add weight and no direction (TV-l1 {gain['TV-l1']:+.1f}, V-REx {gain['V-REx']:+.1f} points at "
+        "p1 = 0.1).",
         paint,
     )
 

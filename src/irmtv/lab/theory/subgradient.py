@@ -324,13 +324,13 @@ def subgradient_scalar(
         f"On a small network with {ENVIRONMENTS} environments the closed form agrees with central differences to "
         f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e}, and the error falls like "
         f"h^{study.order[0]:.2f}. Where a slope is 0 the one-sided derivatives are {study.one_sided[0]:.3f} and "
-        f"{study.one_sided[1]:.3f}, so no gradient exists, but 0 is a subgradient: |S_0| has its minimum there. "
-        f"The paper says that backpropagation cannot be used; autograd, which takes 0 for the derivative of |.| at "
-        f"0, gives the same numbers to {study.autograd:.0e}, at the kink too. Where every slope is 0 the square "
-        f"removes the kink: E|S| has derivatives {study.flat_variation[0]:.2f} and {study.flat_variation[1]:.2f}, "
-        f"(E|S|)^2 has {study.flat_penalty[0]:.0e} and {study.flat_penalty[1]:.0e}. The rule needs a slope that is "
-        f"differentiable in Phi: at the kink of a ReLU |S| can have derivatives {left:.1f} and {right:.1f}, and "
-        f"then no subgradient exists at all.",
+        f"{study.one_sided[1]:.3f}, so no gradient exists, but 0 is a subgradient: |S_0| has its minimum there. The "
+        "paper says that backpropagation cannot be used; autograd, which takes 0 for the derivative of |.| at 0, "
+        f"gives the same numbers to {study.autograd:.0e}, at the kink too. Where every slope is 0 the square removes "
+        f"the kink: E|S| has derivatives {study.flat_variation[0]:.2f} and {study.flat_variation[1]:.2f}, (E|S|)^2 has "
+        f"{study.flat_penalty[0]:.0e} and {study.flat_penalty[1]:.0e}. The rule needs a slope that is differentiable "
+        f"in Phi: at the kink of a ReLU |S| can have derivatives {left:.1f} and {right:.1f}, and then no subgradient "
+        "exists at all.",
         paint,
     )
 
@@ -393,12 +393,11 @@ def subgradient_vector(
         f"w multiplies the {UNITS} inputs of the last layer. The closed form agrees with central differences to "
         f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e} and the error falls like "
         f"h^{study.order[0]:.2f}. Where grad_w R_0 = 0 the modulus is the tip of a cone with one-sided derivatives "
-        f"{study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}: every vector J^T s with |s| <= 1 is a "
-        f"subgradient there, the paper takes s = 0, and one with |s| = 1.5 is none (quotient "
-        f"{study.long_quotient:.2f}). "
+        f"{study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}: every vector J^T s with |s| <= 1 is a subgradient "
+        f"there, the paper takes s = 0, and one with |s| = 1.5 is none (quotient {study.long_quotient:.2f}). "
         f"Backpropagation through the norm gives the same numbers to {study.autograd:.0e}, at the tip too, so that "
-        f"nothing but automatic differentiation is needed in practice. As for a scalar w, grad_w R must be "
-        f"differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and {right:.1f}, "
-        f"and then no subgradient exists at all.",
+        "nothing but automatic differentiation is needed in practice. As for a scalar w, grad_w R must be "
+        f"differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and {right:.1f}, and "
+        "then no subgradient exists at all.",
         paint,
     )

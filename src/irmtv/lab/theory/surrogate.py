@@ -229,12 +229,12 @@ def zero_slope_may_be_a_maximum(
         f"With the sigmoid loss, {count} environments are built in which w = 1 has slope zero (largest |slope| "
         f"{slope:.0e}): the penalty of IRMv1 vanishes, yet w = 1 has the largest risk of all w in each "
         f"({', '.join(f'{r:.3f}' for r in at_one)}), while w = {best[0]:.0f} has the least "
-        f"({', '.join(f'{r:.3f}' for r in least)}). The wrong rows are wrong by a wide margin there, where a "
-        "bounded loss is flat and pulls little. Where the risk is convex in w zero slope does suffice: on "
-        f"{3 * data_sets} random data sets with the binary, squared and multiclass losses no w has a risk below "
-        f"that at slope zero (largest difference {convex_gap:.0e}). The paper calls the risk non-convex in w in "
-        "deep learning; for a fixed network and a w that multiplies its outputs that takes a loss that is not "
-        "convex itself, so users of the three losses need not fear a maximum.",
+        f"({', '.join(f'{r:.3f}' for r in least)}). The wrong rows are wrong by a wide margin there, where a bounded "
+        f"loss is flat and pulls little. Where the risk is convex in w zero slope does suffice: on {3 * data_sets} "
+        "random data sets with the binary, squared and multiclass losses no w has a risk below that at slope zero "
+        f"(largest difference {convex_gap:.0e}). The paper calls the risk non-convex in w in deep learning; for a "
+        "fixed network and a w that multiplies its outputs that takes a loss that is not convex itself, so users of "
+        "the three losses need not fear a maximum.",
         paint,
     )
 
@@ -451,16 +451,15 @@ def irmv1_is_tv_l2(
 
     return Result(
         comparisons,
-        f"For 40 random pairs (w, Phi) the two sides agree to {comparisons[0].error:.0e}, and both choose the same "
-        f"of {len(grid)} Phi; the expectation is taken over environments, as it must be where all share one w. The "
-        f"measure matters: environments of {', '.join(map(str, rows))} rows weighed by "
-        f"their share move the best spurious weight from {grid[chosen[0], 1].item():.2f} to "
-        f"{grid[chosen[2], 1].item():.2f}.\n\n"
-        "A free w matters too: the paper lets w be minimised (eq. IRMv1w), but the penalty at (w, Phi) is that at "
-        "(1, w Phi) divided by w^2, so a large w with a small Phi makes it vanish. "
-        f"The least value falls from {least[0]:.4f} at w = 1 to {least[-1]:.4f} at w = {scales[-1]:g}, where ERM "
-        f"has {erm_risk:.4f}, and the minimiser leans on the spurious column again (ratio {leaning[0]:.2f} to "
-        f"{leaning[-1]:.2f}, ERM {erm_phi[1] / erm_phi[0]:.2f}). A user must keep w fixed, or its measure given; "
-        "that w can be set to 1 is a choice of scale on which lambda depends.",
+        f"For 40 random pairs (w, Phi) the two sides agree to {comparisons[0].error:.0e}, and both choose the same of "
+        f"{len(grid)} Phi; the expectation is taken over environments, as it must be where all share one w. The "
+        f"measure matters: environments of {', '.join(map(str, rows))} rows weighed by their share move the best "
+        f"spurious weight from {grid[chosen[0], 1].item():.2f} to {grid[chosen[2], 1].item():.2f}.\n\n"
+        "A free w matters too: the paper lets w be minimised (eq. IRMv1w), but the penalty at (w, Phi) is that at (1, "
+        "w Phi) divided by w^2, so a large w with a small Phi makes it vanish. The least value falls from "
+        f"{least[0]:.4f} at w = 1 to {least[-1]:.4f} at w = {scales[-1]:g}, where ERM has {erm_risk:.4f}, and the "
+        f"minimiser leans on the spurious column again (ratio {leaning[0]:.2f} to {leaning[-1]:.2f}, ERM "
+        f"{erm_phi[1] / erm_phi[0]:.2f}). A user must keep w fixed, or its measure given; that w can be set to 1 is a "
+        "choice of scale on which lambda depends.",
         paint,
     )

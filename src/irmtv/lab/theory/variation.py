@@ -243,13 +243,13 @@ def dual_total_variation(
 
     return Result(
         comparisons,
-        f"Smooth fields of length at most 1, built from bumps, give lower bounds that need values of f only. For a "
-        f"smooth curve they rise to {limit_1d:.4f}, where the integral of |f'| is {line.total:.4f}; for a surface "
-        f"to {limit_2d:.4f} against {plane.total:.4f}. A step function gives exactly its jumps, "
-        f"{stepped.sup[-1]:g}, and a disc of radius {radius:g} gives {circle.sup[-1]:.4f}, its perimeter being "
-        f"{circle.total:.4f}, although the gradient of both is 0 almost everywhere: here |grad f| is a symbol, as "
-        f"the paper says. Bounded variation is a real restriction: for sin(1/x) the sup is {unbounded.sup[-1]:.1f} "
-        f"on {CELLS_WILD[-1]:,} cells and grows like n^{growth:.2f}.",
+        "Smooth fields of length at most 1, built from bumps, give lower bounds that need values of f only. For a "
+        f"smooth curve they rise to {limit_1d:.4f}, where the integral of |f'| is {line.total:.4f}; for a surface to "
+        f"{limit_2d:.4f} against {plane.total:.4f}. A step function gives exactly its jumps, {stepped.sup[-1]:g}, and "
+        f"a disc of radius {radius:g} gives {circle.sup[-1]:.4f}, its perimeter being {circle.total:.4f}, although the "
+        "gradient of both is 0 almost everywhere: here |grad f| is a symbol, as the paper says. Bounded variation is "
+        f"a real restriction: for sin(1/x) the sup is {unbounded.sup[-1]:.1f} on {CELLS_WILD[-1]:,} cells and grows "
+        f"like n^{growth:.2f}.",
         paint,
     )
 

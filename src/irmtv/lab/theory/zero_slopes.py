@@ -176,13 +176,13 @@ def zero_penalty_without_constancy(
 
     return Result(
         comparisons,
-        f"3w^2 - 2w^3 is Lipschitz (steepest slope {lipschitz:.2g}) and has slope 0 at both points of Omega = "
-        f"{{0, 1}}, yet is {top - 2 * (top - near):g} at one and {top:g} at the other: every lambda leaves the "
-        f"objective at {near:g} and the worst risk is {top:g}. The proof's 'implies that R is constant' needs more "
-        f"than is printed: an open connected Omega (an interval, say) of which nu misses no part (a climb of 1 on "
-        f"[0, 1] then costs a penalty of {min(variations):.3f} at least); or, again with nu missing none of Omega, "
-        f"a risk convex in w, as the squared and the logistic one are.\n\n"
-        f"For a user the dummy classifier counts, w = 1 everywhere: environments of noise "
+        f"3w^2 - 2w^3 is Lipschitz (steepest slope {lipschitz:.2g}) and has slope 0 at both points of Omega = {{0, "
+        f"1}}, yet is {top - 2 * (top - near):g} at one and {top:g} at the other: every lambda leaves the objective at "
+        f"{near:g} and the worst risk is {top:g}. The proof's 'implies that R is constant' needs more than is printed: "
+        "an open connected Omega (an interval, say) of which nu misses no part (a climb of 1 on [0, 1] then costs a "
+        f"penalty of {min(variations):.3f} at least); or, again with nu missing none of Omega, a risk convex in w, as "
+        "the squared and the logistic one are.\n\n"
+        "For a user the dummy classifier counts, w = 1 everywhere: environments of noise "
         f"{' and '.join(f'{v:g}' for v in noise)} have slope 0 at the same Phi, no lambda lifts the mean risk "
         f"{mean_noise:.3g} to the worst, {worst_risk(dummy):g}, and a TV penalty cannot see them. V-REx's can.",
         paint,

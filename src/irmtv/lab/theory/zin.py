@@ -179,12 +179,11 @@ def zin_rewriting(
 
     return Result(
         comparisons,
-        f"R~ has one entry per environment, rho_e R_e; that reading makes the first term right ({first:.4f} on "
-        "both sides). The norm squares each entry, and with it rho_e: at "
-        f"{points} random rho the gradient by autograd is the sum of rho_e^2 |S_e|^2 to "
-        f"{comparisons[2].error:.0e}, while the printed sum of rho_e |S_e|^2 is {ratio.min():.1f} to "
-        f"{ratio.max():.1f} times as large. They agree where rho is 1 on one environment and 0 elsewhere. For a "
-        "user a lambda that was chosen for one of the two penalties is not one for the other.",
+        f"R~ has one entry per environment, rho_e R_e; that reading makes the first term right ({first:.4f} on both "
+        f"sides). The norm squares each entry, and with it rho_e: at {points} random rho the gradient by autograd is "
+        f"the sum of rho_e^2 |S_e|^2 to {comparisons[2].error:.0e}, while the printed sum of rho_e |S_e|^2 is "
+        f"{ratio.min():.1f} to {ratio.max():.1f} times as large. They agree where rho is 1 on one environment and 0 "
+        "elsewhere. For a user a lambda that was chosen for one of the two penalties is not one for the other.",
         paint,
     )
 
@@ -363,14 +362,14 @@ def tiva_is_minimax_tv_l2(
     return Result(
         comparisons,
         "In use rho gives every row a probability of each environment, so the environments have masses m_e. Over "
-        f"{2 * draws} random rho, on gated inputs (TIVA) and on auxiliary ones (ZIN), the definition by autograd "
-        f"is the sum of m_e^2 |S_e|^2 to {comparisons[4].error:.0e}; the library's tiva and zin are the same. "
-        f"Where the masses are equal that is Minimax-TV-l2's penalty divided by the number of environments "
+        f"{2 * draws} random rho, on gated inputs (TIVA) and on auxiliary ones (ZIN), the definition by autograd is "
+        f"the sum of m_e^2 |S_e|^2 to {comparisons[4].error:.0e}; the library's tiva and zin are the same. Where the "
+        "masses are equal that is Minimax-TV-l2's penalty divided by the number of environments "
         f"({2 * balanced[0]:.5f} and {balanced[1]:.5f} after multiplying), so both are the same model with another "
-        f"lambda.\n\n"
-        f"The theorem asks for no equal masses and prints no such factor. With masses {share:.2f} and "
-        f"{1 - share:.2f} the penalty is {unbalanced[0]:.5f} by definition and {unbalanced[1]:.5f} in "
-        f"Minimax-TV-l2, and the first term, the mean loss {unbalanced[2]:.3f}, is not the uniform mean of the "
-        f"risks {unbalanced[3]:.3f}. reduction='authors' or 'expectation' chooses between the two penalties.",
+        "lambda.\n\n"
+        f"The theorem asks for no equal masses and prints no such factor. With masses {share:.2f} and {1 - share:.2f} "
+        f"the penalty is {unbalanced[0]:.5f} by definition and {unbalanced[1]:.5f} in Minimax-TV-l2, and the first "
+        f"term, the mean loss {unbalanced[2]:.3f}, is not the uniform mean of the risks {unbalanced[3]:.3f}. "
+        "reduction='authors' or 'expectation' chooses between the two penalties.",
         paint,
     )
