@@ -198,13 +198,7 @@ def blocky_over_time(
         names = list(curves)
         bars.barh(range(len(names)), [of[n] for n in names], color=colours, alpha=0.6)
         for i, name in enumerate(names):
-            bars.plot(
-                extents[name] / extents["ERM"],
-                np.full(len(extents[name]), i),
-                ".",
-                color=TRUTH,
-                ms=3,
-            )
+            bars.plot(extents[name] / extents["ERM"], np.full(len(extents[name]), i), ".", color=TRUTH, ms=3)
         bars.set_yticks(range(len(names)), names, fontsize=6)
         bars.invert_yaxis()
         plain(front, "all penalty weights", "mean risk", "range over time")

@@ -72,10 +72,7 @@ def _almost_everywhere(f: Callable[[Floats], Floats], w: Floats, step: float) ->
     size=(7.2, 2.9),
 )
 def coarea_piecewise_constant(
-    rows: int = 60,
-    preimages: LevelSizes = on_plateaus,
-    boundaries: LevelSizes = _boundaries,
-    random_state: int = 0,
+    rows: int = 60, preimages: LevelSizes = on_plateaus, boundaries: LevelSizes = _boundaries, random_state: int = 0
 ) -> Result:
     """Total variation is the integral over the levels of the size of the preimages, also where the function is
     piecewise constant.

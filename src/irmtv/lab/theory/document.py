@@ -227,9 +227,7 @@ def _section(t: DrawnFinding, seconds: float) -> Section:
             *([formula(t.formula)] if t.formula else []),
             {"kind": "figure", "svg": t.svg, "alt": f"{t.title}. {' '.join(t.meaning.split())}"},
             table(
-                ["", "what", "left", "", "right", "difference", "true"],
-                rows,
-                marks=[_mark(c) for c in t.comparisons],
+                ["", "what", "left", "", "right", "difference", "true"], rows, marks=[_mark(c) for c in t.comparisons]
             ),
             *(text(paragraph) for paragraph in t.meaning.split("\n\n")),
         ],

@@ -21,7 +21,6 @@ so two environments determine it everywhere (figure riskextra), as long as nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from irmtv.lab.theory.figures import BAD, ERM, L1, L2, LEFT, OTHER, RIGHT, TRUTH
 from irmtv.lab.theory.finding import Result, all_equal, at_most, beyond, claim, equal, less, ours, statement
 from irmtv.lab.theory.sides import Floats, PenaltyFunction, check_above, fitted_order
 from irmtv.lab.theory.simulated_risk import LEARNING_RATE, Linear, risk_line
+from irmtv.lab.theory.variation import pixel_centres
 from irmtv.objectives.vrex import risk_variance
 
 
@@ -56,38 +56,6 @@ def _drifting_risk(e: Floats, shift: float = 3.0) -> Floats:
     f = x + shift * np.asarray(e)[..., None] - 1  # (..., N)
     result: Floats = np.logaddexp(0, np.where(y, -f, f)).mean(-1)
     return result
-
-
-@dataclass(frozen=True)
-class _UnderBeta:
-    """The risk R(e) under a Beta measure on [0, 1]: by Gauss's rule for its density and by environments on a grid."""
-
-    mean: float
-    variance: float
-    span: float  # the range of R at the nodes
-    finite: list[float]  # the variance of n environments that are weighed by the density
-    errors: Floats
-
-
-def _under_beta(
-    beta: tuple[float, float],
-    risk: Callable[[Floats], Floats],
-    environments: tuple[int, ...],
-    variance: PenaltyFunction,
-) -> _UnderBeta:
-    """Both quadratures."""
-    a, b = beta
-    nodes, weights = roots_jacobi(60, b - 1, a - 1)
-    nodes, weights = (1 + nodes) / 2, weights / weights.sum()
-    mean = float(weights @ risk(nodes))
-    exact = float(weights @ risk(nodes) ** 2) - mean**2
-    finite = []
-    for n in environments:
-        e = (np.arange(n) + 0.5) / n
-        density = e ** (a - 1) * (1 - e) ** (b - 1)
-        finite.append(_variance(risk(e), density / density.sum(), variance)[0])
-    errors = np.abs(np.array(finite) - exact)
-    return _UnderBeta(mean, exact, float(np.ptp(risk(nodes))), finite, errors)
 
 
 @statement(
@@ -118,19 +86,33 @@ def vrex_l2(
     by_moments = np.einsum("re,re->r", mu, risks**2) - np.einsum("re,re->r", mu, risks) ** 2
 
     a, b = beta
-    under_beta = _under_beta(beta, risk, environments, variance)
-    mean, exact, finite = under_beta.mean, under_beta.variance, under_beta.finite
-    rate = -fitted_order(environments[-2:], under_beta.errors[-2:])
+
+    def density(e: Floats) -> Floats:
+        return np.asarray(e ** (a - 1) * (1 - e) ** (b - 1))
+
+    # under the Beta measure by Gauss's rule, and by environments on a grid that are weighed by the density
+    nodes, weights = roots_jacobi(60, b - 1, a - 1)
+    nodes, weights = (1 + nodes) / 2, weights / weights.sum()
+    mean = float(weights @ risk(nodes))
+    exact = float(weights @ risk(nodes) ** 2) - mean**2
+    finite = []
+    for n in environments:
+        e = pixel_centres(n)
+        finite.append(_variance(risk(e), density(e) / density(e).sum(), variance)[0])
+    errors = np.abs(np.array(finite) - exact)
+    rate = -fitted_order(environments[-2:], errors[-2:])
 
     # an environment whose risk is the mean
-    middle = float(brentq(lambda e: float(risk(np.array(e))) - mean, *_bracket(risk)))
+    e = np.linspace(0, 1, 101)  # the mean lies between the least and the largest risk
+    ends = e[risk(e).argmin()], e[risk(e).argmax()]
+    middle = float(brentq(lambda e: float(risk(np.array(e))) - mean, *ends))
     few = np.array([0.1, 0.5, 0.9])
     on_few = risk(few)
     nearest = float(on_few[np.abs(on_few - on_few.mean()).argmin()])
 
     # a risk in L^1 and not in L^2: the variance of more and more environments
     many = (100_000, 1_000_000)
-    heavy = [float(_variance(((np.arange(n) + 0.5) / n) ** -0.6, np.full(n, 1 / n), variance)[0]) for n in many]
+    heavy = [float(_variance(pixel_centres(n) ** -0.6, np.full(n, 1 / n), variance)[0]) for n in many]
 
     # V-REx itself, and its multiple of |E|
     w = np.linspace(-4, 4, 401)[:, None]
@@ -140,21 +122,16 @@ def vrex_l2(
     original = line.sum(-1) + weight * line.var(-1)
     general = line.mean(-1) + weight / 3 * _variance(line, uniform, variance)
 
+    # the rule of midpoints leaves d / (24 n^2), d the slope of density times squared deviation at the ends: 30 R^2
+    close = 2 * (float(np.ptp(risk(nodes))) / environments[-1]) ** 2
     comparisons = (
         claim(
             "variance of 4 risks, measure not uniform",
             all_equal("E(R - ER)^2", _variance(risks, mu, variance), "E R^2 - (E R)^2", by_moments, 1e-13),
         ),
-        # the rule of midpoints leaves d / (24 n^2), d the slope of density times squared deviation at the ends: 30 R^2
         claim(
             f"variance under Beta({a:g}, {b:g})",
-            equal(
-                f"{environments[-1]} environments",
-                finite[-1],
-                "Gauss's rule",
-                exact,
-                2 * (under_beta.span / environments[-1]) ** 2,
-            ),
+            equal(f"{environments[-1]} environments", finite[-1], "Gauss's rule", exact, close),
         ),
         ours(
             "V-REx with lambda and V-REx-l2 with lambda / |E|, uniform",
@@ -176,20 +153,18 @@ def vrex_l2(
     )
 
     def paint(figure: Figure) -> None:
-        a, b = beta
         left, right = figure.subplots(1, 2)
         plain(left, f"risk over e, and the measure Beta({a:g}, {b:g})", "environment e", "risk R(e)")
         e = np.linspace(0, 1, 301)
-        density = e ** (a - 1) * (1 - e) ** (b - 1)
-        top = float(risk(e).max())
-        left.fill_between(e, 0, density / density.max() * top * 0.5, color=OTHER, alpha=0.25, lw=0, label="density")
+        height = density(e) / density(e).max() * float(risk(e).max()) * 0.5
+        left.fill_between(e, 0, height, color=OTHER, alpha=0.25, lw=0, label="density")
         left.plot(e, risk(e), color=LEFT, lw=1.5, label="R(e)")
-        left.axhline(under_beta.mean, color=TRUTH, lw=0.8, ls=":", label=f"E R = {under_beta.mean:.3f}")
-        left.plot(middle, under_beta.mean, "o", color=BAD, ms=5, label=f"mean-risk e = {middle:.3f}")
+        left.axhline(mean, color=TRUTH, lw=0.8, ls=":", label=f"E R = {mean:.3f}")
+        left.plot(middle, mean, "o", color=BAD, ms=5, label=f"mean-risk e = {middle:.3f}")
         legend(left)
         plain(right, "n environments, weighed by the density", "environments n", "error of the variance")
-        right.loglog(environments, under_beta.errors, "o-", color=LEFT, ms=4, label="measured")
-        guide = under_beta.errors[0] * (environments[0] / np.array(environments, dtype=float)) ** 2
+        right.loglog(environments, errors, "o-", color=LEFT, ms=4, label="measured")
+        guide = errors[0] * (environments[0] / np.array(environments, dtype=float)) ** 2
         right.loglog(environments, guide, color=TRUTH, lw=0.8, ls=":", label=r"$n^{-2}$")
         legend(right)
 
@@ -207,13 +182,6 @@ def vrex_l2(
         f"environments and {heavy[1]:.0f} over {many[1]:,}.",
         paint,
     )
-
-
-def _bracket(risk: Callable[[Floats], Floats]) -> tuple[float, float]:
-    """The environments in [0, 1] of least and of largest risk: every mean lies between the two."""
-    e = np.linspace(0, 1, 101)
-    values = risk(e)
-    return float(e[values.argmin()]), float(e[values.argmax()])
 
 
 def same_lambda(weight: float, count: int) -> float:

@@ -20,9 +20,8 @@ whose minimiser goes to 0 like 3 / (8 lambda), where the worst risk is 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,17 +108,11 @@ def _descend_exactly(starts: Sequence[float], penalty: PenaltyFunction, steps: i
 TOO_LARGE = 100.0  # the lambda of the second example
 
 
-@dataclass(frozen=True)
-class _SecondExample:
-    """R = (w Phi - 1)^2 with w = 1 and 2, at a large lambda."""
+def _second_example(penalty: PenaltyFunction, weight: float = TOO_LARGE) -> tuple[float, float, float, float]:
+    """R = (w Phi - 1)^2, w = 1 and 2: where the objective is least (search, closed form), worst risk there and least.
 
-    phi: float  # where the objective is least, by search
-    root: float  # the same from the closed form
-    worst: float  # the worst risk there
-    least: float  # the least that it can be
-
-
-def _second_example(penalty: PenaltyFunction, weight: float = TOO_LARGE) -> _SecondExample:
+    The least is that over all Phi of a grid.
+    """
     two = torch.tensor([1.0, 2.0], dtype=torch.float64)
 
     def at(phi: Floats) -> Statistics:
@@ -140,7 +133,7 @@ def _second_example(penalty: PenaltyFunction, weight: float = TOO_LARGE) -> _Sec
     # the derivative of the closed form for Phi in [0, 1/2], in falling powers of Phi
     roots = np.roots([36 * weight, -36 * weight, 8 * weight + 5, -3.0])
     root = float(np.real(roots[np.argmin(np.abs(roots))]))
-    return _SecondExample(float(found.x), root, float(risk_there.max()), float(risk.amax(-1).min()))
+    return float(found.x), root, float(risk_there.max()), float(risk.amax(-1).min())
 
 
 def _without_square(e: Statistics, mu: Tensor) -> Tensor:
@@ -148,24 +141,6 @@ def _without_square(e: Statistics, mu: Tensor) -> Tensor:
 
 
 EVERY_PHI = np.linspace(-1, 1, 401)
-
-
-class _Searches(NamedTuple):
-    """The minimisers for fixed lambda, by search."""
-
-    found: Floats  # (L, 2) where, and how low
-    excess: Floats  # (L,) of the worst risk there over its least
-    centred: Floats  # minimisers with w on [-0.5, 0.5], for lambda > 0
-    unsquared: Floats  # ... with the penalty not squared, for lambda > 2/5
-
-
-def _searches(lam: Floats, penalty: PenaltyFunction) -> _Searches:
-    found = np.array([_minimise(partial(_objective, weight=weight, penalty=penalty)) for weight in lam])
-    at_minimisers = _on_interval(found[:, 0])
-    assert at_minimisers.risk is not None
-    centred = [_minimise(partial(_objective, weight=w, penalty=penalty, low=-0.5, high=0.5))[0] for w in lam[lam > 0]]
-    unsquared = [_minimise(partial(_objective, weight=w, penalty=_without_square))[0] for w in lam[lam > 0.4]]
-    return _Searches(found, at_minimisers.risk.amax(-1).numpy() - 1, np.array(centred), np.array(unsquared))
 
 
 @statement(
@@ -202,16 +177,23 @@ def fixed_weight_misses(
     values = np.array([on_grid.mean_risk.numpy() + weight * sizes for weight in lam])  # (L, P)
     printed_values = np.array([printed_value(weight, EVERY_PHI) for weight in lam])
 
-    searches = _searches(lam, penalty)
-    found, excess = searches.found, searches.excess
-    centred, unsquared = searches.centred, searches.unsquared
+    def searches(weights: Floats, penalty: PenaltyFunction = penalty, **settings: Any) -> Floats:
+        """Where the objective is least, and how low: (L, 2)."""
+        return np.array([_minimise(partial(_objective, weight=w, penalty=penalty, **settings)) for w in weights])
+
+    found = searches(lam)
+    at_minimisers = _on_interval(found[:, 0]).risk
+    assert at_minimisers is not None
+    excess = at_minimisers.amax(-1).numpy() - 1  # of the worst risk there over its least
+    centred = searches(lam[lam > 0], low=-0.5, high=0.5)[:, 0]
+    unsquared = searches(lam[lam > 0.4], _without_square)[:, 0]
     some = lam[:: max(1, len(lam) // 3)]
-    minimax = np.array([_minimise(partial(_objective, weight=w, penalty=penalty, minimax=True)) for w in some])
+    minimax = searches(some, minimax=True)
     at, lowest = np.array([minimiser(weight) for weight in lam]), np.array([least(weight) for weight in lam])
     at_some, lowest_some = np.array([minimiser(w) for w in some]), np.array([least(w) for w in some])
     ends = _descend_exactly((-1.0, -0.3, 0.4, 1.0), penalty)
     inside = lam > 0.2
-    second = _second_example(penalty)
+    second_phi, second_root, second_worst, second_least = _second_example(penalty)
 
     comparisons = (
         claim("worst risk on a grid of Phi", all_equal("over w", worst, "printed", printed_worst(EVERY_PHI), ROUNDING)),
@@ -235,14 +217,14 @@ def fixed_weight_misses(
         ours("w centred, on [-0.5, 0.5]: minimiser", all_equal("search", centred, "optimum", 0.0, SEARCH)),
         ours(
             f"R = (w Phi - 1)^2, w = 1, 2, lambda {TOO_LARGE:g}: worst risk",
-            greater("at the minimiser", second.worst, "its least", second.least, 0.5),
+            greater("at the minimiser", second_worst, "its least", second_least, 0.5),
         ),
         ours(
             f"R = (w Phi - 1)^2, lambda {TOO_LARGE:g}: minimiser",
-            equal("search", second.phi, "root of the derivative", second.root, 1e-8),
+            equal("search", second_phi, "root of the derivative", second_root, 1e-8),
         ),
         # the worst risk has slopes up to 4 beside its least, and the grid steps of 5e-4
-        ours("R = (w Phi - 1)^2: least worst risk", equal("grid", second.least, "1/9 at Phi = 2/3", 1 / 9, 2e-3)),
+        ours("R = (w Phi - 1)^2: least worst risk", equal("grid", second_least, "1/9 at Phi = 2/3", 1 / 9, 2e-3)),
         ours(
             "excess of the worst risk, lambda > 1/5",
             all_equal("measured", excess[inside], "0.02 / lambda", 0.02 / lam[inside], SEARCH),
@@ -267,14 +249,14 @@ def fixed_weight_misses(
         fine = np.geomspace(positive[0], lam[-1], 200)
         plain(middle, "where a fixed λ ends", "λ", "minimiser Φ")
         middle.semilogx(fine, [minimiser(w) for w in fine], color=L1, lw=1, label="printed")
-        middle.semilogx(positive, searches.found[lam > 0, 0], "o", color=L1, ms=4, mfc="none", label="search")
-        middle.semilogx(positive, searches.centred, "s", color=OTHER, ms=4, mfc="none", label="w centred")
-        middle.semilogx(lam[lam > 0.4], searches.unsquared, "x", color=BAD, ms=5, label="not squared")
+        middle.semilogx(positive, found[lam > 0, 0], "o", color=L1, ms=4, mfc="none", label="search")
+        middle.semilogx(positive, centred, "s", color=OTHER, ms=4, mfc="none", label="w centred")
+        middle.semilogx(lam[lam > 0.4], unsquared, "x", color=BAD, ms=5, label="not squared")
         middle.axhline(0, color=TRUTH, lw=0.8, ls=":")
         legend(middle, loc="center right", bbox_to_anchor=(1.0, 0.62))
         plain(right, "excess of the worst risk", "λ", "")
         right.loglog(fine, printed_worst(np.array([minimiser(w) for w in fine])) - 1, color=L1, lw=1)
-        right.loglog(positive, searches.excess[lam > 0], "o", color=L1, ms=4, mfc="none")
+        right.loglog(positive, excess[lam > 0], "o", color=L1, ms=4, mfc="none")
         right.annotate("0.02 / λ", (3, 0.02 / 3), (6, 4), textcoords="offset points", fontsize=7)
 
     return Result(
@@ -286,8 +268,8 @@ def fixed_weight_misses(
         f"{np.abs(centred).max():.0e} of the optimum.\n\n"
         "In this example the miss shrinks with lambda: for lambda > 1/5 the worst risk is "
         f"{(excess * lam)[inside].mean():.2g}/lambda above its least. That is no rule: with R = (w Phi - 1)^2 and w = "
-        f"1, 2 a lambda of {TOO_LARGE:g} drives Phi to {second.phi:.3f}, where the worst risk is {second.worst:.2f} "
-        f"instead of {second.least:.2f}. In the paper's example the miss comes from the square: with E|dR/dw| itself "
+        f"1, 2 a lambda of {TOO_LARGE:g} drives Phi to {second_phi:.3f}, where the worst risk is {second_worst:.2f} "
+        f"instead of {second_least:.2f}. In the paper's example the miss comes from the square: with E|dR/dw| itself "
         f"as penalty, each weight above 2/5 that was tried ends within {np.abs(unsquared).max():.0e} of the optimum.",
         paint,
     )

@@ -35,15 +35,7 @@ from irmtv.core.messages import check_positive
 from irmtv.lab.theory.figures import BAD, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.lab.theory.finding import Comparison, Result, all_equal, at_most, beyond, claim, equal, less, ours, statement
 from irmtv.lab.theory.sides import ROUNDING, Floats, Integers, PenaltyFunction, statistics_from
-from irmtv.lab.theory.sigma_algebras import (
-    Family,
-    Partition,
-    atom_masses,
-    by_atom,
-    generated,
-    on_points,
-    partitions,
-)
+from irmtv.lab.theory.sigma_algebras import Family, Partition, atom_masses, by_atom, generated, on_points, partitions
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
 

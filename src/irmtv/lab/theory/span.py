@@ -215,11 +215,7 @@ class _Trained:
     size=(7.2, 2.9),
 )
 def environment_span(
-    n_rows: int = 4000,
-    steps: int = 1500,
-    seeds: int = 4,
-    penalty_weight: float = 1e3,
-    expansion: Expansion = expanded,
+    n_rows: int = 4000, steps: int = 1500, seeds: int = 4, penalty_weight: float = 1e3, expansion: Expansion = expanded
 ) -> Result:
     """Mixtures of the training environments are known as well as these, extrapolated ones too, so a method can work
     there; an environment outside their span cannot be foreseen.
@@ -360,11 +356,7 @@ def _paint_plane(axes: Axes) -> None:
     axes.plot(*THIRD, "o", mfc="white", color=TRUTH, ms=5)
     for place, colour in ((BETWEEN, OTHER), (BEYOND, OTHER), (OUTSIDE, BAD), (CORNER, BAD)):
         axes.plot(*place, "X", color=colour, ms=6)
-    notes = (
-        (THIRD, "a third", "right"),
-        (OUTSIDE, "outside", "right"),
-        (CORNER, "outside", "left"),
-    )
+    notes = ((THIRD, "a third", "right"), (OUTSIDE, "outside", "right"), (CORNER, "outside", "left"))
     for (x, y), text, side in notes:
         shift = -0.06 if side == "right" else 0.06
         axes.text(x + shift, y, text, fontsize=6.5, ha=side, va="center")

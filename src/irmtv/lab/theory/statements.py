@@ -29,12 +29,7 @@ from irmtv.lab.theory.zero_slopes import zero_penalty_without_constancy
 from irmtv.lab.theory.zin import tiva_is_minimax_tv_l2, zin_rewriting
 
 _CHAPTERS: dict[str, tuple[Callable[[], Finding], ...]] = {
-    "Total variation": (
-        dual_total_variation,
-        coarea_prefers_blocks,
-        recovery_1d,
-        recovery_2d,
-    ),
+    "Total variation": (dual_total_variation, coarea_prefers_blocks, recovery_1d, recovery_2d),
     "IRM is a TV-l2 model": (
         zero_slope_may_be_a_maximum,
         induced_measure,

@@ -36,14 +36,7 @@ from irmtv.core.types import Measure, Statistics
 from irmtv.datasets import make_simulation
 from irmtv.lab.theory.figures import BAD, ERM, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.lab.theory.finding import Result, all_equal, at_least, beyond, claim, equal, greater, less, ours, statement
-from irmtv.lab.theory.sides import (
-    Floats,
-    Integers,
-    PenaltyFunction,
-    check_above,
-    statistics_of,
-    uniform_measure,
-)
+from irmtv.lab.theory.sides import Floats, Integers, PenaltyFunction, check_above, statistics_of, uniform_measure
 from irmtv.lab.theory.simulated_risk import least_logistic_risk
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.irm_tv_l2 import tv_l2
@@ -72,7 +65,7 @@ RISKS: dict[str, Callable[[Floats, Integers], Floats]] = {
     "multiclass": lambda f, y: np.mean(logsumexp(f, -1) - np.take_along_axis(f, y[..., None], -1)[..., 0], -1),
 }
 EVERY_W = np.linspace(-20, 20, 40_001)  # w = 1 is one of them
-CONVEX_FAR, CONVEX_GRID = 12.0, 1201  # w in [-12, 12], by steps of 0.02
+CONVEX_W = np.linspace(-12, 12, 1201)
 CONVEX: dict[str, Loss] = {"binary": Binary(), "squared": Squared(), "multiclass": Multiclass()}
 
 
@@ -89,15 +82,12 @@ def _zero_slopes(loss: Loss, f: Tensor, y: Tensor, far: float) -> Floats:
     return np.asarray((low + high) / 2)
 
 
-def _convex_losses(
-    data_sets: int, rows: int, seed: int, far: float = CONVEX_FAR
-) -> dict[str, tuple[Floats, Floats, Floats]]:
-    """For each loss of the library, on random data: where the slope is 0, and the risks over w in [-far, far].
+def _convex_losses(data_sets: int, rows: int, seed: int) -> dict[str, tuple[Floats, Floats, Floats]]:
+    """For each loss of the library, on random data: where the slope is 0, and the risks over CONVEX_W.
 
     name -> (zeros (D,), risk there (D,), risks (D, G)).
     """
     rng = np.random.default_rng(seed)
-    grid = np.linspace(-far, far, CONVEX_GRID)
     found = {}
     for name, loss in CONVEX.items():
         f = rng.normal(size=(data_sets, rows, 3) if name == "multiclass" else (data_sets, rows))
@@ -105,12 +95,12 @@ def _convex_losses(
         # labels that follow the logits up to noise: never separable, so that a minimum exists
         y = (0.5 * f + noise).argmax(-1) if name == "multiclass" else (0.5 * f + noise > 0).astype(np.int64)
         target = torch.from_numpy(y if name == "multiclass" else y.astype(float))
-        zeros = _zero_slopes(loss, torch.from_numpy(f), target, far)
+        zeros = _zero_slopes(loss, torch.from_numpy(f), target, CONVEX_W[-1])
 
         def risk(w: Floats, f: Floats = f, y: Integers = y, name: str = name) -> Floats:
             return RISKS[name](w.reshape(-1, *(1,) * (f.ndim - 1)) * f, y)
 
-        curve = np.stack([risk(np.full(data_sets, w)) for w in grid], -1)
+        curve = np.stack([risk(np.full(data_sets, w)) for w in CONVEX_W], -1)
         found[name] = (zeros, risk(zeros), curve)
     return found
 
@@ -144,10 +134,14 @@ def zero_slope_may_be_a_maximum(
     weights = torch.zeros(1, 1, count, 2 * count, dtype=torch.float64)  # what each row counts in each environment
     for e in range(count):
         weights[0, 0, e, 2 * e : 2 * e + 2] = torch.tensor([p[e], 1 - p[e]])
-    membership = Soft(weights)
 
     def environments(w: float) -> Statistics:
-        return statistics_of(Custom(loss), w * logits, y, membership)
+        return statistics_of(Custom(loss), w * logits, y, Soft(weights))
+
+    def slopes(w: float) -> Tensor:
+        slope = environments(w).slope
+        assert slope is not None
+        return slope[0]
 
     def risk(w: Floats | float, e: int) -> Floats:
         """The same in numpy, from the margins."""
@@ -156,8 +150,8 @@ def zero_slope_may_be_a_maximum(
         return result
 
     here = environments(1.0)
-    assert here.slope is not None and here.risk is not None
-    slope = float(here.slope.abs().max())
+    assert here.risk is not None
+    slope = float(slopes(1.0).abs().max())
     objective = OBJECTIVES["irmv1"]
     (penalty,) = objective.penalty_values(here, objective.resolve({}))
     curves = [risk(EVERY_W, e) for e in range(count)]
@@ -173,7 +167,7 @@ def zero_slope_may_be_a_maximum(
         ).x
         for e, c in enumerate(curves)
     ]
-    slope_at_best = max(abs(_slope(environments(w), e) / w) for e, w in enumerate(best))
+    slope_at_best = max(abs(slopes(w)[e].item() / w) for e, w in enumerate(best))
     above_least = float((at_one - least).min())
     convex = _convex_losses(data_sets, rows, seed)
     convex_gap = max(float((at_zero - curve.min(-1)).max()) for _, at_zero, curve in convex.values())
@@ -216,10 +210,9 @@ def zero_slope_may_be_a_maximum(
         left.plot([], [], "v", color=TRUTH, label="argmin")
         legend(left, loc="lower right")
         plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum")
-        wide = np.linspace(-CONVEX_FAR, CONVEX_FAR, CONVEX_GRID)
         for (name, (zeros, at_zero, curve)), colour in zip(convex.items(), (LEFT, RIGHT, OTHER), strict=True):
-            seen = np.abs(wide) <= 6
-            right.plot(wide[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
+            seen = np.abs(CONVEX_W) <= 6
+            right.plot(CONVEX_W[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
             right.plot(zeros[0], at_zero[0] - curve[0].min(), "o", color=colour, ms=5)
         right.set_ylim(-0.1, 3)
         legend(right, loc="upper left")
@@ -237,11 +230,6 @@ def zero_slope_may_be_a_maximum(
         "the three losses need not fear a maximum.",
         paint,
     )
-
-
-def _slope(e: Statistics, index: int) -> float:
-    assert e.slope is not None
-    return float(e.slope[0, index])
 
 
 # --- IRMv1 is TV-l2 -----------------------------------------------------------------------------------------------
@@ -307,31 +295,7 @@ class _Problem:
         return float(share @ np.logaddexp(0, np.where(y == 1, -1.0, 1.0) * (x @ phi))), phi
 
 
-def _least_by_scale(
-    problem: _Problem, scales: tuple[float, ...], weight: float, starts: tuple[Floats, ...]
-) -> tuple[Floats, Floats]:
-    """w free: the least value for each |w|, and the spurious weight over the invariant one there."""
-    free = [min((problem.least_over_phi(s, weight, v) for v in starts), key=lambda r: r[0]) for s in scales]
-    return np.array([value for value, _ in free]), np.array([v[1] / v[0] for _, v in free])
-
-
 INVARIANT, SPURIOUS = np.linspace(0, 2, 41), np.linspace(-0.5, 1.5, 41)  # the weights of Phi that are tried
-
-
-def _on_grid(
-    problem: _Problem, weight: float, measure: Measure, l2: PenaltyFunction
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], list[int]]:
-    """Phi by brute force at w = 1: the grid (G, 2), the three objectives on it (G,), and where each is least.
-
-    The objectives are IRMv1 / |E|, and E_e [R + lambda |grad R|^2] under `measure` and by the share of the rows.
-    """
-    grid = torch.from_numpy(np.stack(np.meshgrid(INVARIANT, SPURIOUS, indexing="ij"), -1).reshape(-1, 2))
-    ones = torch.ones(len(grid), dtype=torch.float64)
-    by_sum = problem.irmv1(ones, grid, weight)[0].detach() / problem.count
-    by_expectation = problem.tv_l2(ones, grid, weight, measure, l2)
-    by_rows = problem.tv_l2(ones, grid, weight, "empirical", l2)
-    chosen = [int(v.argmin()) for v in (by_sum, by_expectation, by_rows)]
-    return grid, (by_sum, by_expectation, by_rows), chosen
 
 
 @statement(
@@ -379,10 +343,19 @@ def irmv1_is_tv_l2(
     one = torch.ones_like(w)
     moved = l2(problem.statistics(one, w.unsqueeze(1) * phi), uniform_measure(count).unsqueeze(0))
 
-    grid, objectives, chosen = _on_grid(problem, penalty_weight, measure, l2)
-    by_sum, _, by_rows = objectives
+    # Phi by brute force at w = 1: IRMv1 / |E|, and E_e [R + lambda |grad R|^2] under `measure` and by the share of rows
+    grid = torch.from_numpy(np.stack(np.meshgrid(INVARIANT, SPURIOUS, indexing="ij"), -1).reshape(-1, 2))
+    ones = torch.ones(len(grid), dtype=torch.float64)
+    by_sum = problem.irmv1(ones, grid, penalty_weight)[0].detach() / count
+    by_expectation = problem.tv_l2(ones, grid, penalty_weight, measure, l2)
+    by_rows = problem.tv_l2(ones, grid, penalty_weight, "empirical", l2)
+    objectives = (by_sum, by_expectation, by_rows)
+    chosen = [int(v.argmin()) for v in objectives]
     erm_risk, erm_phi = problem.erm()
-    least, leaning = _least_by_scale(problem, scales, penalty_weight, (grid[chosen[0]].numpy(), erm_phi))
+    # w free: the least value for each |w|, and the spurious weight over the invariant one there
+    starts = grid[chosen[0]].numpy(), erm_phi
+    free = [min((problem.least_over_phi(w, penalty_weight, v) for v in starts), key=lambda r: r[0]) for w in scales]
+    least, leaning = np.array([value for value, _ in free]), np.array([v[1] / v[0] for _, v in free])
     predicted = penalty_weight * problem.irmv1(one[:1], torch.from_numpy(erm_phi[None]), 0.0)[1].item() / count
 
     tight = 1e-12  # rounding of means of a thousand numbers of about 1, times lambda
