@@ -55,10 +55,10 @@ def test_gradients_and_values_agree_by_finite_differences(hidden):
     fitted = train(task, "erm", hidden=hidden, steps=30, dtype=torch.float64)
     rows = torch.arange(100)
     w = np.array([[0.7, -0.3], [1.0, 1.0], [-0.5, 1.4]])
-    gradient = module._gradient_2d(module._layers(fitted, 0), task, rows, w, 5)
+    gradient = module._gradient_2d(module._layers(fitted, 0), task, rows, w)
     h = 1e-6
     for axis, e in enumerate(np.eye(2) * h):
-        up, down = (module._risks_2d(fitted, task, w + d, 5)[0].mean(1).numpy() for d in (e, -e))
+        up, down = (module._risks_2d(fitted, task, w + d)[0].mean(1).numpy() for d in (e, -e))
         np.testing.assert_allclose(gradient[axis], (up - down) / (2 * h), atol=1e-6)
     f = fitted.logits(task.train.x)[0]
     slope = module._gradient_1d(f, task, rows, np.array([0.5, 1.0]))

@@ -200,32 +200,6 @@ class _Readings(NamedTuple):
     boundary: float
 
 
-def _step_readings(x: Floats, levels: int) -> _Readings:
-    """Of a step at 1/2, sampled at x."""
-    step = (x > 0.5).astype(float)
-    step_gradient = _almost_everywhere(lambda w: (w > 0.5).astype(float), x[::8], 1e-9)
-    step_supremum = dual_value(step, PIXELS // 16)
-    two = np.array([0.0, 1.0])
-    step_preimages = level_side(two, levels, partial(on_plateaus, two))
-    step_boundary = level_side(two, levels, partial(_boundaries, two))
-    return _Readings(step_gradient, step_supremum, step_preimages, step_boundary)
-
-
-def _approximations(
-    depth: int, slope: Callable[[int, NDArray[np.bool_]], Floats], level_size: Crossings, levels: int
-) -> tuple[list[float], list[float]]:
-    """Both sides of the formula for the Lipschitz approximations 1 to `depth`."""
-    k = np.arange(3**depth + 1, dtype=np.int64)
-    middle = 3 * k[:-1] + 1  # numerators over 3^(depth + 1): inside every cell
-    left, right = [], []
-    for digits in range(1, depth + 1):
-        values = iterate(k, digits, depth)
-        gap = ~cantor(middle, digits, depth + 1)[1]
-        left.append(float(slope(digits, gap).mean()))
-        right.append(level_side(values, levels, every_crossing(level_size, values)))
-    return left, right
-
-
 @statement("The coarea formula needs more than its conditions", LABEL, formula=FORMULA, size=(7.2, 2.9))
 def coarea_needs_lipschitz(
     depth: int = 12,
@@ -242,13 +216,20 @@ def coarea_needs_lipschitz(
     """
     if not 4 <= depth <= 13:
         raise ValueError(f"depth must be from 4 to 13, the grid has 3^depth points. Got {depth!r}.")
-    left, right = _approximations(depth, slope, level_size, levels)
+    # both sides for the Lipschitz approximations 1 to `depth`
+    k = np.arange(3**depth + 1, dtype=np.int64)
+    middle = 3 * k[:-1] + 1  # numerators over 3^(depth + 1): inside every cell
+    left, right = [], []
+    for digits in range(1, depth + 1):
+        values = iterate(k, digits, depth)
+        left.append(float(slope(digits, ~cantor(middle, digits, depth + 1)[1]).mean()))
+        right.append(level_side(values, levels, every_crossing(level_size, values)))
     # The Cantor function itself. Gradient: central differences of width 2 / 3^39 at 20,000 points; one of them would
     # have to miss all gaps of 38 digits, which has probability 20,000 (2/3)^38 = 0.004, to see anything but 0.
     at = np.random.default_rng(0).integers(1, 3**DIGITS - 1, 20_000)
     rise = cantor(at + 1, DIGITS)[0] - cantor(at - 1, DIGITS)[0]
     gradient = float(np.abs(rise).mean() * 3.0**DIGITS / 2)
-    values = cantor(np.arange(3**depth + 1, dtype=np.int64), depth)[0]
+    values = cantor(k, depth)[0]
     preimages = level_side(values, levels, every_crossing(level_size, values))
     x = 2 * pixel_centres(PIXELS) - 0.5  # Omega = (-1/2, 3/2)
     numerator = np.floor(x * 3.0**30).astype(np.int64)
@@ -265,7 +246,13 @@ def coarea_needs_lipschitz(
     root_right = level_side(root_values, levels, every_crossing(level_size, root_values))
     first = _Readings(left[0], first_supremum, right[0], right[0])
     cantors = _Readings(gradient, supremum, preimages, preimages)
-    step = _step_readings(x, levels)
+    two = np.array([0.0, 1.0])  # the plateaus of a step at 1/2
+    step = _Readings(
+        _almost_everywhere(lambda w: (w > 0.5).astype(float), x[::8], 1e-9),
+        dual_value((x > 0.5).astype(float), PIXELS // 16),
+        level_side(two, levels, partial(on_plateaus, two)),
+        level_side(two, levels, partial(_boundaries, two)),
+    )
 
     comparisons = (
         # Both sides are exact up to rounding, the levels being shifted away from the values: every one is met once.

@@ -40,6 +40,7 @@ MODELS = ("ERM", "IRM-TV-l1")
 COLOURS = (ERM, L1)
 ON_THE_LOGITS, ON_THE_INPUTS = (-1.0, 3.0), (-1.0, 2.0)  # the w that are looked at, around w = 1, where one trains
 AT_ONCE = 128  # classifiers w per pass
+INVARIANT = 5  # columns
 
 
 def _layers(fitted: FittedRuns, run: int) -> list[tuple[Tensor, Tensor]]:
@@ -56,11 +57,11 @@ def _gradient_1d(f: Tensor, task: Task, rows: Tensor, w: Floats) -> Floats:
     return np.asarray((task.loss.residual(scaled, y) * f[rows]).mean(1))
 
 
-def _gradient_2d(layers: list[tuple[Tensor, Tensor]], task: Task, rows: Tensor, w: Floats, invariant: int) -> Floats:
+def _gradient_2d(layers: list[tuple[Tensor, Tensor]], task: Task, rows: Tensor, w: Floats) -> Floats:
     """The gradient of R_e at every w (G, 2): (2, G), by reverse mode through the parameters."""
     x, y = task.train.x[rows].double(), task.train.y[rows]
     (first, bias), *others = layers
-    parts = x[:, :invariant] @ first[:, :invariant].T, x[:, invariant:] @ first[:, invariant:].T  # (N, H) each
+    parts = x[:, :INVARIANT] @ first[:, :INVARIANT].T, x[:, INVARIANT:] @ first[:, INVARIANT:].T  # (N, H) each
     found = []
     for some in torch.split(torch.as_tensor(w), AT_ONCE):
         at = some.clone().requires_grad_(True)
@@ -74,12 +75,12 @@ def _gradient_2d(layers: list[tuple[Tensor, Tensor]], task: Task, rows: Tensor, 
     return np.concatenate(found, 1)
 
 
-def _risks_2d(fitted: FittedRuns, task: Task, w: Floats, invariant: int) -> Tensor:
+def _risks_2d(fitted: FittedRuns, task: Task, w: Floats) -> Tensor:
     """Losses of all runs and rows at every w (G, 2), by the engine's own forward pass on scaled inputs: (R, G, N)."""
     x = task.train.x.double()
     losses = []
     for some in torch.split(torch.as_tensor(w), AT_ONCE):
-        scale = torch.cat([some[:, :1].expand(-1, invariant), some[:, 1:].expand(-1, x.shape[1] - invariant)], 1)
+        scale = torch.cat([some[:, :1].expand(-1, INVARIANT), some[:, 1:].expand(-1, x.shape[1] - INVARIANT)], 1)
         f = fitted.logits((scale[:, None, :] * x).flatten(0, 1)).reshape(-1, len(some), len(x))
         losses.append(task.loss.value(f, task.train.y.expand_as(f)))
     return torch.cat(losses, 1)
@@ -90,27 +91,6 @@ def _cell_centres(cells: int) -> Floats:
     low, high = ON_THE_INPUTS
     middle = low + (high - low) * pixel_centres(cells)
     return np.stack(np.meshgrid(middle, middle), -1).reshape(-1, 2)
-
-
-INVARIANT = 5  # columns
-
-
-def _train_both(
-    hidden: tuple[int, ...], penalty_weight: float, n_samples: int, steps: int, seed: int
-) -> tuple[Task, FittedRuns]:
-    """The two networks, penalty weight 0 and this one, and what they were trained on."""
-    task = make_simulation(n_samples, p_s=(0.999, 0.7), p_v=0.9, n_invariant=INVARIANT, random_state=seed, n_test=4)
-    fitted = train(
-        task,
-        "irm-tv-l1",
-        Runs(penalty_weight=[0.0, penalty_weight], seed=seed),
-        hidden=hidden,
-        steps=steps,
-        learning_rate=0.02,
-        l2=1e-3,
-        dtype=torch.float64,
-    )
-    return task, fitted
 
 
 @statement("Coarea formula of trained networks", LABEL, formula=FORMULA, size=(7.2, 4.6))
@@ -139,7 +119,11 @@ def coarea_trained(
             f"cells must be two or more increasing numbers of at least 8, each of which divides the last. "
             f"Got {cells!r}. Use for example (16, 32, 64)."
         )
-    task, fitted = _train_both(hidden, penalty_weight, n_samples, steps, random_state)
+    seed = random_state
+    task = make_simulation(n_samples, p_s=(0.999, 0.7), p_v=0.9, n_invariant=INVARIANT, random_state=seed, n_test=4)
+    runs = Runs(penalty_weight=[0.0, penalty_weight], seed=seed)
+    settings = {"hidden": hidden, "steps": steps, "learning_rate": 0.02, "l2": 1e-3, "dtype": torch.float64}
+    fitted = train(task, "irm-tv-l1", runs, **settings)
     assert task.train.environment is not None
     environments = [torch.nonzero(task.train.environment == e).squeeze(1) for e in range(2)]
     logits = fitted.logits(task.train.x)  # (2, N)
@@ -149,7 +133,7 @@ def coarea_trained(
     line_losses = task.loss.value(scaled, task.train.y.expand_as(scaled))
     axis = np.linspace(*ON_THE_INPUTS, finest + 1)
     corner = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)  # w_v along the columns, w_s along the rows
-    map_losses = _risks_2d(fitted, task, corner, INVARIANT)
+    map_losses = _risks_2d(fitted, task, corner)
 
     comparisons: list[Comparison] = []
     maps: dict[tuple[int, int], Floats] = {}
@@ -171,7 +155,7 @@ def coarea_trained(
             )
             maps[run, e] = np.asarray(map_losses[run][:, rows].mean(1)).reshape(finest + 1, finest + 1)
             for k, n in enumerate(cells):  # coarser grids are parts of the finest one
-                gradient = _gradient_2d(layers, task, rows, _cell_centres(n), INVARIANT)
+                gradient = _gradient_2d(layers, task, rows, _cell_centres(n))
                 left = float(modulus(gradient).mean() * np.ptp(ON_THE_INPUTS) ** 2)
                 part, values = axis[:: finest // n], maps[run, e][:: finest // n, :: finest // n]
                 sizes[run, e] = level_side(values, round(8 * n ** (4 / 3)), partial(level_size_2d, part, values))
