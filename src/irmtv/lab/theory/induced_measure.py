@@ -19,8 +19,8 @@ w^-1(V), which is F and V without C together, is as little measurable as V.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -98,22 +98,11 @@ class _Risk:
         return float(np.logaddexp(0, -margin).mean()), abs(slope), slope**2
 
 
-@dataclass(frozen=True)
-class _Integrals:
-    over_e: Floats  # (3,)
-    over_w: Floats
-    error: Floats  # what the quadratures say about themselves
+def _continuous(risk: _Risk, density: Density, turning: float) -> tuple[Floats, Floats, float]:
+    """Gauss and Legendre's rule over e and adaptive quadrature over w, (3,) each, and the error they see themselves.
 
-
-def _finite(risk: _Risk, induced: Induced) -> tuple[_Integrals, Floats, Floats]:
-    values, nu = induced(MASSES, CLASSIFIERS)
-    over_w = np.array([np.dot(nu, [risk.written_out(float(w))[k] for w in values]) for k in range(3)])
-    return _Integrals(risk.by_library(CLASSIFIERS) @ MASSES, over_w, np.zeros(3)), values, nu
-
-
-def _continuous(risk: _Risk, density: Density) -> tuple[_Integrals, float]:
-    """Gauss and Legendre's rule over e against adaptive quadrature over w; both split where R' changes its sign."""
-    turning = float(brentq(risk.derivative, 1e-9, 1.0)) if risk.derivative(1e-9) * risk.derivative(1.0) < 0 else 1.0
+    Both split at w = `turning`, where R' changes its sign.
+    """
     cuts = np.unique([-1.0, -np.sqrt(turning), 0.0, np.sqrt(turning), 1.0])
 
     def over_e(nodes: int) -> Floats:
@@ -134,25 +123,18 @@ def _continuous(risk: _Risk, density: Density) -> tuple[_Integrals, float]:
     ]
     over_w, estimate = (np.array([[part[i] for part in piece] for piece in parts]).sum(0) for i in (0, 1))
     coarse, fine = over_e(20), over_e(40)
-    return _Integrals(fine, over_w, np.abs(fine - coarse) + estimate), turning
+    return fine, over_w, float((np.abs(fine - coarse) + estimate).max())
 
 
-@dataclass(frozen=True)
-class _Census:
-    """Every F_tr on a few points with every w on them (up to the names of its values), by what goes wrong."""
+def _census(points: int, rule: FamilyRule) -> Counter[tuple[str, bool]]:
+    """Every F_tr on a few points with every w on them (up to the names of its values), by what goes wrong.
 
-    count: dict[bool, int]  # by whether w is measurable in the ordinary sense
-    undefined: dict[bool, int]  # cases with a G of the family under test whose preimage is not in F_tr
-    not_closed: dict[bool, int]  # cases in which it is no sigma-algebra
-    pushforward_fails: int
-    differ: int  # measurable w for which both families differ
-    torn: int  # cases in which every preimage is in F_tr and the families differ, or the other way round
-
-
-def _census(points: int, rule: FamilyRule) -> _Census:
+    Counted by whether w is measurable in the ordinary sense: "cases"; "undefined", with a G of the family under test
+    whose preimage is not in F_tr; "not closed", in which it is no sigma-algebra; "differ" from the push-forward;
+    "torn", in which every preimage is in F_tr and the families differ, or the other way round.
+    """
     whole = frozenset[Hashable](range(points))
-    count, undefined, not_closed = ({True: 0, False: 0} for _ in range(3))
-    pushforward_fails = differ = torn = 0
+    census: Counter[tuple[str, bool]] = Counter()
     blocks = list(partitions(range(points)))
     for atoms in blocks:
         family = generated(atoms)
@@ -165,13 +147,13 @@ def _census(points: int, rule: FamilyRule) -> _Census:
                 return not all(measurable(preimage(w, g, whole), family) for g in sets)
 
             tested, right = rule(w, family, whole), pushforward(w, family, whole)
-            count[ordinary] += 1
-            undefined[ordinary] += wrong(tested)
-            not_closed[ordinary] += not is_sigma_algebra(tested, omega)
-            pushforward_fails += wrong(right) or not is_sigma_algebra(right, omega)
-            differ += ordinary and tested != right
-            torn += wrong(tested) == (tested == right)
-    return _Census(count, undefined, not_closed, pushforward_fails, differ, torn)
+            census["cases", ordinary] += 1
+            census["undefined", ordinary] += wrong(tested)
+            census["not closed", ordinary] += not is_sigma_algebra(tested, omega)
+            census["push-forward fails", ordinary] += wrong(right) or not is_sigma_algebra(right, omega)
+            census["differ", ordinary] += tested != right
+            census["torn", ordinary] += wrong(tested) == (tested == right)
+    return census
 
 
 def smallest_failure() -> tuple[Family, Family]:
@@ -248,17 +230,21 @@ def induced_measure(
             f"points must be at most 5: every F_tr is taken with every w, 52 x 52 cases for 5. Got {points}. Use 4."
         )
     risk = _Risk(seed)
-    finite, values, nu = _finite(risk, induced)
-    continuous, turning = _continuous(risk, density)
+    values, nu = induced(MASSES, CLASSIFIERS)
+    finite_e = risk.by_library(CLASSIFIERS) @ MASSES  # (3,)
+    finite_w = np.array([np.dot(nu, [risk.written_out(float(w))[k] for w in values]) for k in range(3)])
+    turning = float(brentq(risk.derivative, 1e-9, 1.0)) if risk.derivative(1e-9) * risk.derivative(1.0) < 0 else 1.0
+    smooth_e, smooth_w, own_error = _continuous(risk, density, turning)
     census = _census(points, family)
+    count = {ordinary: census["cases", ordinary] for ordinary in (True, False)}
     risks, slopes = _same_classifier(seed)
-    failing = census.undefined[False]
+    failing = census["undefined", False]
     comparisons = (
         # sums of a few numbers of size 1
         *(
             claim(
                 f"six environments, three classifiers: {name}",
-                equal("over w", finite.over_w[k], "over e", finite.over_e[k], 1e-12),
+                equal("over w", finite_w[k], "over e", finite_e[k], 1e-12),
             )
             for k, name in enumerate(QUANTITIES)
         ),
@@ -267,27 +253,27 @@ def induced_measure(
         *(
             claim(
                 f"e uniform, w = e^2: {name}",
-                equal("over w", continuous.over_w[k], "over e", continuous.over_e[k], 1e-10),
+                equal("over w", smooth_w[k], "over e", smooth_e[k], 1e-10),
             )
             for k, name in enumerate(QUANTITIES)
         ),
         claim(
-            f"w measurable: cases of {census.count[True]} with a G whose preimage is not in F_tr",
-            equal("printed", census.undefined[True], "none", 0),
+            f"w measurable: cases of {count[True]} with a G whose preimage is not in F_tr",
+            equal("printed", census["undefined", True], "none", 0),
         ),
         claim(
-            f"w measurable: cases of {census.count[True]} in which the family is no sigma-algebra",
-            equal("printed", census.not_closed[True], "none", 0),
+            f"w measurable: cases of {count[True]} in which the family is no sigma-algebra",
+            equal("printed", census["not closed", True], "none", 0),
         ),
-        ours("quadrature", equal("own error", continuous.error.max(), "zero", 0.0, 1e-10)),
+        ours("quadrature", equal("own error", own_error, "zero", 0.0, 1e-10)),
         ours(
-            f"all {sum(census.count.values())} cases: nu undefined or no sigma-algebra",
-            equal("push-forward", census.pushforward_fails, "none", 0),
+            f"all {sum(count.values())} cases: nu undefined or no sigma-algebra",
+            equal("push-forward", census["push-forward fails", True] + census["push-forward fails", False], "none", 0),
         ),
-        ours("w measurable: cases in which both families differ", equal("cases", census.differ, "none", 0)),
+        ours("w measurable: cases in which both families differ", equal("cases", census["differ", True], "none", 0)),
         ours(
-            f"all {sum(census.count.values())} cases: {{w(F)}} is the push-forward exactly where w^-1(w(F)) is in F_tr",
-            equal("exceptions", census.torn, "none", 0),
+            f"all {sum(count.values())} cases: {{w(F)}} is the push-forward exactly where w^-1(w(F)) is in F_tr",
+            equal("exceptions", census["torn", True] + census["torn", False], "none", 0),
         ),
         ours(
             "three environments, w = 1 for all: variation",
@@ -296,12 +282,12 @@ def induced_measure(
             ),
         ),
         beyond(
-            f"w not measurable: cases of {census.count[False]} with a G whose preimage is not in F_tr",
+            f"w not measurable: cases of {count[False]} with a G whose preimage is not in F_tr",
             equal("printed", failing, "none", 0),
         ),
         beyond(
-            f"w not measurable: cases of {census.count[False]} in which the family is no sigma-algebra",
-            equal("printed", census.not_closed[False], "none", 0),
+            f"w not measurable: cases of {count[False]} in which the family is no sigma-algebra",
+            equal("printed", census["not closed", False], "none", 0),
         ),
         beyond(
             "three environments, w = 1 for all (Condition 2 violated): R(w)",
@@ -335,14 +321,14 @@ def induced_measure(
 
     return Result(
         comparisons,
-        f"The integrals agree: to {np.abs(finite.over_w - finite.over_e).max():.0e} for six environments that share "
-        f"three classifiers, to {np.abs(continuous.over_w - continuous.over_e).max():.0e} for a continuum with w = "
+        f"The integrals agree: to {np.abs(finite_w - finite_e).max():.0e} for six environments that share "
+        f"three classifiers, to {np.abs(smooth_w - smooth_e).max():.0e} for a continuum with w = "
         "e^2.\n\n"
         "The proof's sets {w(F)} are the right ones exactly where w^-1(w(F)) is in F_tr for every F. Condition 3 "
         "calls w measurable without naming the sets of classifiers; if these are all subsets, finite cases are safe "
-        f"({census.undefined[True]} of {census.count[True]} fail on {points} points) and infinite ones are not. Of the "
-        f"{census.count[False]} finite cases with another w {failing} have a set whose preimage cannot be measured; "
-        f"{{G : w^-1(G) in F_tr}} is right in all {sum(census.count.values())}.\n\n"
+        f"({census['undefined', True]} of {count[True]} fail on {points} points) and infinite ones are not. Of the "
+        f"{count[False]} finite cases with another w {failing} have a set whose preimage cannot be measured; "
+        f"{{G : w^-1(G) in F_tr}} is right in all {sum(count.values())}.\n\n"
         "For a user Condition 2 is no formality: with the dummy w = 1 for all, three environments have risks from "
         f"{risks.min():.2f} to {risks.max():.2f} at one and the same w, so that R(w) does not exist, and the variation "
         f"must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "

@@ -15,7 +15,6 @@ All three are convex in the memberships, so soft assignments reach no more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -68,50 +67,6 @@ def _all_assignments(slopes: Floats) -> tuple[Statistics, Integers]:
     return e, codes
 
 
-def _over_basis(s: Floats, penalties: Penalties) -> tuple[dict[str, float], dict[str, float]]:
-    """The largest penalties over rho on basis environments with slopes s (3,): on a grid, and by linear programs."""
-    cells = 100
-    i, j = np.meshgrid(np.arange(cells + 1), np.arange(cells + 1))
-    inside = (i + j) <= cells
-    grid = np.stack([i[inside], j[inside], cells - i[inside] - j[inside]], -1) / cells  # (5151, 3)
-    e = _on_basis(s, grid)
-    on_grid = {name: np.asarray(p(e, e.mass)) for name, p in penalties.items()}
-    # l2 is linear in rho, and so is the root of l1
-    corner = _on_basis(s, np.eye(3))
-    by_lp = {
-        "l2": largest_on_simplex(np.asarray(penalties["l2"](corner, corner.mass)))[0],
-        "l1": largest_on_simplex(np.sqrt(np.asarray(penalties["l1"](corner, corner.mass))))[0] ** 2,
-    }
-    return {name: float(values.max()) for name, values in on_grid.items()}, by_lp
-
-
-class _Assigned(NamedTuple):
-    """The best of all assignments of rows to two environments, by penalty."""
-
-    own: Floats  # (N,) slopes of the rows
-    best: dict[str, float]
-    split: dict[str, Integers]  # (N,) the side of every row
-    closed_form: dict[str, float]
-    moved: dict[str, int]  # rows that are not split by the sign of their slope
-
-
-def _over_rows(own: Floats, penalties: Penalties) -> _Assigned:
-    """All assignments, against P and N (see above) and the best threshold."""
-    assigned, codes = _all_assignments(own)
-    over_rows = {name: np.asarray(p(assigned, assigned.mass)) for name, p in penalties.items()}
-    best = {name: float(v.max()) for name, v in over_rows.items()}
-    positive, negative = np.clip(own, 0, None).mean(), np.clip(-own, 0, None).mean()
-    by_sign = (own > 0).astype(int)
-    moved = {name: _rows_apart(codes[int(v.argmax())], by_sign) for name, v in over_rows.items()}
-    rows, ordered = len(own), np.sort(own)
-    threshold = max(
-        k / rows * ordered[:k].mean() ** 2 + (rows - k) / rows * ordered[k:].mean() ** 2 for k in range(1, rows)
-    )
-    split = {name: codes[int(v.argmax())] for name, v in over_rows.items()}
-    closed_form = {"l1": (positive + negative) ** 2, "l2": threshold, "zin": positive**2 + negative**2}
-    return _Assigned(own, best, split, closed_form, moved)
-
-
 @statement(
     "On a given basis the minimax penalties coincide",
     "Theorems 3.4 and 3.5 (prop:ZIN)",
@@ -144,13 +99,33 @@ def minimax_penalties_coincide(
     s = np.array(slopes)
     largest = float((s**2).max())
     penalties = {"l1": l1, "l2": l2, "zin": zin}
-    on_grid, by_lp = _over_basis(s, penalties)
+    cells = 100
+    i, j = np.meshgrid(np.arange(cells + 1), np.arange(cells + 1))
+    inside = (i + j) <= cells
+    e = _on_basis(s, np.stack([i[inside], j[inside], cells - i[inside] - j[inside]], -1) / cells)  # 5151 rho
+    on_grid = {name: float(p(e, e.mass).max()) for name, p in penalties.items()}
+    # by linear programs: l2 is linear in rho, and so is the root of l1
+    corner = _on_basis(s, np.eye(3))
+    by_lp = {
+        "l2": largest_on_simplex(np.asarray(l2(corner, corner.mass)))[0],
+        "l1": largest_on_simplex(np.sqrt(np.asarray(l1(corner, corner.mass))))[0] ** 2,
+    }
     rng = np.random.default_rng(seed)
     start = rng.dirichlet(np.ones(3), starts)
     reached = {name: float(np.mean(_ascend(p, s, start) > 0.999 * largest)) for name, p in penalties.items()}
 
-    assigned = _over_rows(rng.normal(0.4, 1, rows), penalties)
-    best, moved, closed_form = assigned.best, assigned.moved, assigned.closed_form
+    # the best of all assignments of rows, against P and N (see above) and the best threshold
+    own = rng.normal(0.4, 1, rows)  # slopes of the rows
+    e, codes = _all_assignments(own)
+    over_rows = {name: np.asarray(p(e, e.mass)) for name, p in penalties.items()}
+    best = {name: float(v.max()) for name, v in over_rows.items()}
+    split = {name: codes[int(v.argmax())] for name, v in over_rows.items()}  # the side of every row
+    moved = {name: _rows_apart(side, (own > 0).astype(int)) for name, side in split.items()}  # not split by sign
+    positive, negative = np.clip(own, 0, None).mean(), np.clip(-own, 0, None).mean()
+    ordered = np.sort(own)
+    threshold = max(
+        k / rows * ordered[:k].mean() ** 2 + (rows - k) / rows * ordered[k:].mean() ** 2 for k in range(1, rows)
+    )
 
     tight = 1e-12
     comparisons = (
@@ -164,9 +139,9 @@ def minimax_penalties_coincide(
         ours("given basis: l1's maximum and l2's", equal("l1", by_lp["l1"], "l2", by_lp["l2"], 1e-8)),
         beyond("rows assigned: ZIN's maximum and Minimax-TV-l2's", equal("ZIN", best["zin"], "l2", best["l2"], 1e-6)),
         beyond("rows assigned: l1's maximum and l2's", equal("l1", best["l1"], "l2", best["l2"], 1e-6)),
-        ours("rows assigned: l1", equal("all splits", best["l1"], "(P + N)^2", closed_form["l1"], tight)),
-        ours("rows assigned: ZIN", equal("all splits", best["zin"], "P^2 + N^2", closed_form["zin"], tight)),
-        ours("rows assigned: l2", equal("all splits", best["l2"], "best threshold", closed_form["l2"], tight)),
+        ours("rows assigned: l1", equal("all splits", best["l1"], "(P + N)^2", (positive + negative) ** 2, tight)),
+        ours("rows assigned: ZIN", equal("all splits", best["zin"], "P^2 + N^2", positive**2 + negative**2, tight)),
+        ours("rows assigned: l2", equal("all splits", best["l2"], "best threshold", threshold, tight)),
         ours("rows the best l1 split has not by sign", equal("rows", moved["l1"], "none", 0)),
         ours("rows the best ZIN split has not by sign", equal("rows", moved["zin"], "none", 0)),
         ours("rows the best l2 split has not by sign", greater("rows", moved["l2"], "none", 0)),
@@ -190,13 +165,12 @@ def minimax_penalties_coincide(
         axes[1].set_ylim(0, 1.05)
         plain(axes[2], "rows assigned: the best split", "slope of the row", "")
         for height, (name, colour) in enumerate(zip(names, (L1, L2, OTHER), strict=True)):
-            split, own = assigned.split[name], assigned.own
             for side, marker in ((0, "o"), (1, "s")):
-                here = split == side
+                here = split[name] == side
                 face = colour if side else "white"
                 axes[2].plot(own[here], np.full(here.sum(), 2.0 - height), marker, color=colour, mfc=face, ms=5)
         axes[2].axvline(0, color=TRUTH, lw=0.8, ls=":")
-        axes[2].set_yticks((2, 1, 0), [f"{n if n != 'zin' else 'ZIN'}\n{assigned.best[n]:.2f}" for n in names])
+        axes[2].set_yticks((2, 1, 0), [f"{n if n != 'zin' else 'ZIN'}\n{best[n]:.2f}" for n in names])
         axes[2].set_ylim(-0.5, 2.5)
 
     return Result(

@@ -182,32 +182,6 @@ def _variance_factor(numbers: Statistics, expansion: Expansion) -> tuple[float, 
     return factor, expected_factor
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """Every method trained on two environments, the penalised ones on three; accuracies by test environment."""
-
-    fits: dict[tuple[str, tuple[Environment, ...]], Predictors]  # by method and training environments
-    accuracy: dict[tuple[str, tuple[Environment, ...]], dict[Environment, float]]
-
-    @classmethod
-    def on(
-        cls, tasks_of: Mapping[tuple[Environment, ...], Sequence[Task]], steps: int, penalty_weight: float
-    ) -> _Trained:
-        fits = {
-            (name, places): _fit(tasks, name, steps, penalty_weight)
-            for places, tasks in tasks_of.items()
-            for name in (METHODS if places == TRAINING else PENALISED)
-        }
-        accuracy = {key: dict(zip(TESTS, fit.accuracy(TESTS).mean(0), strict=True)) for key, fit in fits.items()}
-        return cls(fits, accuracy)
-
-    def lowest(self, test: Environment, places: Sequence[Environment] = TRAINING) -> float:
-        return float(min(self.accuracy[name, tuple(places)][test] for name in PENALISED))
-
-    def highest(self, test: Environment) -> float:
-        return float(max(self.accuracy[name, TRAINING][test] for name in METHODS))
-
-
 @statement(
     "Inside and outside the span of the training environments",
     "section 3.3, the linear environment space and its figure (eqn:basisspan)",
@@ -230,9 +204,19 @@ def environment_span(
         raise ValueError(f"n_rows must be at least 100, some dozens per environment. Got {n_rows}. Use 1000 or more.")
     more = (*TRAINING, THIRD)
     tasks_of = {places: [make_blocks(places, n_rows, seed) for seed in range(seeds)] for places in (TRAINING, more)}
-    trained = _Trained.on(tasks_of, steps, penalty_weight)
-    fits, accuracy = trained.fits, trained.accuracy
-    lowest, highest = trained.lowest, trained.highest
+    fits = {
+        (name, places): _fit(tasks, name, steps, penalty_weight)
+        for places, tasks in tasks_of.items()
+        for name in (METHODS if places == TRAINING else PENALISED)
+    }
+    accuracy = {key: dict(zip(TESTS, fit.accuracy(TESTS).mean(0), strict=True)) for key, fit in fits.items()}
+
+    def lowest(test: Environment, places: tuple[Environment, ...] = TRAINING) -> float:
+        return float(min(accuracy[name, places][test] for name in PENALISED))
+
+    def highest(test: Environment) -> float:
+        return float(max(accuracy[name, TRAINING][test] for name in METHODS))
+
     erm = accuracy["ERM", TRAINING]
     penalised_outside = max(accuracy[name, TRAINING][OUTSIDE] for name in PENALISED)
 
