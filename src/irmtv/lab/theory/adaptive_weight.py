@@ -164,7 +164,7 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
         claim("optimal values", all_equal("with lambda_Phi", least, "worst risk", least_worst, ROUNDING)),
         claim(
             "half turn: worst risk at the model's optimum, where all slopes are 0",
-            equal("there", float(broken_worst[broken.argmin()]), "least", float(broken_worst.min()), ROUNDING),
+            equal("there", broken_worst[broken.argmin()], "least", broken_worst.min(), ROUNDING),
         ),
         ours(f"all {total:,} Phi of these families", equal("optimal in one only", disagree, "none", 0)),
         ours("the constant 1 in place of the penalty", equal("optimal in one only", with_constant, "none", 0)),
@@ -184,7 +184,7 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
             ax.plot(phi[_optima(irm)], irm[_optima(irm)], ".", color=BAD, ms=5, label="optima")
             ax.set_ylim(-0.05, 2 if family.name == "double well" else 1)
         legend(axes[0], loc="upper center")
-        plain(axes[2], "half turn: no λ at Φ = π", "Φ", "risk")
+        plain(axes[2], "half turn: no λ at Φ = π", "Φ", "risk", ylim=(0.3, 1.05))
         axes[2].plot(turning, turned.mean_risk, color=ERM, lw=1)
         axes[2].plot(turning, broken_worst, color=TRUTH, lw=2.5, alpha=0.4)
         axes[2].plot(turning, np.where(np.arange(len(turning)) == at_pi, np.nan, broken), color=L1, lw=1, ls="--")
@@ -197,7 +197,6 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
             fontsize=7,
             ha="center",
         )
-        axes[2].set_ylim(0.3, 1.05)
 
     several = " and ".join(f"{counts[k]} ({families[k].name})" for k in (1, 2))
     return Result(
@@ -345,14 +344,13 @@ def detached_weight_stops_short(
     def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
         phi = torch.linspace(0.4, 2.2, 300, dtype=torch.float64)
-        plain(left, "two environments", "Φ", "risk")
+        plain(left, "two environments", "Φ", "risk", ylim=(0, 3.2))
         for k, colour in enumerate((LEFT, OTHER)):
             left.plot(phi, (phi - TARGET[k]) ** 2 + NOISE[k], color=colour, lw=1, label=f"$R_{k + 1}$")
         left.plot(phi, _parts(phi, penalty)[1], color=ERM, lw=1, label="mean")
         left.plot(phi, _parts(phi, penalty)[0], color=TRUTH, lw=2.5, alpha=0.4, label="worst")
         left.plot(OPTIMUM, worst.min(), "o", color=TRUTH, ms=6, label="optimum")
         left.plot(final, _parts(final, penalty)[0], "s", color=BAD, ms=6, label=r"$\lambda_\Phi$ held fixed")
-        left.set_ylim(0, 3.2)
         legend(left, loc="upper center", ncols=2)
         plain(right, "descent from several starts", "step + 1", "Φ")
         at = np.arange(1, len(stopped) + 1)

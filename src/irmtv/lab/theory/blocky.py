@@ -129,7 +129,7 @@ def coarea_prefers_blocks(
         ),
         ours(
             "the same by counting",
-            equal("int of |f'|", blocks_cost, "level sets", float(crossings(battlements, levels).mean()), 1e-10),
+            equal("int of |f'|", blocks_cost, "level sets", crossings(battlements, levels).mean(), 1e-10),
         ),
         ours("their blockiness", greater("blocks", blocks_are, f"ramp {d[0]:g}", line[0, 2], 0.5)),
         # exact but for rounding on the line; second order in (cell / width) for squares and in the plane
@@ -139,9 +139,9 @@ def coarea_prefers_blocks(
         ours("blockiness of the steepest", equal("measured", line[-1, 2], "1 - 5 d / 6", 1 - d[-1] / 1.2, 1e-5)),
         ours(
             "blockiness of straight ramps, farthest from 1 - d",
-            equal("measured", float(np.abs(np.array(ramps) - (1 - d)).max()), "none", 0.0, 2 * cell),
+            equal("measured", np.abs(np.array(ramps) - (1 - d)).max(), "none", 0.0, 2 * cell),
         ),
-        ours("of 7 - 3 f on an interval 5 long", equal("measured", float(other), "f", line[1, 2], 1e-10)),
+        ours("of 7 - 3 f on an interval 5 long", equal("measured", other, "f", line[1, 2], 1e-10)),
         ours("one field already gives the jump", equal("pairing", pairing, "its height", 1.0, 1e-6)),
     ]
     if len(flat) > 1:
@@ -170,13 +170,12 @@ def coarea_prefers_blocks(
         energies.loglog(d, 1.2 / d, color=L2, lw=0.8, ls=":", label="6 / (5 d)")
         energies.loglog(flat, plane[:, 0] / LENGTH, "x", color=TRUTH, label="disc: TV / outline")
         legend(energies)
-        plain(blocks, "blockiness", "width d", "")
+        plain(blocks, "blockiness", "width d", "", ylim=(0, 1.02))
         blocks.semilogx(d, line[:, 2], "o", color=L1, label="line")
         fine = np.geomspace(d[-1], d[0])
         blocks.semilogx(fine, 1 - fine / 1.2, color=L1, lw=0.8, ls=":", label="1 - 5 d / 6")
         blocks.semilogx(flat, plane[:, 2], "x", color=TRUTH, label="disc")
         blocks.semilogx(flat, 1 - LENGTH * flat / 1.2, color=TRUTH, lw=0.8, ls=":", label="1 - 5 length d / 6")
-        blocks.set_ylim(0, 1.02)
         legend(blocks, loc="lower left")
 
     return Result(
@@ -354,7 +353,7 @@ def blockiness_in_w(
     def paint(figure: Figure) -> None:
         graph, dots, flat = figure.subplots(1, 3, width_ratios=(1, 1.15, 1))
         wide = {"erm": 1.6, "irm-tv-l2": 3.2, "irm-tv-l1": 1.4}  # the last two nearly coincide: one inside the other
-        plain(graph, "risk of the first repetition", "w", "R(w)")
+        plain(graph, "risk of the first repetition", "w", "R(w)", ylim=(0, 0.95))
         for name in NAMES:
             for place, style in (("first", "--"), ("second", ":"), ("pooled", "-")):
                 curve = mixed(models[name][0].risk(SCALAR[::8]), places[place], -2)
@@ -362,9 +361,8 @@ def blockiness_in_w(
                 graph.plot(LINE[::8], curve, style, color=COLOURS[name], lw=wide[name] if label else 0.9, label=label)
         graph.plot([], [], "--", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['first']:g}")
         graph.plot([], [], ":", color=TRUTH, lw=0.9, label=f"$p_s$ = {places['second']:g}")
-        graph.set_ylim(0, 0.95)
         legend(graph, loc="upper right", ncols=2, columnspacing=0.8, handlelength=1.5)
-        plain(dots, "blockiness, one dot a repetition", "", "")
+        plain(dots, "blockiness, one dot a repetition", "", "", ylim=(0, 1))
         cases = [(w, place) for w in ("scalar", "vector") for place in places]
         for k, name in enumerate(NAMES):
             for i, case in enumerate(cases):
@@ -372,7 +370,6 @@ def blockiness_in_w(
                 dots.plot(np.full(len(values), i + 0.25 * (k - 1)), values, "o", ms=3, color=COLOURS[name])
         dots.axvline(2.5, color=TRUTH, lw=0.5)
         dots.set_xticks(range(6), [place for _, place in cases], rotation=45, ha="right")
-        dots.set_ylim(0, 1)
         for x, w in ((1, "scalar w"), (4, "vector w")):
             dots.text(x, 0.94, w, ha="center", fontsize=8)
         plain(flat, r"share flatter than $\tau$ $\times$ mean", r"$\tau$", "")

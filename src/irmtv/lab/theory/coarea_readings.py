@@ -127,7 +127,7 @@ def coarea_piecewise_constant(
         ours("l1 price of one step, wide and narrow", equal("narrow", l1_price[-1], "wide", l1_price[0], 1e-9)),
         ours(
             "l2 price of one step grows like 1 / width",
-            equal("price times width", float(l2_price[-1] * widths[-1]), "constant", 1.0, 0.02),
+            equal("price times width", l2_price[-1] * widths[-1], "constant", 1.0, 0.02),
         ),
     )
 
@@ -268,7 +268,7 @@ def coarea_needs_lipschitz(
         ours("sqrt(w) on [0, 1], not Lipschitz", equal("∫|R'| dw", root_left, "{R = γ}", root_right, 1e-8)),
         ours(
             f"Lipschitz approximations 1 to {depth}: largest difference",
-            equal("∫|R'| dw - {R = γ}", float(np.abs(np.subtract(left, right)).max()), "none", 0.0, 1e-9),
+            equal("∫|R'| dw - {R = γ}", np.abs(np.subtract(left, right)).max(), "none", 0.0, 1e-9),
         ),
         ours("the first of them", equal("∫|R'| dw", left[0], "sup (TV)", first_supremum, 1e-9)),
         ours(
@@ -286,7 +286,7 @@ def coarea_needs_lipschitz(
             curve.plot(shown / 3**7, iterate(shown, digits, 7), color=colour, lw=0.9, label=f"approximation {digits}")
         curve.plot(shown / 3**7, cantor(shown, 7)[0], color=TRUTH, lw=1.1, label="limit")
         legend(curve, loc="lower right")
-        plain(limit, "both sides", "approximation")
+        plain(limit, "both sides", "approximation", ylim=(-0.1, 1.2))
         steps = np.arange(1, depth + 1)
         limit.plot(steps, left, "o", color=LEFT, ms=5, label=r"$\int|\nabla R|$")
         limit.plot(steps, right, "x", color=RIGHT, ms=5, label="levels")
@@ -294,9 +294,8 @@ def coarea_needs_lipschitz(
         limit.plot([depth + 2], [cantors.preimages], "x", color=RIGHT, ms=7)
         limit.axvline(depth + 1, color="#999999", lw=0.8, ls=":")
         limit.set_xticks([1, 4, 8, depth, depth + 2], ["1", "4", "8", f"{depth}", "∞"])
-        limit.set_ylim(-0.1, 1.2)
         legend(limit, loc="center")
-        plain(readings, "what each reading gives")
+        plain(readings, "what each reading gives", ylim=(0, 1.65))
         names = ("gradient a.e.", "sup (TV)", "{R = γ}", "boundary of {R > γ}")
         bars = zip(names, (LEFT, L2, RIGHT, OTHER), zip(*readings_of.values(), strict=True), strict=True)
         for i, (name, colour, heights) in enumerate(bars):
@@ -305,7 +304,6 @@ def coarea_needs_lipschitz(
                 if height == 0:
                     readings.plot(j + 0.2 * (i - 1.5), 0.015, "v", color=colour, ms=4)
         readings.set_xticks(range(3), list(readings_of))
-        readings.set_ylim(0, 1.65)
         legend(readings, ncols=2, loc="upper center", columnspacing=1.0, handlelength=1.2)
 
     return Result(

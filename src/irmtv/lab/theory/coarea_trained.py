@@ -12,6 +12,7 @@ Networks with ReLU and losses such as cross-entropy are locally Lipschitz in w, 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,8 +123,8 @@ def coarea_trained(
     seed = random_state
     task = make_simulation(n_samples, p_s=(0.999, 0.7), p_v=0.9, n_invariant=INVARIANT, random_state=seed, n_test=4)
     runs = Runs(penalty_weight=[0.0, penalty_weight], seed=seed)
-    settings = {"hidden": hidden, "steps": steps, "learning_rate": 0.02, "l2": 1e-3, "dtype": torch.float64}
-    fitted = train(task, "irm-tv-l1", runs, **settings)
+    settings: dict[str, Any] = {"learning_rate": 0.02, "l2": 1e-3, "dtype": torch.float64}
+    fitted = train(task, "irm-tv-l1", runs, hidden=hidden, steps=steps, **settings)
     assert task.train.environment is not None
     environments = [torch.nonzero(task.train.environment == e).squeeze(1) for e in range(2)]
     logits = fitted.logits(task.train.x)  # (2, N)

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from scipy.optimize import minimize
@@ -267,17 +266,41 @@ def coarse_measure(
 
     def paint(figure: Figure) -> None:
         interval, shift, table = figure.subplots(1, 3, width_ratios=(1, 1.25, 1.05))
-        _paint_interval(interval)
-        plain(shift, "worst accuracy by number of labels", "labels", "accuracy")
+        plain(
+            interval,
+            r"what is known of $\mu(E_{all})$",
+            "atoms of F_tr (8 environments)",
+            "measure",
+            ylim=(-0.03, 1.03),
+        )
+        some, even = frozenset({0, 1, 2, 4}), np.full(8, 1 / 8)
+        for place, k in enumerate(LABELS):
+            atoms = tuple(tuple(range(i * 8 // k, (i + 1) * 8 // k)) for i in range(k))
+            low, high = all_extensions(atoms, some, even)
+            interval.plot([place, place], [low, high], color=L1, lw=5, solid_capstyle="butt")
+            interval.plot([place, place], [low, high], "_", color=TRUTH, ms=9)
+        interval.set_xticks(range(4), [str(k) for k in LABELS])
+        plain(shift, "worst accuracy by number of labels", "labels", "accuracy", ylim=(0.3, 1.1))
         for name, colour in (("steady", OTHER), ("to and fro", L1)):
             shift.plot(range(4), drifts[name].accuracy, "o-", color=colour, label=f"p_s drifts: {name}")
         shift.axhline(simulation_limit(P_V), color=TRUTH, lw=0.8, ls=":", label="limit of invariance")
         shift.axhline(swings.erm, color=ERM, lw=0.8, ls="--", label="ERM")
         shift.set_xticks(range(4), [str(k) for k in LABELS])
-        shift.set_ylim(0.3, 1.1)
         shift.set_yticks([0.4, 0.6, 0.8, 1.0])
         legend(shift, loc="upper left")
-        _paint_table(table, pairs)
+        plain(table, "pairs: worst risk distorted", xlim=(0, 2), ylim=(2, 0))
+        for row, seen in enumerate((True, False)):
+            for column, inside in enumerate((True, False)):
+                count, of = pairs.distorted[inside, seen], pairs.total[inside]
+                shade = 0.15 + 0.45 * count / of
+                table.add_patch(
+                    Rectangle((column + 0.03, row + 0.03), 0.94, 0.94, color=BAD if count else OTHER, alpha=shade, lw=0)
+                )
+                table.text(column + 0.5, row + 0.5, f"{count}\nof {of}", ha="center", va="center", fontsize=8)
+        table.set_xticks([0.5, 1.5], ["E_all in F_tr", "not in F_tr"])
+        table.set_yticks([0.5, 1.5], ["risk\nconstant\non atoms", "any\nrisk"])
+        table.tick_params(length=0)
+        table.spines[["bottom", "left"]].set_visible(False)
 
     return Result(
         comparisons,
@@ -296,36 +319,6 @@ def coarse_measure(
         f"nothing ({100 * swings.accuracy[1]:.1f} %) and only eight do ({100 * swings.accuracy[3]:.1f} %).",
         paint,
     )
-
-
-def _paint_interval(axes: Axes) -> None:
-    plain(axes, r"what is known of $\mu(E_{all})$", "atoms of F_tr (8 environments)", "measure")
-    some, even = frozenset({0, 1, 2, 4}), np.full(8, 1 / 8)
-    for place, k in enumerate(LABELS):
-        atoms = tuple(tuple(range(i * 8 // k, (i + 1) * 8 // k)) for i in range(k))
-        low, high = all_extensions(atoms, some, even)
-        axes.plot([place, place], [low, high], color=L1, lw=5, solid_capstyle="butt")
-        axes.plot([place, place], [low, high], "_", color=TRUTH, ms=9)
-    axes.set_xticks(range(4), [str(k) for k in LABELS])
-    axes.set_ylim(-0.03, 1.03)
-
-
-def _paint_table(axes: Axes, pairs: Pairs) -> None:
-    plain(axes, "pairs: worst risk distorted")
-    for row, seen in enumerate((True, False)):
-        for column, inside in enumerate((True, False)):
-            count, of = pairs.distorted[inside, seen], pairs.total[inside]
-            shade = 0.15 + 0.45 * count / of
-            axes.add_patch(
-                Rectangle((column + 0.03, row + 0.03), 0.94, 0.94, color=BAD if count else OTHER, alpha=shade, lw=0)
-            )
-            axes.text(column + 0.5, row + 0.5, f"{count}\nof {of}", ha="center", va="center", fontsize=8)
-    axes.set_xlim(0, 2)
-    axes.set_ylim(2, 0)
-    axes.set_xticks([0.5, 1.5], ["E_all in F_tr", "not in F_tr"])
-    axes.set_yticks([0.5, 1.5], ["risk\nconstant\non atoms", "any\nrisk"])
-    axes.tick_params(length=0)
-    axes.spines[["bottom", "left"]].set_visible(False)
 
 
 def _merged(x: Floats, y: Floats, penalty_weight: float) -> Floats:

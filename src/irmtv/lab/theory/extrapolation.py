@@ -139,11 +139,11 @@ def vrex_l2(
         ),
         claim(
             "continuous in e: risk of a mean-risk environment",
-            equal(f"R at e = {middle:.4f}", float(risk(np.array(middle))), "E R", mean, 1e-10),
+            equal(f"R at e = {middle:.4f}", risk(np.array(middle)), "E R", mean, 1e-10),
         ),
         beyond(
             "finitely many e: risk nearest to the mean",
-            equal(f"R at e in {', '.join(f'{e:g}' for e in few)}", nearest, "E R", float(on_few.mean()), 1e-6),
+            equal(f"R at e in {', '.join(f'{e:g}' for e in few)}", nearest, "E R", on_few.mean(), 1e-6),
         ),
         beyond(
             "R = u^-0.6, not square integrable (Condition 4a violated): variance",
@@ -260,7 +260,7 @@ def vrex_sum_is_no_expectation(
 
     def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
-        plain(left, f"risks of {count} environments", "parameter w", "risk")
+        plain(left, f"risks of {count} environments", "parameter w", "risk", ylim=(0, 4))
         near = (w > -1) & (w < 3.5)
         for e in range(count):
             left.plot(
@@ -270,9 +270,8 @@ def vrex_sum_is_no_expectation(
                 lw=1.2,
                 label=f"environment {e + 1}",
             )
-        left.set_ylim(0, 4)
         legend(left)
-        plain(right, "objectives above their minimum", "parameter w", "value, V-REx divided by |E|")
+        plain(right, "objectives above their minimum", "parameter w", "value, V-REx divided by |E|", ylim=(-0.02, 0.5))
         curves = (
             (original / count, TRUTH, "-", "V-REx", 3.0),
             (general["corrected"], OTHER, "--", r"V-REx-l2, $\lambda/|E|$", 1.5),
@@ -282,7 +281,6 @@ def vrex_sum_is_no_expectation(
             right.plot(w[near], values[near] - values.min(), color=colour, ls=style, lw=width, label=name)
             right.plot(w[values.argmin()], 0, "v", color=colour, ms=6)
         right.set_xlim(best - 0.8, best + 0.8)
-        right.set_ylim(-0.02, 0.5)
         legend(right, loc="upper center")
 
     return Result(
@@ -386,17 +384,17 @@ def risk_extrapolation(
         # 18 scores of about normal size: the largest exceeds 4 with probability 0.001
         claim(
             f"largest |measured - extrapolated| over {score.size} risks, in standard errors",
-            at_most(f"{rows:,} fresh rows each", float(score.max()), "chance", 4.0),
+            at_most(f"{rows:,} fresh rows each", score.max(), "chance", 4.0),
         ),
         ours(
             "largest |measured - population|, in standard errors",
-            at_most(f"{rows:,} fresh rows each", float(exact_score.max()), "chance", 4.0),
+            at_most(f"{rows:,} fresh rows each", exact_score.max(), "chance", 4.0),
         ),
         claim("rise of the risk from p_s = 1 to 0", less("V-REx", abs(slopes["V-REx"]), "ERM", abs(slopes["ERM"]))),
         claim("largest risk over p_s in [0, 1]", less("V-REx", worst["V-REx"], "ERM", worst["ERM"])),
         beyond(
             f"p_v = {other_p_v:g}: |measured - extrapolated| at p_s = {ELSEWHERE[middle]:g}, in standard errors",
-            at_most(f"ERM, {rows:,} fresh rows", float(off_score[0, middle]), "chance", 4.0),
+            at_most(f"ERM, {rows:,} fresh rows", off_score[0, middle], "chance", 4.0),
         ),
         ours(
             "rise of the risk from p_s = 1 to 0", less("IRM-TV-l1", abs(slopes["IRM-TV-l1"]), "ERM", abs(slopes["ERM"]))

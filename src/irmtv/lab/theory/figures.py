@@ -21,8 +21,9 @@ def new_figure(size: tuple[float, float]) -> Figure:
     return Figure(figsize=size, layout="constrained")
 
 
-def plain(axes: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
-    """Axes with labels and without a box."""
+def plain(axes: Axes, title: str = "", x: str = "", y: str = "", **limits: tuple[float, float]) -> Axes:
+    """Axes with labels and without a box; `xlim` and `ylim` are their limits."""
+    axes.set(**limits)
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y, fontsize=8)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from inspect import getdoc
-from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec, SupportsFloat
 
 import numpy as np
 import pandas as pd
@@ -96,9 +96,14 @@ class Sides(NamedTuple):
 
 
 def _sides(
-    relation: Relation, left_name: str, left: float, right_name: str, right: float, tolerance: float = 0.0
+    relation: Relation,
+    left_name: str,
+    left: SupportsFloat,
+    right_name: str,
+    right: SupportsFloat,
+    tolerance: SupportsFloat = 0.0,
 ) -> Sides:
-    return Sides(left_name, left, relation, right_name, right, tolerance)
+    return Sides(left_name, float(left), relation, right_name, float(right), float(tolerance))
 
 
 equal, unequal = partial(_sides, "="), partial(_sides, "≠")

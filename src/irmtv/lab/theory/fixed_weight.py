@@ -198,7 +198,7 @@ def fixed_weight_misses(
     comparisons = (
         claim("worst risk on a grid of Phi", all_equal("over w", worst, "printed", printed_worst(EVERY_PHI), ROUNDING)),
         claim("least worst risk", equal("over w", worst.min(), "printed", 1.0, ROUNDING)),
-        claim("where it is", equal("over w", float(EVERY_PHI[worst.argmin()]), "printed", 0.0, ROUNDING)),
+        claim("where it is", equal("over w", EVERY_PHI[worst.argmin()], "printed", 0.0, ROUNDING)),
         # 1e-12 relative to the largest lambda
         claim(
             "objective on a grid of Phi",
@@ -237,14 +237,12 @@ def fixed_weight_misses(
     def paint(figure: Figure) -> None:
         positive = lam[lam > 0]
         left, middle, right = figure.subplots(1, 3)
-        plain(left, r"$R=|w\Phi+1|$, w on [-0.9, 0.1]", "Φ", "")
+        plain(left, r"$R=|w\Phi+1|$, w on [-0.9, 0.1]", "Φ", "", xlim=(-0.6, 1.05), ylim=(0.5, 1.45))
         left.plot(EVERY_PHI, worst, color=TRUTH, lw=2.5, alpha=0.5, label="worst risk")
         left.plot(0, 1, "o", color=TRUTH, ms=6)
         for weight, colour in ((0.1, ERM), (0.5, LEFT), (2.0, RIGHT)):
             left.plot(EVERY_PHI, printed_value(weight, EVERY_PHI), color=colour, lw=1, label=f"λ = {weight:g}")
             left.plot(printed_minimiser(weight), printed_least(weight), "v", color=colour, ms=6)
-        left.set_xlim(-0.6, 1.05)
-        left.set_ylim(0.5, 1.45)
         legend(left, loc="lower left")
         fine = np.geomspace(positive[0], lam[-1], 200)
         plain(middle, "where a fixed λ ends", "λ", "minimiser Φ")

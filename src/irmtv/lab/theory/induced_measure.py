@@ -25,7 +25,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from scipy.integrate import quad
@@ -182,28 +181,6 @@ def _shown(family: Family) -> str:
     return ", ".join("{" + ", ".join(names) + "}" for names in ordered)
 
 
-def _draw_example(axes: Axes) -> None:
-    """Three environments, the atoms of F_tr and where w sends them."""
-    plain(axes, r"$\{w(F)\}$ need not be a $\sigma$-algebra")
-    axes.set_axis_off()
-    axes.set_xlim(-0.6, 2.6)
-    axes.set_ylim(-0.9, 3.2)
-    for low, high in ((2.55, 3.05), (0.55, 2.05)):
-        axes.add_patch(Rectangle((-0.35, low), 0.7, high - low, fill=False, ec=ERM, lw=1))
-    heights = {1: 2.8, 2: 1.8, 3: 0.8}
-    targets = {"a": 2.3, "b": 0.8}
-    for e, to in ((1, "a"), (2, "a"), (3, "b")):
-        axes.annotate("", (1.8, targets[to]), (0.2, heights[e]), arrowprops={"arrowstyle": "->", "color": LEFT})
-        axes.text(0, heights[e], str(e), ha="center", va="center", fontsize=9)
-    for name, height in targets.items():
-        axes.text(2, height, name, ha="center", va="center", fontsize=9, color=RIGHT)
-    axes.text(1, 2.95, "w", ha="center", fontsize=9, color=LEFT)
-    printed, right = smallest_failure()
-    axes.text(-0.5, 0.1, "boxes: atoms of the training sets", fontsize=7, color=ERM)
-    axes.text(-0.5, -0.3, f"printed: {_shown(printed)}", fontsize=7, color=BAD)
-    axes.text(-0.5, -0.7, f"push-forward: {_shown(right)}", fontsize=7, color=OTHER)
-
-
 @statement(
     "The measure that environments induce on classifiers",
     "appendix A.1.1 (proof:thmIRMTVL2inducemeasure)",
@@ -248,13 +225,10 @@ def induced_measure(
             )
             for k, name in enumerate(QUANTITIES)
         ),
-        claim("total mass", equal("of nu", float(nu.sum()), "of mu", float(MASSES.sum()), 1e-12)),
+        claim("total mass", equal("of nu", nu.sum(), "of mu", MASSES.sum(), 1e-12)),
         # both quadratures say less than this of themselves, which is a comparison below
         *(
-            claim(
-                f"e uniform, w = e^2: {name}",
-                equal("over w", smooth_w[k], "over e", smooth_e[k], 1e-10),
-            )
+            claim(f"e uniform, w = e^2: {name}", equal("over w", smooth_w[k], "over e", smooth_e[k], 1e-10))
             for k, name in enumerate(QUANTITIES)
         ),
         claim(
@@ -277,9 +251,7 @@ def induced_measure(
         ),
         ours(
             "three environments, w = 1 for all: variation",
-            less(
-                "of the mean risk", float(abs(slopes.mean())), "over environments", float(np.abs(slopes).mean()), 0.01
-            ),
+            less("of the mean risk", abs(slopes.mean()), "over environments", np.abs(slopes).mean(), 0.01),
         ),
         beyond(
             f"w not measurable: cases of {count[False]} with a G whose preimage is not in F_tr",
@@ -307,17 +279,31 @@ def induced_measure(
         masses.plot(values, nu, "o", color=RIGHT, label=r"$\nu(\{w\})$")
         masses.set_xticks(np.unique(CLASSIFIERS))
         legend(masses, loc="upper left")
-        plain(smooth, r"e uniform, $w=e^2$", "w")
+        plain(smooth, r"e uniform, $w=e^2$", "w", ylim=(0, 2.5))
         grid = np.linspace(0.01, 1, 200)
         smooth.plot(grid, [density(float(w)) for w in grid], color=RIGHT, label=r"density of $\nu$")
         curve = np.array([risk.written_out(float(w)) for w in grid])
         smooth.plot(grid, curve[:, 0], color=TRUTH, label="R(w)")
         smooth.plot(grid, curve[:, 1], color=TRUTH, ls="--", label="|R'(w)|")
-        smooth.set_ylim(0, 2.5)
         if turning < 1:
             smooth.axvline(turning, color=ERM, lw=0.6, ls=":")
         legend(smooth)
-        _draw_example(example)
+        plain(example, r"$\{w(F)\}$ need not be a $\sigma$-algebra", xlim=(-0.6, 2.6), ylim=(-0.9, 3.2))
+        example.set_axis_off()
+        for low, high in ((2.55, 3.05), (0.55, 2.05)):
+            example.add_patch(Rectangle((-0.35, low), 0.7, high - low, fill=False, ec=ERM, lw=1))
+        heights = {1: 2.8, 2: 1.8, 3: 0.8}
+        targets = {"a": 2.3, "b": 0.8}
+        for e, to in ((1, "a"), (2, "a"), (3, "b")):
+            example.annotate("", (1.8, targets[to]), (0.2, heights[e]), arrowprops={"arrowstyle": "->", "color": LEFT})
+            example.text(0, heights[e], str(e), ha="center", va="center", fontsize=9)
+        for name, height in targets.items():
+            example.text(2, height, name, ha="center", va="center", fontsize=9, color=RIGHT)
+        example.text(1, 2.95, "w", ha="center", fontsize=9, color=LEFT)
+        printed, right = smallest_failure()
+        example.text(-0.5, 0.1, "boxes: atoms of the training sets", fontsize=7, color=ERM)
+        example.text(-0.5, -0.3, f"printed: {_shown(printed)}", fontsize=7, color=BAD)
+        example.text(-0.5, -0.7, f"push-forward: {_shown(right)}", fontsize=7, color=OTHER)
 
     return Result(
         comparisons,

@@ -119,14 +119,13 @@ def l1_allows_more(
         left.axhline(limit, color=TRUTH, lw=0.8, ls=":", label=f"limit {limit:g}")
         left.loglog(n, large, "s-", color=L2, label=r"l2: $E|S|^2$")
         legend(left)
-        plain(right, "what the steepest 1 % carry", "environments n", "share of the penalty")
+        plain(right, "what the steepest 1 % carry", "environments n", "share of the penalty", ylim=(0, 1))
         for power, colour, name in ((1, L1, "l1"), (2, L2, "l2")):
             shares = []
             for count in environments[1:]:
                 steep = ((np.arange(count) + 0.5) / count) ** (-exponent * power)
                 shares.append(steep[: max(1, count // 100)].sum() / steep.sum())
             right.semilogx(n[1:], shares, "o-", color=colour, label=name)
-        right.set_ylim(0, 1)
         legend(right)
         plain(finite, "n fixed: largest ratio", "environments n", "l2 penalty / l1 penalty")
         finite.plot(FEW, FEW, color=TRUTH, lw=0.8, ls=":", label="n")

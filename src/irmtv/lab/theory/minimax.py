@@ -158,12 +158,11 @@ def minimax_penalties_coincide(
             axes[0].plot(t, np.asarray(p(edge, edge.mass)), color=colour, lw=1.4, label=name)
         axes[0].plot(1, (s**2).max(), "o", color=BAD, ms=5, label=r"max $|S|^2$")
         legend(axes[0])
-        plain(axes[1], "ascents that reach it", "", "share of random starts")
+        plain(axes[1], "ascents that reach it", "", "share of random starts", ylim=(0, 1.05))
         names = ("l1", "l2", "zin")
         axes[1].bar(range(3), [reached[n] for n in names], color=(L1, L2, OTHER), width=0.6)
         axes[1].set_xticks(range(3), ("l1", "l2", "ZIN"))
-        axes[1].set_ylim(0, 1.05)
-        plain(axes[2], "rows assigned: the best split", "slope of the row", "")
+        plain(axes[2], "rows assigned: the best split", "slope of the row", "", ylim=(-0.5, 2.5))
         for height, (name, colour) in enumerate(zip(names, (L1, L2, OTHER), strict=True)):
             for side, marker in ((0, "o"), (1, "s")):
                 here = split[name] == side
@@ -171,7 +170,6 @@ def minimax_penalties_coincide(
                 axes[2].plot(own[here], np.full(here.sum(), 2.0 - height), marker, color=colour, mfc=face, ms=5)
         axes[2].axvline(0, color=TRUTH, lw=0.8, ls=":")
         axes[2].set_yticks((2, 1, 0), [f"{n if n != 'zin' else 'ZIN'}\n{best[n]:.2f}" for n in names])
-        axes[2].set_ylim(-0.5, 2.5)
 
     return Result(
         comparisons,

@@ -305,10 +305,10 @@ def normalised_measure(
 
     ratio = f"ratio, {BOXES[-1]:.0e} to {BOXES[-2]:.0e}"
     comparisons = (
-        claim("mass after normalising", equal("sum of the weights", float(probability.sum()), "one", 1.0, 1e-12)),
+        claim("mass after normalising", equal("sum of the weights", probability.sum(), "one", 1.0, 1e-12)),
         *(
             # midpoints: h^2 / 24 times a second derivative of order 1, h = mass / 800
-            claim(f"E {name}", equal("Gauss-Legendre", float(a), "mean of midpoints", float(b), (mass / 800) ** 2 / 10))
+            claim(f"E {name}", equal("Gauss-Legendre", a, "mean of midpoints", b, (mass / 800) ** 2 / 10))
             for name, a, b in zip(("R", "|grad R|", "|grad R|^2"), expected, averages, strict=True)
         ),
         beyond(
@@ -335,7 +335,14 @@ def normalised_measure(
         first, second, third = figure.subplots(1, 3)
         styles = {"as it is": (LEFT, "-"), "normalised": (RIGHT, "-"), "normalised, lambda m": (TRUTH, ":")}
         for axes, name, shown in ((first, "l1", tuple(styles)), (second, "l2", tuple(styles)[:2])):
-            plain(axes, f"IRM-TV-{name}, $\\nu(\\Omega)={mass:g}$", "Phi", "objective less its minimum")
+            plain(
+                axes,
+                f"IRM-TV-{name}, $\\nu(\\Omega)={mass:g}$",
+                "Phi",
+                "objective less its minimum",
+                ylim=(-0.02, 0.5),
+                xlim=(0, 1),
+            )
             for measure in shown:
                 value = objective[name, measure] / (mass if measure == "as it is" else 1)
                 colour, style = styles[measure]
@@ -343,8 +350,6 @@ def normalised_measure(
                 wide = 3.0 if measure == "as it is" else 1.3
                 axes.plot(phi, value - value.min(), color=colour, ls=style, lw=wide, label=label, alpha=0.9)
                 axes.plot([phi[objective[name, measure].argmin()]], [0], "o", color=colour, ms=4)
-            axes.set_ylim(-0.02, 0.5)
-            axes.set_xlim(0, 1)
         figure.legend(*first.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=7, frameon=False)
         plain(third, "an infinite measure vanishes", "side of the box", "weight of 100 unit squares")
         third.loglog(BOXES, share, "o-", color=BAD, label="Lebesgue")

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import expit, ndtr
 
@@ -289,14 +288,26 @@ def environment_span(
 
     def paint(figure: Figure) -> None:
         where, along, across = figure.subplots(1, 3, width_ratios=(1, 1.1, 1.1))
-        _paint_plane(where)
+        plain(where, "o trained on, x tested", "p1", "p2", xlim=(0, 1), ylim=(0, 1.08))
+        where.axhline(0.9, color=TRUTH, lw=0.9, ls="--")
+        where.plot([0.7, 0.9], [0.9, 0.9], color=TRUTH, lw=3, alpha=0.35)
+        where.plot(*zip(*TRAINING, strict=True), "o", color=TRUTH, ms=5)
+        where.plot(*THIRD, "o", mfc="white", color=TRUTH, ms=5)
+        for place, colour in ((BETWEEN, OTHER), (BEYOND, OTHER), (OUTSIDE, BAD), (CORNER, BAD)):
+            where.plot(*place, "X", color=colour, ms=6)
+        for (p1, p2), text, shift in (
+            (THIRD, "a third", -0.06),
+            (OUTSIDE, "outside", -0.06),
+            (CORNER, "outside", 0.06),
+        ):
+            where.text(p1 + shift, p2, text, fontsize=6.5, ha="right" if shift < 0 else "left", va="center")
+        where.text(0.1, 0.95, "inside the span", fontsize=6.5, ha="left", va="bottom")
         grid = np.linspace(0, 1, 41)
         for axes, title, x, path in (
             (along, "the first block turns: inside", "p1  (p2 = 0.9)", [(p, 0.9) for p in grid]),
             (across, "the second block turns: outside", "p2  (p1 = 0.8)", [(0.8, p) for p in grid]),
         ):
-            plain(axes, title, x, "")
-            axes.set_ylim(0, 1)
+            plain(axes, title, x, "", ylim=(0, 1))
             for name, colour in COLOURS.items():
                 style = (0, (3, 3)) if name == "TV-l1" else "-"  # it lies on TV-l2
                 line = fits[name, TRAINING].accuracy(path).mean(0)
@@ -329,21 +340,3 @@ def environment_span(
         "p1 = 0.1).",
         paint,
     )
-
-
-def _paint_plane(axes: Axes) -> None:
-    """The linear environment space, as in the paper's figure: the dashed line is all that two environments span."""
-    plain(axes, "o trained on, x tested", "p1", "p2")
-    axes.axhline(0.9, color=TRUTH, lw=0.9, ls="--")
-    axes.plot([0.7, 0.9], [0.9, 0.9], color=TRUTH, lw=3, alpha=0.35)
-    axes.plot(*zip(*TRAINING, strict=True), "o", color=TRUTH, ms=5)
-    axes.plot(*THIRD, "o", mfc="white", color=TRUTH, ms=5)
-    for place, colour in ((BETWEEN, OTHER), (BEYOND, OTHER), (OUTSIDE, BAD), (CORNER, BAD)):
-        axes.plot(*place, "X", color=colour, ms=6)
-    notes = ((THIRD, "a third", "right"), (OUTSIDE, "outside", "right"), (CORNER, "outside", "left"))
-    for (x, y), text, side in notes:
-        shift = -0.06 if side == "right" else 0.06
-        axes.text(x + shift, y, text, fontsize=6.5, ha=side, va="center")
-    axes.text(0.1, 0.95, "inside the span", fontsize=6.5, ha="left", va="bottom")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.08)

@@ -302,7 +302,7 @@ def subgradient_scalar(
         point = kink_point(seed)
         jacobian = by_hand(point, squared.data, squared.loss, "scalar").jacobians[0][0]
         along = jacobian / np.linalg.norm(jacobian)
-        plain(kink, "one slope is 0", r"distance along $\nabla S_0$", r"$|S_0|$")
+        plain(kink, "one slope is 0", r"distance along $\nabla S_0$", r"$|S_0|$", ylim=(-0.6, 1.9))
         kink.plot(line, squared.values(point + line[:, None] * along)[0][:, 0], color=L1, label=r"$|S_0|$")
         kink.axhline(0, color=OTHER, lw=1, label="v = 0: a subgradient")
         for share, colour, name in (
@@ -310,7 +310,6 @@ def subgradient_scalar(
             (1.5, BAD, r"$v=1.5\,\nabla S_0$: none"),
         ):
             kink.plot(line, share * np.linalg.norm(jacobian) * line, color=colour, lw=0.8, ls="--", label=name)
-        kink.set_ylim(-0.6, 1.9)
         legend(kink, loc="upper left")
         plain(flat, "every slope is 0", "distance along a line")
         direction = _directions(len(point), 1, seed + 1)[0]

@@ -179,7 +179,7 @@ def zero_slope_may_be_a_maximum(
         claim("necessary: largest |slope| at the minimisers", equal("slope", slope_at_best, "zero", 0.0, 1e-6)),
         # two numbers of about 0.06 that cancel
         claim("largest |slope| of the environments at w = 1", equal("slope", slope, "zero", 0.0, 1e-14)),
-        claim("IRMv1's penalty at w = 1", equal("irmv1", penalty.item(), "zero", 0.0, 1e-28)),
+        claim("IRMv1's penalty at w = 1", equal("irmv1", penalty, "zero", 0.0, 1e-28)),
         claim(
             "not sufficient: how far the risk at w = 1 lies above the least, smallest over the environments",
             greater("R(1) - min R", above_least, "zero", 0.0, 1e-3),
@@ -209,12 +209,11 @@ def zero_slope_may_be_a_maximum(
             left.plot(1, at_one[e], "o", color=BAD, ms=5, label="w = 1: penalty 0" if e == 0 else None)
         left.plot([], [], "v", color=TRUTH, label="argmin")
         legend(left, loc="lower right")
-        plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum")
+        plain(right, "convex losses: one zero of the slope", "classifier w", "risk above its minimum", ylim=(-0.1, 3))
         for (name, (zeros, at_zero, curve)), colour in zip(convex.items(), (LEFT, RIGHT, OTHER), strict=True):
             seen = np.abs(CONVEX_W) <= 6
             right.plot(CONVEX_W[seen], curve[0][seen] - curve[0].min(), color=colour, lw=1.4, label=name)
             right.plot(zeros[0], at_zero[0] - curve[0].min(), "o", color=colour, ms=5)
-        right.set_ylim(-0.1, 3)
         legend(right, loc="upper left")
 
     return Result(
@@ -373,11 +372,11 @@ def irmv1_is_tv_l2(
         ),
         beyond(
             "measure not uniform (share of the rows): objective at IRMv1's Phi",
-            equal("IRMv1 / |E|", by_sum[chosen[0]].item(), "IRM-TV-l2", by_rows[chosen[0]].item(), 1e-6),
+            equal("IRMv1 / |E|", by_sum[chosen[0]], "IRM-TV-l2", by_rows[chosen[0]], 1e-6),
         ),
         beyond(
             "measure not uniform (share of the rows): spurious weight of the best Phi",
-            equal("IRMv1", grid[chosen[0], 1].item(), "IRM-TV-l2", grid[chosen[2], 1].item(), 1e-6),
+            equal("IRMv1", grid[chosen[0], 1], "IRM-TV-l2", grid[chosen[2], 1], 1e-6),
         ),
         ours(
             "w free: least value",
@@ -402,7 +401,7 @@ def irmv1_is_tv_l2(
 
     def paint(figure: Figure) -> None:
         first, second, third = figure.subplots(1, 3)
-        plain(first, "w = 1: the objective", "spurious weight of Phi", "objective")
+        plain(first, "w = 1: the objective", "spurious weight of Phi", "objective", xlim=(-0.25, 1.05))
         table = [v.reshape(len(INVARIANT), -1)[chosen[0] // len(SPURIOUS)] for v in objectives]
         first.plot(SPURIOUS, table[1], color=RIGHT, lw=1.6, label=r"$E_e[R+\lambda|\nabla R|^2]$, uniform")
         first.plot(SPURIOUS[::2], table[0][::2], ".", color=LEFT, ms=5, label="IRMv1 / |E|")
@@ -410,7 +409,6 @@ def irmv1_is_tv_l2(
         for values, colour in ((table[1], RIGHT), (table[2], ERM)):
             first.plot(SPURIOUS[int(values.argmin())], values.min(), "v", color=colour, ms=6)
         lowest = min(float(t.min()) for t in table)
-        first.set_xlim(-0.25, 1.05)
         first.set_ylim(lowest - 0.05, lowest + 0.8)
         legend(first, loc="upper center")
         plain(second, "w free: least value", "|w|", "minimum over Phi")

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from scipy.integrate import quad
@@ -225,9 +224,25 @@ def dual_total_variation(
     )
 
     def paint(figure: Figure) -> None:
-        (top, disc_axes), (errors, grows) = figure.subplots(2, 2)
-        _paint_field(top, curve, field, line.cells[0])
-        _paint_disc(disc_axes, best, radius)
+        (top, round_one), (errors, grows) = figure.subplots(2, 2)
+        x = pixel_centres(1024)
+        g = field_on_pixels(field(moments(curve(x), cells_1d[0])), 1024)[:, 0]
+        plain(top, f"a curve and its best field, {cells_1d[0]} cells", "x", "", ylim=(-1.15, 1.75))
+        top.plot(x, curve(x), color=TRUTH, lw=1.4, label="f")
+        top.plot(x, g, color=RIGHT, lw=1.2, label="g, with |g| ≤ 1")
+        legend(top, ncols=2, loc="upper right")
+        plain(round_one, "a disc and its best field", "x", "y")
+        round_one.add_patch(Circle((0.5, 0.5), radius, facecolor="#CCCCCC", edgecolor=TRUTH, lw=0.8))
+        thin = best[6::12, 6::12]
+        at = pixel_centres(256)[6::12]
+        X, Y = np.meshgrid(at, at, indexing="ij")
+        seen = np.sqrt((thin**2).sum(-1)) > 0.05
+        round_one.quiver(
+            X[seen], Y[seen], thin[seen, 0], thin[seen, 1], color=RIGHT, scale=14, width=0.006, pivot="mid"
+        )
+        round_one.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        round_one.set_xticks([0, 0.5, 1])
+        round_one.set_yticks([0, 0.5, 1])
         plain(errors, "how far the sup is below", "cells per axis n", "TV - sup")
         errors.loglog(line.cells, line.below, "o-", color=LEFT, ms=3, label=f"curve: $n^{{-{line.order:.2f}}}$")
         errors.loglog(plane.cells, plane.below, "s-", color=OTHER, ms=3, label=f"surface: $n^{{-{plane.order:.2f}}}$")
@@ -276,27 +291,3 @@ def _gauss(f: Surface, panels: int = 64, nodes: int = 5) -> float:
     at = ((np.arange(panels)[:, None] + (node + 1) / 2) / panels).ravel()
     w = np.tile(weight / 2 / panels, panels)
     return float(w @ f(at[:, None], at[None, :]) @ w)
-
-
-def _paint_field(axes: Axes, curve: Function, field: Function, cells: int) -> None:
-    """A curve and the field that attains the sup for it: it turns where the curve turns."""
-    x = pixel_centres(1024)
-    g = field_on_pixels(field(moments(curve(x), cells)), 1024)[:, 0]
-    plain(axes, f"a curve and its best field, {cells} cells", "x", "")
-    axes.plot(x, curve(x), color=TRUTH, lw=1.4, label="f")
-    axes.plot(x, g, color=RIGHT, lw=1.2, label="g, with |g| ≤ 1")
-    axes.set_ylim(-1.15, 1.75)
-    legend(axes, ncols=2, loc="upper right")
-
-
-def _paint_disc(axes: Axes, best: Floats, radius: float) -> None:
-    plain(axes, "a disc and its best field", "x", "y")
-    axes.add_patch(Circle((0.5, 0.5), radius, facecolor="#CCCCCC", edgecolor=TRUTH, lw=0.8))
-    thin = best[6::12, 6::12]
-    at = pixel_centres(256)[6::12]
-    X, Y = np.meshgrid(at, at, indexing="ij")
-    seen = np.sqrt((thin**2).sum(-1)) > 0.05
-    axes.quiver(X[seen], Y[seen], thin[seen, 0], thin[seen, 1], color=RIGHT, scale=14, width=0.006, pivot="mid")
-    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    axes.set_xticks([0, 0.5, 1])
-    axes.set_yticks([0, 0.5, 1])

@@ -137,8 +137,7 @@ def zin_rewriting(
     tight = 1e-12 * float(squares.max())  # rounding
     comparisons = (
         claim(
-            "first term (eq. ZINrewrite)",
-            equal("R~ at 1/E, summed", first, "mean of the R_e", e.risk.mean().item(), 1e-12),
+            "first term (eq. ZINrewrite)", equal("R~ at 1/E, summed", first, "mean of the R_e", e.risk.mean(), 1e-12)
         ),
         claim(
             "second term at rho inside the simplex",
