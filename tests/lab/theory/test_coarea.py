@@ -139,7 +139,7 @@ def test_the_figures(line, plane):
     ("call", "message"),
     [
         (lambda: coarea_1d(domain=(1.0, -1.0)), "bounded interval"),
-        (lambda: coarea_1d(cells=(64, 32, 16)), "increasing grid sizes"),
+        (lambda: coarea_1d(cells=(64, 32, 16)), "rising numbers"),
         (lambda: coarea_2d(reach=-1.0), "bounded interval"),
         (lambda: coarea_2d(cells=(16, 32)), "cells must be three or more"),
     ],

@@ -21,7 +21,6 @@ from irmtv.lab.theory.small_network import (
 from irmtv.lab.theory.subgradient import (
     STEPS,
     concave_kink,
-    concave_kink_vector,
     frechet_quotients,
     norm_rule,
     sign_rule,
@@ -183,7 +182,7 @@ def test_a_relu_can_leave_no_subgradient(found):
     assert left == pytest.approx(0.0) and right == pytest.approx(-6.0, abs=1e-4)
     assert not row(found["scalar"], "ReLU").agrees
     # f = w_1 relu(b) - w_2: |S| = 2 (2 - relu(b)) sqrt(1 + relu(b)^2) falls by 2 to the right of b = 0
-    assert concave_kink_vector() == pytest.approx((0.0, -2.0), abs=1e-4)
+    assert concave_kink(vector=True) == pytest.approx((0.0, -2.0), abs=1e-4)
     assert not row(found["vector"], "ReLU").agrees and row(found["vector"], "ReLU").role == "beyond"
 
 

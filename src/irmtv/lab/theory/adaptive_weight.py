@@ -281,10 +281,7 @@ def detached_weight_stops_short(
     """
     check_positive(steps, "steps")
     if not starts or min(starts) <= 0:
-        raise ValueError(
-            f"starts must be one or more positive numbers, since at Phi = 0 all slopes vanish and lambda_Phi does not "
-            f"exist. Got {starts}."
-        )
+        raise ValueError(f"starts must be one or more positive numbers: at 0 all slopes vanish. Got {starts}.")
 
     def held_fixed(phi: Tensor) -> Tensor:
         worst, expected, size = _parts(phi, penalty)

@@ -90,10 +90,7 @@ def coarea_prefers_blocks(
     `l2` (moduli of the gradient, cell volume) and `measure` (moduli) are the formulas under test.
     """
     if len(widths) < 2 or not all(0 < d <= 1 for d in widths):
-        raise ValueError(
-            f"widths must be two or more numbers in (0, 1], the widths of the step in an interval of length 1. "
-            f"Got {widths!r}. Leave out 0: the limit is what the other widths show."
-        )
+        raise ValueError(f"widths must be two or more numbers in (0, 1]. Got {widths!r}. Leave out 0, the limit.")
     d = np.sort(np.asarray(widths, dtype=np.float64))[::-1]  # from the ramp to the step
     cell = EDGES[1] - EDGES[0]
     steps = [_smooth_step((EDGES - 0.5) / width) for width in d]

@@ -92,10 +92,7 @@ def blocky_over_time(
     check_repetitions(repetitions)
     share = np.asarray(p_s(TIME), dtype=np.float64)
     if not np.ptp(share) > 1e-3:  # nor is NaN a range
-        raise ValueError(
-            f"p_s must vary over time, or every risk is constant. Got values from {share.min():g} to {share.max():g}. "
-            "Give a function such as irmtv.lab.theory.blocky_time.wave."
-        )
+        raise ValueError(f"p_s must vary over time. Got values from {share.min():g} to {share.max():g}. See `wave`.")
 
     def draw(k: int) -> list[Task]:
         return [

@@ -293,7 +293,4 @@ def _check(domain: tuple[float, float], cells: tuple[int, ...]) -> None:
     if not (len(domain) == 2 and np.isfinite(domain).all() and domain[0] < domain[1]):
         raise ValueError(f"the domain of w must be a bounded interval (low, high) with low < high. Got {domain!r}.")
     if len(cells) < 3 or min(cells) < 8 or sorted(set(cells)) != list(cells):
-        raise ValueError(
-            f"cells must be three or more increasing grid sizes of at least 8, to measure an order. Got {cells!r}. "
-            "Use for example (16, 32, 64)."
-        )
+        raise ValueError(f"cells must be three or more rising numbers of at least 8. Got {cells!r}. Use (16, 32, 64).")

@@ -13,7 +13,7 @@ ERM.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -26,7 +26,6 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from irmtv.core.messages import check_positive
-from irmtv.core.types import Task
 from irmtv.data import make_task
 from irmtv.datasets import make_simulation, population_accuracy, simulation_limit
 from irmtv.lab.theory.figures import BAD, ERM, L1, OTHER, TRUTH, legend, plain
@@ -159,23 +158,30 @@ def train_on(
 ) -> Drift:
     """One drift of p_s over time, from ERM to eight labels."""
     tasks = [make_simulation(n_rows, p_s=p_s, p_v=P_V, random_state=seed) for seed in range(seeds)]
+    segments = [t.train.environment for t in tasks if t.train.environment is not None]
     rows = [(np.insert(t.train.x.double().numpy(), 0, 1.0, axis=1), t.train.y.double().numpy()) for t in tasks]
     erm = np.stack([least_logistic_risk(x, y) for x, y in rows])  # (seeds, 1 + D)
     merged = np.stack([_merged(x, y, penalty_weight) for x, y in rows])
-    fits = [_fit(tasks, k, steps, penalty_weight) for k in LABELS[1:]]
+
+    def fit(n_labels: int) -> tuple[Floats, Floats]:
+        """IRM-TV-l1 with the segments of time merged into `n_labels`: coefficients (seeds, D), intercepts (seeds,)."""
+        relabelled = [
+            make_task(t.train.x, t.train.y, environment=segment * n_labels // SEGMENTS, dtype=torch.float64)
+            for t, segment in zip(tasks, segments, strict=True)
+        ]
+        coef, intercept = train_linear(relabelled, "irm-tv-l1", steps, [penalty_weight])
+        return coef[0], intercept[0]
 
     def worst(coef: Any, intercept: Any) -> float:
         return float(population_accuracy(coef, intercept, TESTS, P_V).min(-1).mean())
 
-    segment = tasks[0].train.environment
-    assert segment is not None
     f, y = rows[0][0] @ erm[0], rows[0][1]
     return Drift(
-        accuracy=np.array([worst(merged[:, 1:], merged[:, 0]), *(worst(*fit) for fit in fits)]),
+        accuracy=np.array([worst(merged[:, 1:], merged[:, 0]), *(worst(*fit(k)) for k in LABELS[1:])]),
         erm=worst(erm[:, 1:], erm[:, 0]),
         moved=float(np.abs(merged - erm).max()),
-        penalty=np.array([_penalties(f, y, segment.numpy() * k // SEGMENTS, l1, l2) for k in LABELS]).T,
-        by_hand=_penalties_by_hand(f, y, segment.numpy()),
+        penalty=np.array([_penalties(f, y, segments[0].numpy() * k // SEGMENTS, l1, l2) for k in LABELS]).T,
+        by_hand=_penalties_by_hand(f, y, segments[0].numpy()),
     )
 
 
@@ -334,18 +340,6 @@ def _merged(x: Floats, y: Floats, penalty_weight: float) -> Floats:
     start = 0.3 * np.random.default_rng(0).standard_normal(x.shape[1])
     best: Floats = minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-7, "maxiter": 2000}).x
     return best
-
-
-def _fit(tasks: Sequence[Task], n_labels: int, steps: int, penalty_weight: float) -> tuple[Floats, Floats]:
-    """IRM-TV-l1 with the segments of time merged into `n_labels`: coefficients (seeds, D), intercepts (seeds,)."""
-
-    def relabelled(task: Task) -> Task:
-        rows = task.train
-        assert rows.environment is not None
-        return make_task(rows.x, rows.y, environment=rows.environment * n_labels // SEGMENTS, dtype=torch.float64)
-
-    coef, intercept = train_linear([relabelled(t) for t in tasks], "irm-tv-l1", steps, [penalty_weight])
-    return coef[0], intercept[0]
 
 
 def _penalties(f: Floats, y: Floats, code: Integers, l1: PenaltyFunction, l2: PenaltyFunction) -> tuple[float, float]:

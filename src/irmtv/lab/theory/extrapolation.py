@@ -78,9 +78,7 @@ def vrex_l2(
     parameters of the measure.
     """
     if not all(np.isfinite(parameter) and parameter >= 2 for parameter in beta):
-        raise ValueError(
-            f"beta must be two numbers of at least 2: below, the density is not smooth. Got {beta!r}. Use (2.0, 5.0)."
-        )
+        raise ValueError(f"beta must be two numbers of at least 2. Got {beta!r}. Use (2.0, 5.0).")
     rng = np.random.default_rng(seed)
     risks, mu = rng.exponential(size=(50, 4)), rng.dirichlet(np.ones(4), 50)  # (50, E)
     by_moments = np.einsum("re,re->r", mu, risks**2) - np.einsum("re,re->r", mu, risks) ** 2
@@ -358,9 +356,7 @@ def risk_extrapolation(
     two p_s, risks (R, 2)) -> (R, k) is under test. `rows` are fresh ones per environment.
     """
     if len(p_s) != 2 or p_s[0] == p_s[1]:
-        raise ValueError(
-            f"p_s must be two different numbers: a line needs two environments. Got {p_s!r}. Use (0.9, 0.7), say."
-        )
+        raise ValueError(f"p_s must be two different numbers, for a line. Got {p_s!r}. Use (0.9, 0.7), say.")
     check_above(penalty_weight, 0, "penalty_weight", "At 0 all three are ERM.")
     model = _train_three(p_s, p_v, penalty_weight, steps, seed)
     seen, seen_error = _measured(model, np.array(p_s), p_v, rows, seed + 1)

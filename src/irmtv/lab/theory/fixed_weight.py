@@ -165,10 +165,7 @@ def fixed_weight_misses(
     lambda: `minimiser`, and the `least` value.
     """
     if len(weights) < 2 or min(weights) < 0 or max(weights) <= 0.4:
-        raise ValueError(
-            f"weights must be two or more values of lambda, none negative and one above 0.4. Got {tuple(weights)}. "
-            "Add some on both sides of 1/5, where the minimiser leaves the edge."
-        )
+        raise ValueError(f"weights must be two or more values of lambda, one above 0.4. Got {tuple(weights)}.")
     lam = np.array(sorted(weights), dtype=float)
     on_grid = _on_interval(EVERY_PHI)
     assert on_grid.risk is not None

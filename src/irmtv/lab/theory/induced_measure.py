@@ -203,9 +203,7 @@ def induced_measure(
     """
     check_positive(points, "points")
     if points > 5:
-        raise ValueError(
-            f"points must be at most 5: every F_tr is taken with every w, 52 x 52 cases for 5. Got {points}. Use 4."
-        )
+        raise ValueError(f"points must be at most 5, for 52 x 52 cases. Got {points}. Use 4.")
     risk = _Risk(seed)
     values, nu = induced(MASSES, CLASSIFIERS)
     finite_e = risk.by_library(CLASSIFIERS) @ MASSES  # (3,)

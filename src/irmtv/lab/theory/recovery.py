@@ -174,10 +174,7 @@ def _paint_trial(axes: Axes, trial: _Trial, row: int | None = None) -> None:
 
 def _check(noise: float, draws: int) -> None:
     if not noise > 0:
-        raise ValueError(
-            f"noise must be a positive number: lambda is chosen so that the residual has its size. Got {noise!r}. "
-            "Use for instance 0.2."
-        )
+        raise ValueError(f"noise must be a positive number: lambda is chosen by it. Got {noise!r}. Use 0.2, say.")
     check_positive(draws, "draws")
 
 

@@ -139,6 +139,4 @@ def on_points(values: Floats, partition: Partition) -> Floats:
 
 def _check_size(size: int, parameter: str, of: str) -> None:
     if size > LARGEST:
-        raise ValueError(
-            f"{parameter} must have at most {LARGEST} {of}: all 2^n unions are listed. Got {size}. Use fewer."
-        )
+        raise ValueError(f"{parameter} must have at most {LARGEST} {of}: all unions are listed. Got {size}. Use fewer.")

@@ -142,7 +142,4 @@ def least_logistic_risk(x: Floats, y: Floats, mass: Floats | float = 1.0) -> Flo
 
 def check_repetitions(repetitions: int) -> None:
     if not isinstance(repetitions, int) or repetitions < 2:
-        raise ValueError(
-            f"repetitions must be an integer of at least 2, for their scatter. Got {repetitions!r}. Use 5 for the "
-            "numbers of the page."
-        )
+        raise ValueError(f"repetitions must be an integer of at least 2, for a scatter. Got {repetitions!r}. Use 5.")

@@ -170,10 +170,7 @@ def _problems(
     classifier: Classifier, seed: int, weight: float, modulus_rule: ModulusRule, objective_rule: ObjectiveRule
 ) -> list[Problem]:
     if not weight > 0:
-        raise ValueError(
-            f"penalty_weight must be a positive number: without it there is no |S| to differentiate. Got {weight!r}. "
-            "Use for instance 10."
-        )
+        raise ValueError(f"penalty_weight must be a positive number, or there is no |S|. Got {weight!r}. Use 10.")
     return [Problem(make_rows(loss, seed), loss, classifier, weight, modulus_rule, objective_rule) for loss in LOSSES]
 
 
@@ -182,13 +179,9 @@ def _comparisons(study: _Study) -> list[Comparison]:
     h = STEPS[BEST]
     return [
         # h^2 times third derivatives is 1e-10 or so; rounding adds 1e-16 / h
-        claim(
-            f"|S_e| of every environment: relative error of central differences, h = {h:g}",
-            equal("largest", best[0], "zero", 0.0, 1e-8),
-        ),
-        claim(
-            f"the objective: relative error of central differences, h = {h:g}",
-            equal("largest", best[1], "zero", 0.0, 1e-8),
+        *(
+            claim(f"{what}: relative error of central differences, h = {h:g}", equal("largest", e, "zero", 0.0, 1e-8))
+            for what, e in zip(("|S_e| of every environment", "the objective"), best, strict=True)
         ),
         claim("at the kink S_0 = 0: largest entry", equal("closed form", study.at_kink, "zero", 0.0)),
         claim(
@@ -238,22 +231,16 @@ def _draw_errors(axes: Axes, study: _Study) -> None:
     legend(axes, loc="upper left")
 
 
-def concave_kink(step: float = 1e-6) -> tuple[float, float]:
+def concave_kink(vector: bool = False, step: float = 1e-6) -> tuple[float, float]:
     """One-sided derivatives at b = 0 of |S| for f = relu(b) - 1, one row with y = 1 and the squared loss.
 
-    S = 2 (f - y) f falls in f there, so that the kink of relu makes one of |S| that opens downwards.
+    S = 2 (f - y) f falls in f there, so that the kink of relu makes one of |S| that opens downwards. With a vector w,
+    f = w_1 relu(b) - w_2 at w = (1, 1) and S = 2 (f - y) (relu(b), -1).
     """
     b = torch.tensor([-step, 0.0, step], dtype=torch.float64)
-    _, slope = as_loss("squared").value_and_slope(torch.relu(b) - 1, torch.ones_like(b))
-    left, middle, right = slope.abs().tolist()
-    return (middle - left) / step, (right - middle) / step
-
-
-def concave_kink_vector(step: float = 1e-6) -> tuple[float, float]:
-    """The same of |S| for a vector w: f = w_1 relu(b) - w_2 at w = (1, 1), so that S = 2 (f - y) (relu(b), -1)."""
-    b = torch.tensor([-step, 0.0, step], dtype=torch.float64)
     inputs = torch.stack([torch.relu(b), -torch.ones_like(b)], -1)  # (3, 2)
-    w = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    inputs = inputs if vector else inputs.sum(-1, keepdim=True)
+    w = torch.ones_like(inputs, requires_grad=True)
     value, _ = as_loss("squared").value_and_slope((w * inputs).sum(-1), torch.ones_like(b))
     (slope,) = torch.autograd.grad(value.sum(), w)  # row by row
     left, middle, right = slope.norm(dim=-1).tolist()
@@ -358,7 +345,7 @@ def subgradient_vector(
     """
     problems = _problems("vector", seed, penalty_weight, modulus_rule, objective_rule)
     study = _study(problems, seed)
-    left, right = concave_kink_vector()
+    left, right = concave_kink(vector=True)
     squared = problems[-1]
     point = kink_point(seed)
     jacobian = by_hand(point, squared.data, squared.loss, "vector").jacobians[0]

@@ -61,9 +61,7 @@ def _against(values: Floats, cells: int, pieces: Floats) -> Floats:
 def moments(values: Floats, cells: int) -> Floats:
     """m_i = int f grad B_i from the values of f at the pixels, (M,) or (M, M): (n - 4, 1) or (n - 4, n - 4, 2)."""
     if cells < 5 or values.shape[0] % cells:
-        raise ValueError(
-            f"cells must be at least 5 and divide the {values.shape[0]} pixels per axis. Got {cells}. Use a power of 2."
-        )
+        raise ValueError(f"cells must be at least 5 and divide the {values.shape[0]} pixels per axis. Got {cells}.")
     spline, derivative = _pieces(values.shape[0] // cells)
     if values.ndim == 1:
         return _against(values, cells, derivative)[:, None]

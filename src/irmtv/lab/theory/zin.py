@@ -232,11 +232,6 @@ class _Gated:
     def statistics(self, q: Tensor) -> Statistics:
         return statistics_of(Binary(), self.logits.unsqueeze(0), self.y, Soft(q.T.view(1, 1, 2, -1)))
 
-    def by_library(self, name: str, q: Tensor) -> float:
-        """The penalty of one of the library's objectives."""
-        objective = OBJECTIVES[name]
-        return objective.penalty_values(self.statistics(q), objective.resolve({}))[0].item()
-
     def both_forms(self, q: Tensor, expectation: PenaltyFunction) -> tuple[float, float, float, float]:
         """Definition and expectation of the penalty; mean loss and uniform mean of the risks."""
         e = self.statistics(q)
@@ -282,6 +277,12 @@ def tiva_is_minimax_tv_l2(
     balance = float(brentq(lambda b: model.rho(weights, b)[:, 0].mean().item() - 0.5, -50, 50, xtol=1e-14))
     balanced, unbalanced = (model.both_forms(model.rho(weights, balance + shift), expectation) for shift in (0.0, bias))
     share = model.rho(weights, balance + bias)[:, 0].mean().item()
+    even = model.rho(weights, balance)
+
+    def by_library(name: str, q: Tensor) -> float:
+        """The penalty of one of the library's objectives."""
+        objective = OBJECTIVES[name]
+        return objective.penalty_values(model.statistics(q), objective.resolve({}))[0].item()
 
     comparisons = (
         claim(
@@ -305,39 +306,22 @@ def tiva_is_minimax_tv_l2(
                 "definition, autograd",
                 defined,
                 "sum m^2 |S|^2",
-                np.array([authors(e, e.mass).item() for e in map(model.statistics, random_rho)]),
+                [authors(e, e.mass).item() for e in map(model.statistics, random_rho)],
                 1e-14,
             ),
         ),
-        ours(
-            "TIVA, random rho",
-            all_equal(
-                "definition, autograd",
-                defined[:draws],
-                "tiva",
-                np.array([model.by_library("tiva", q) for q in random_rho[:draws]]),
-                1e-14,
-            ),
-        ),
-        ours(
-            "ZIN, random rho",
-            all_equal(
-                "definition, autograd",
-                defined[draws:],
-                "zin",
-                np.array([model.by_library("zin", q) for q in random_rho[draws:]]),
-                1e-14,
-            ),
+        *(
+            ours(
+                f"{name.upper()}, random rho",
+                all_equal(
+                    "definition, autograd", defined[part], name, [by_library(name, q) for q in random_rho[part]], 1e-14
+                ),
+            )
+            for name, part in (("tiva", slice(draws)), ("zin", slice(draws, None)))
         ),
         ours(
             "Minimax-TV-l2 at equal masses",
-            equal(
-                "sum m |S|^2",
-                balanced[1],
-                "minimax-tv-l2",
-                model.by_library("minimax-tv-l2", model.rho(weights, balance)),
-                1e-14,
-            ),
+            equal("sum m |S|^2", balanced[1], "minimax-tv-l2", by_library("minimax-tv-l2", even), 1e-14),
         ),
     )
 
