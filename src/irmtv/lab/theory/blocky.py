@@ -387,8 +387,8 @@ def blockiness_in_w(
         f"Blockiness, which squashing cannot change, is {mean['scalar']['erm']:.3f}, {mean['scalar']['irm-tv-l2']:.3f} "
         f"and {mean['scalar']['irm-tv-l1']:.3f} ({mean['vector']['erm']:.3f}, {mean['vector']['irm-tv-l2']:.3f}, "
         f"{mean['vector']['irm-tv-l1']:.3f} for a vector w) for ERM, TV-l2 and TV-l1; TV-l1 less TV-l2 is "
-        f"{difference('scalar')} and {difference('vector')} (two standard errors). The penalty is "
-        "evaluated at w = 1 only, and what it does is to lower the slopes there, whose mean size is "
-        f"{at_one['erm']:.3f} for ERM and {at_one['irm-tv-l1']:.3f} for TV-l1.",
+        f"{difference('scalar')} and {difference('vector')} (two standard errors). The penalty is evaluated at w = 1 "
+        f"only, and what it does is to lower the slopes there, whose mean size is {at_one['erm']:.3f} for ERM and "
+        f"{at_one['irm-tv-l1']:.3f} for TV-l1.",
         paint,
     )

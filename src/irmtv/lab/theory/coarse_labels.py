@@ -147,44 +147,6 @@ class Drift:
     by_hand: tuple[float, float]  # the same two for eight labels, otherwise computed
 
 
-def train_on(
-    p_s: tuple[float, ...],
-    n_rows: int,
-    steps: int,
-    seeds: int,
-    penalty_weight: float,
-    l1: PenaltyFunction,
-    l2: PenaltyFunction,
-) -> Drift:
-    """One drift of p_s over time, from ERM to eight labels."""
-    tasks = [make_simulation(n_rows, p_s=p_s, p_v=P_V, random_state=seed) for seed in range(seeds)]
-    segments = [t.train.environment for t in tasks if t.train.environment is not None]
-    rows = [(np.insert(t.train.x.double().numpy(), 0, 1.0, axis=1), t.train.y.double().numpy()) for t in tasks]
-    erm = np.stack([least_logistic_risk(x, y) for x, y in rows])  # (seeds, 1 + D)
-    merged = np.stack([_merged(x, y, penalty_weight) for x, y in rows])
-
-    def fit(n_labels: int) -> tuple[Floats, Floats]:
-        """IRM-TV-l1 with the segments of time merged into `n_labels`: coefficients (seeds, D), intercepts (seeds,)."""
-        relabelled = [
-            make_task(t.train.x, t.train.y, environment=segment * n_labels // SEGMENTS, dtype=torch.float64)
-            for t, segment in zip(tasks, segments, strict=True)
-        ]
-        coef, intercept = train_linear(relabelled, "irm-tv-l1", steps, [penalty_weight])
-        return coef[0], intercept[0]
-
-    def worst(coef: Any, intercept: Any) -> float:
-        return float(population_accuracy(coef, intercept, TESTS, P_V).min(-1).mean())
-
-    f, y = rows[0][0] @ erm[0], rows[0][1]
-    return Drift(
-        accuracy=np.array([worst(merged[:, 1:], merged[:, 0]), *(worst(*fit(k)) for k in LABELS[1:])]),
-        erm=worst(erm[:, 1:], erm[:, 0]),
-        moved=float(np.abs(merged - erm).max()),
-        penalty=np.array([_penalties(f, y, segments[0].numpy() * k // SEGMENTS, l1, l2) for k in LABELS]).T,
-        by_hand=_penalties_by_hand(f, y, segments[0].numpy()),
-    )
-
-
 @statement(
     "A measure too coarse to see the test environments",
     "Theorem 3.11 and what follows from it (thm:OODminimum)",
@@ -224,7 +186,37 @@ def coarse_measure(
         float((e.mean_risk + penalty_weight * l1(e, e.mass)).item())
         for e in (statistics_from(ones, 0 * ones, kept), statistics_from(ones, 0 * ones, kept / kept.sum()))
     )
-    drifts = {name: train_on(p_s, n_rows, steps, seeds, penalty_weight, l1, l2) for name, p_s in DRIFTS.items()}
+
+    def train_on(p_s: tuple[float, ...]) -> Drift:
+        """One drift of p_s over time, from ERM to eight labels."""
+        tasks = [make_simulation(n_rows, p_s=p_s, p_v=P_V, random_state=seed) for seed in range(seeds)]
+        segments = [t.train.environment for t in tasks if t.train.environment is not None]
+        rows = [(np.insert(t.train.x.double().numpy(), 0, 1.0, axis=1), t.train.y.double().numpy()) for t in tasks]
+        erm = np.stack([least_logistic_risk(x, y) for x, y in rows])  # (seeds, 1 + D)
+        merged = np.stack([_merged(x, y, penalty_weight) for x, y in rows])
+
+        def fit(n_labels: int) -> tuple[Floats, Floats]:
+            """IRM-TV-l1, the segments of time merged into `n_labels`: coefficients (seeds, D), intercepts (seeds,)."""
+            relabelled = [
+                make_task(t.train.x, t.train.y, environment=segment * n_labels // SEGMENTS, dtype=torch.float64)
+                for t, segment in zip(tasks, segments, strict=True)
+            ]
+            coef, intercept = train_linear(relabelled, "irm-tv-l1", steps, [penalty_weight])
+            return coef[0], intercept[0]
+
+        def worst(coef: Any, intercept: Any) -> float:
+            return float(population_accuracy(coef, intercept, TESTS, P_V).min(-1).mean())
+
+        f, y = rows[0][0] @ erm[0], rows[0][1]
+        return Drift(
+            accuracy=np.array([worst(merged[:, 1:], merged[:, 0]), *(worst(*fit(k)) for k in LABELS[1:])]),
+            erm=worst(erm[:, 1:], erm[:, 0]),
+            moved=float(np.abs(merged - erm).max()),
+            penalty=np.array([_penalties(f, y, segments[0].numpy() * k // SEGMENTS, l1, l2) for k in LABELS]).T,
+            by_hand=_penalties_by_hand(f, y, segments[0].numpy()),
+        )
+
+    drifts = {name: train_on(p_s) for name, p_s in DRIFTS.items()}
     steady, swings = drifts["steady"], drifts["to and fro"]
     growth = min(float(np.diff(d.penalty, axis=1).min()) for d in drifts.values())
 

@@ -58,16 +58,12 @@ def no_paint(figure: Figure) -> None:
 class Statement:
     """A piece of work: one statement to run."""
 
-    name: str
-
-    @property
-    def label(self) -> str:
-        return self.name
+    label: str  # its name
 
 
 def run_statement(statement: Statement) -> DrawnFinding:
     """Run a statement and draw its figure."""
-    return DrawnFinding.of(STATEMENTS[statement.name]())
+    return DrawnFinding.of(STATEMENTS[statement.label]())
 
 
 @dataclass(frozen=True)
@@ -194,14 +190,14 @@ def run_statements(
         else side_by_side(statements, run_statement, jobs, begin)
     )
     for statement, outcome in outcomes:
-        seconds[statement.name] = outcome.seconds
+        seconds[statement.label] = outcome.seconds
         if outcome.error is None:
-            found[statement.name] = outcome.result
+            found[statement.label] = outcome.result
         else:
-            failed[statement.name] = outcome.error
+            failed[statement.label] = outcome.error
         done += 1
         begin(begun)
-    return TheoryReport({s.name: found[s.name] for s in statements if s.name in found}, seconds, failed)
+    return TheoryReport({s.label: found[s.label] for s in statements if s.label in found}, seconds, failed)
 
 
 def _section(t: DrawnFinding, seconds: float) -> Section:

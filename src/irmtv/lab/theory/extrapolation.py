@@ -316,25 +316,6 @@ PREDICTORS = ("ERM", "V-REx", "IRM-TV-l1")
 ELSEWHERE = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])  # the p_s at which risks are extrapolated
 
 
-def _train_three(p_s: tuple[float, float], p_v: float, penalty_weight: float, steps: int, seed: int) -> Linear:
-    """The three predictors, trained as one on two environments."""
-    task = make_simulation(5000, p_s, p_v, random_state=seed)
-    weights: list[Mapping[str, Any]] = [
-        {"vrex": v, "irm-tv-l1": s} for v, s in ((0.0, 0.0), (penalty_weight, 0.0), (0.0, penalty_weight))
-    ]
-    fitted = train(
-        task,
-        "irm-tv-l1+vrex",
-        Runs(penalty_weight=weights),
-        steps=steps,
-        learning_rate=LEARNING_RATE,
-        warmup=0.25,
-        dtype=torch.float64,
-    )
-    coef, intercept = (np.asarray(t, dtype=float) for t in fitted.coefficients())
-    return Linear(coef.reshape(len(PREDICTORS), -1), intercept.reshape(len(PREDICTORS)), p_v)
-
-
 @statement(
     "Two environments tell the risk of all those on their line",
     "proof of Proposition 3.3 (fig:riskextra)",
@@ -358,7 +339,15 @@ def risk_extrapolation(
     if len(p_s) != 2 or p_s[0] == p_s[1]:
         raise ValueError(f"p_s must be two different numbers, for a line. Got {p_s!r}. Use (0.9, 0.7), say.")
     check_above(penalty_weight, 0, "penalty_weight", "At 0 all three are ERM.")
-    model = _train_three(p_s, p_v, penalty_weight, steps, seed)
+    # the three predictors, trained as one on two environments
+    weights: list[Mapping[str, Any]] = [
+        {"vrex": v, "irm-tv-l1": s} for v, s in ((0.0, 0.0), (penalty_weight, 0.0), (0.0, penalty_weight))
+    ]
+    settings: dict[str, Any] = {"steps": steps, "learning_rate": LEARNING_RATE, "warmup": 0.25, "dtype": torch.float64}
+    task = make_simulation(5000, p_s, p_v, random_state=seed)
+    fitted = train(task, "irm-tv-l1+vrex", Runs(penalty_weight=weights), **settings)
+    coef, intercept = (np.asarray(t, dtype=float) for t in fitted.coefficients())
+    model = Linear(coef.reshape(len(PREDICTORS), -1), intercept.reshape(len(PREDICTORS)), p_v)
     seen, seen_error = _measured(model, np.array(p_s), p_v, rows, seed + 1)
     fresh, fresh_error = _measured(model, ELSEWHERE, p_v, rows, seed + 2)
     predicted = extrapolate(ELSEWHERE, p_s, seen)

@@ -55,6 +55,10 @@ FamilyRule = Callable[[Mapping[Hashable, Hashable], Family, frozenset[Hashable]]
 MASSES = np.array([0.1, 0.25, 0.05, 0.2, 0.3, 0.1])
 CLASSIFIERS = np.array([0.5, 1.5, 0.5, 1.0, 1.5, 1.5])  # w(e): three values for six environments
 QUANTITIES = ("R", "|R'|", "|R'|^2")
+FAULTS = {  # of a family of sets of classifiers
+    "undefined": "with a G whose preimage is not in F_tr",
+    "not closed": "in which the family is no sigma-algebra",
+}
 
 
 def sum_over_preimages(mu: Floats, w: Floats) -> tuple[Floats, Floats]:
@@ -128,9 +132,8 @@ def _continuous(risk: _Risk, density: Density, turning: float) -> tuple[Floats, 
 def _census(points: int, rule: FamilyRule) -> Counter[tuple[str, bool]]:
     """Every F_tr on a few points with every w on them (up to the names of its values), by what goes wrong.
 
-    Counted by whether w is measurable in the ordinary sense: "cases"; "undefined", with a G of the family under test
-    whose preimage is not in F_tr; "not closed", in which it is no sigma-algebra; "differ" from the push-forward;
-    "torn", in which every preimage is in F_tr and the families differ, or the other way round.
+    Counted by whether w is measurable in the ordinary sense: "cases"; the FAULTS of the family under test; "differ",
+    not the push-forward; "torn", where no preimage is missing and they differ, or the other way round.
     """
     whole = frozenset[Hashable](range(points))
     census: Counter[tuple[str, bool]] = Counter()
@@ -229,13 +232,9 @@ def induced_measure(
             claim(f"e uniform, w = e^2: {name}", equal("over w", smooth_w[k], "over e", smooth_e[k], 1e-10))
             for k, name in enumerate(QUANTITIES)
         ),
-        claim(
-            f"w measurable: cases of {count[True]} with a G whose preimage is not in F_tr",
-            equal("printed", census["undefined", True], "none", 0),
-        ),
-        claim(
-            f"w measurable: cases of {count[True]} in which the family is no sigma-algebra",
-            equal("printed", census["not closed", True], "none", 0),
+        *(
+            claim(f"w measurable: cases of {count[True]} {what}", equal("printed", census[fault, True], "none", 0))
+            for fault, what in FAULTS.items()
         ),
         ours("quadrature", equal("own error", own_error, "zero", 0.0, 1e-10)),
         ours(
@@ -251,13 +250,11 @@ def induced_measure(
             "three environments, w = 1 for all: variation",
             less("of the mean risk", abs(slopes.mean()), "over environments", np.abs(slopes).mean(), 0.01),
         ),
-        beyond(
-            f"w not measurable: cases of {count[False]} with a G whose preimage is not in F_tr",
-            equal("printed", failing, "none", 0),
-        ),
-        beyond(
-            f"w not measurable: cases of {count[False]} in which the family is no sigma-algebra",
-            equal("printed", census["not closed", False], "none", 0),
+        *(
+            beyond(
+                f"w not measurable: cases of {count[False]} {what}", equal("printed", census[fault, False], "none", 0)
+            )
+            for fault, what in FAULTS.items()
         ),
         beyond(
             "three environments, w = 1 for all (Condition 2 violated): R(w)",
@@ -305,14 +302,13 @@ def induced_measure(
 
     return Result(
         comparisons,
-        f"The integrals agree: to {np.abs(finite_w - finite_e).max():.0e} for six environments that share "
-        f"three classifiers, to {np.abs(smooth_w - smooth_e).max():.0e} for a continuum with w = "
-        "e^2.\n\n"
+        f"The integrals agree: to {np.abs(finite_w - finite_e).max():.0e} for six environments that share three "
+        f"classifiers, to {np.abs(smooth_w - smooth_e).max():.0e} for a continuum with w = e^2.\n\n"
         "The proof's sets {w(F)} are the right ones exactly where w^-1(w(F)) is in F_tr for every F. Condition 3 "
         "calls w measurable without naming the sets of classifiers; if these are all subsets, finite cases are safe "
         f"({census['undefined', True]} of {count[True]} fail on {points} points) and infinite ones are not. Of the "
-        f"{count[False]} finite cases with another w {failing} have a set whose preimage cannot be measured; "
-        f"{{G : w^-1(G) in F_tr}} is right in all {sum(count.values())}.\n\n"
+        f"{count[False]} finite cases with another w {failing} have a set whose preimage cannot be measured; {{G : "
+        f"w^-1(G) in F_tr}} is right in all {sum(count.values())}.\n\n"
         "For a user Condition 2 is no formality: with the dummy w = 1 for all, three environments have risks from "
         f"{risks.min():.2f} to {risks.max():.2f} at one and the same w, so that R(w) does not exist, and the variation "
         f"must be taken over environments ({np.abs(slopes).mean():.3f}), not of the mean risk "

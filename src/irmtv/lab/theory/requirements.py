@@ -20,8 +20,7 @@ squared l1 penalty is quadratic:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -34,7 +33,7 @@ from torch import Tensor
 from irmtv.core.messages import check_positive
 from irmtv.lab.theory.figures import BAD, L2, LEFT, OTHER, RIGHT, TRUTH, legend, plain
 from irmtv.lab.theory.finding import Result, all_equal, at_most, beyond, claim, equal, less, ours, statement
-from irmtv.lab.theory.sides import ROUNDING, Floats, Integers, PenaltyFunction, statistics_from
+from irmtv.lab.theory.sides import ROUNDING, Floats, PenaltyFunction, statistics_from
 from irmtv.lab.theory.sigma_algebras import Family, Partition, atom_masses, by_atom, generated, on_points, partitions
 from irmtv.objectives.irm_tv_l1 import tv_l1
 from irmtv.objectives.irm_tv_l2 import tv_l2
@@ -55,60 +54,6 @@ def _global(risk: Floats, slope: Floats, mass: Floats) -> Floats:
 def contains(training: Family, everything: Family) -> bool:
     """Every set of F_all is one of F_tr."""
     return training >= everything
-
-
-@dataclass
-class _Pairs:
-    """What came of every pair (F_tr, F_all); the four are E R, l1 penalty, worst risk, minimax penalty."""
-
-    kind: Integers  # (F_tr, F_all) 0: F_tr sees all of F_all; 1: it does not, but no worst risk is changed; 2: some are
-    error: Floats = field(default_factory=lambda: np.zeros(4))  # largest, over the pairs that satisfy the condition
-    moved: int = 0  # families whose minimisers move although the condition holds
-    without: int = 0  # pairs that do not satisfy it
-    lost: Integers = field(default_factory=lambda: np.zeros(4, dtype=int))  # those in which some of the four is changed
-    predicted: int = 0  # those of them with an atom of F_all that has none of F_tr in it
-    above: float = -np.inf  # how far a penalty or a worst risk seen through F_tr exceeds the global one, at most
-    # seen and true values of some risks (2, 4, B), by whether the condition holds
-    sides: dict[bool, list[Floats]] = field(default_factory=lambda: {True: [], False: []})
-
-
-def _every_pair(
-    algebras: Sequence[Partition],
-    mass: Floats,
-    rng: np.random.Generator,
-    shape: tuple[int, int],
-    penalty_weight: float,
-    condition: Callable[[Family, Family], bool],
-    l1: PenaltyFunction,
-) -> _Pairs:
-    """All pairs, each with every 0/1 risk and with random ones: `shape` is how many families of how many models."""
-    n, n_random = len(algebras), shape[0] * shape[1]
-    family = {p: generated(p) for p in algebras}
-    found = _Pairs(np.zeros((n, n), dtype=int))
-    objectives = np.array([[1.0, penalty_weight, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, penalty_weight]])
-    for j, total in enumerate(algebras):
-        values = np.array(list(product((0.0, 1.0), repeat=len(total))))
-        drawn = rng.exponential(size=(*shape, len(total))), rng.standard_normal((*shape, len(total)))
-        risk, slope = (on_points(v.reshape(-1, len(total)), total) for v in drawn)  # (families * models, n)
-        risk = np.concatenate([risk, on_points(values, total)])
-        slope = np.concatenate([slope, on_points(2 * values - 1, total)])
-        truth = _global(risk, slope, mass)  # (4, B)
-        for i, some in enumerate(algebras):
-            seen = _one_side(risk, slope, l1, some, mass)
-            holds = condition(family[some], family[total])
-            gap = np.abs(seen - truth).max(1)
-            best = [(objectives @ v[:, :n_random]).reshape(3, *shape).argmin(-1) for v in (seen, truth)]
-            if holds:
-                found.moved += int((best[0] != best[1]).any(0).sum())
-                found.error = np.maximum(found.error, gap)
-            else:
-                found.without += 1
-                found.lost += gap > ROUNDING
-                found.predicted += any(not any(set(a) <= set(b) for a in some) for b in total)
-            found.above = max(found.above, float((seen[1:] - truth[1:]).max()))
-            found.kind[i, j] = 0 if holds else 1 + int(gap[2] > ROUNDING)
-            found.sides[holds].append(np.stack([seen[:, :8], truth[:, :8]]))
-    return found
 
 
 @statement(
@@ -143,9 +88,40 @@ def sufficient_condition(
     rng = np.random.default_rng(0)
     mass = np.arange(1.0, n_points + 1) / np.arange(1, n_points + 1).sum()
     algebras = sorted(partitions(range(n_points)), key=lambda p: (len(p), p))
-    pairs = _every_pair(algebras, mass, rng, (n_families, n_models), penalty_weight, condition, l1)
-    error, moved, lost = pairs.error, pairs.moved, pairs.lost
-    without, predicted = pairs.without, pairs.predicted
+    shape = n_families, n_models
+    family = {p: generated(p) for p in algebras}
+    objectives = np.array([[1.0, penalty_weight, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, penalty_weight]])
+    # of every pair (F_tr, F_all), 0: F_tr sees all of F_all; 1: it does not, but no worst risk is changed; 2: some are
+    kind = np.zeros((len(algebras), len(algebras)), dtype=int)
+    error, moved = np.zeros(4), 0  # where the condition holds: largest error of the four, minimisers that move
+    # where it does not: pairs, those with one of the four changed, those with an atom of F_all that has none of F_tr
+    without, lost, predicted = 0, np.zeros(4, dtype=int), 0
+    above = -np.inf  # how far a penalty or a worst risk seen through F_tr exceeds the global one, at most
+    sides: dict[bool, list[Floats]] = {True: [], False: []}  # seen and true values of some risks (2, 4, B)
+    for j, total in enumerate(algebras):
+        # random risks for the minimisers, then every 0/1 risk
+        values = np.array(list(product((0.0, 1.0), repeat=len(total))))
+        drawn = rng.exponential(size=(*shape, len(total))), rng.standard_normal((*shape, len(total)))
+        risk, slope = (on_points(v.reshape(-1, len(total)), total) for v in drawn)  # (families * models, n)
+        n_random = len(risk)
+        risk = np.concatenate([risk, on_points(values, total)])
+        slope = np.concatenate([slope, on_points(2 * values - 1, total)])
+        truth = _global(risk, slope, mass)  # (4, B)
+        for i, some in enumerate(algebras):
+            seen = _one_side(risk, slope, l1, some, mass)
+            holds = condition(family[some], family[total])
+            gap = np.abs(seen - truth).max(1)
+            if holds:
+                best = [(objectives @ v[:, :n_random]).reshape(3, *shape).argmin(-1) for v in (seen, truth)]
+                moved += int((best[0] != best[1]).any(0).sum())
+                error = np.maximum(error, gap)
+            else:
+                without += 1
+                lost += gap > ROUNDING
+                predicted += any(not any(set(a) <= set(b) for a in some) for b in total)
+            above = max(above, float((seen[1:] - truth[1:]).max()))
+            kind[i, j] = 0 if holds else 1 + int(gap[2] > ROUNDING)
+            sides[holds].append(np.stack([seen[:, :8], truth[:, :8]]))
 
     # the condition holds (both are the power set), the measures differ
     finest = algebras[-1]
@@ -182,13 +158,13 @@ def sufficient_condition(
             equal("counted", int(lost[2]), "an atom of F_all without one of F_tr in it", predicted),
         ),
         ours("of all pairs without containment", less("changed worst risk", predicted, "all", without)),
-        ours("largest penalty or worst risk", at_most("training less global", pairs.above, "Jensen", 0.0, ROUNDING)),
+        ours("largest penalty or worst risk", at_most("training less global", above, "Jensen", 0.0, ROUNDING)),
     )
 
     def paint(figure: Figure) -> None:
         grid, *scatter = figure.subplots(1, 3)
         plain(grid, f"{len(algebras)} x {len(algebras)} pairs", "F_all, coarse to fine", "F_tr, coarse to fine")
-        grid.imshow(pairs.kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
+        grid.imshow(kind, cmap=ListedColormap([OTHER, L2, BAD]), vmin=-0.5, vmax=2.5, origin="lower", alpha=0.8)
         grid.set_xticks([])
         grid.set_yticks([])
         keys = ((OTHER, "F_tr contains F_all"), (L2, "penalty lost"), (BAD, "worst risk lost too"))
@@ -197,8 +173,8 @@ def sufficient_condition(
         for axes, row, title in zip(scatter, (1, 2), ("l1 penalty", "worst risk"), strict=True):
             plain(axes, f"{title} of random risks", "global", "seen through F_tr")
             for holds, colour, text in ((False, BAD, "not contained"), (True, OTHER, "F_tr contains F_all")):
-                if pairs.sides[holds]:
-                    seen, truth = np.concatenate(pairs.sides[holds], -1)[:, row]
+                if sides[holds]:
+                    seen, truth = np.concatenate(sides[holds], -1)[:, row]
                     axes.plot(truth, seen, ".", ms=3, color=colour, label=text, rasterized=True)
             axes.axline((0, 0), slope=1, color=TRUTH, lw=0.6)
             legend(axes, loc="upper left", markerscale=2)
@@ -215,7 +191,7 @@ def sufficient_condition(
         f"objective of one Phi is {remeasured.left:.2f} in training and {remeasured.right:.2f} in the test; with "
         "lambda_Phi the objective is the worst risk, which does not depend on the measure.\n\n"
         "For a user: pooled labels make a model look more invariant than it is, never less (largest excess of a "
-        f"penalty or worst risk seen in training: {max(pairs.above, 0.0):.0e}).",
+        f"penalty or worst risk seen in training: {max(above, 0.0):.0e}).",
         paint,
     )
 

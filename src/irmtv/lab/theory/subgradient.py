@@ -11,7 +11,7 @@ written out by hand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -69,21 +69,22 @@ def frechet_quotients(values: Floats, at: float, v: Floats, moves: Floats) -> Fl
     return np.asarray((values - at - moves @ v) / np.linalg.norm(moves, axis=1))
 
 
-@dataclass(frozen=True)
-class _Study:
-    """Every number that the two findings share, the least favourable of both losses."""
+class _Study(NamedTuple):
+    """What the two statements share, the least favourable of both losses."""
 
+    comparisons: list[Comparison]
     errors: dict[str, tuple[Floats, Floats]]  # loss -> relative errors of finite differences by step: |S|, objective
-    order: tuple[float, float]  # the power of h at which they fall: lowest, highest
+    order: float  # the power of h at which they fall, the lowest
     autograd: float  # relative distance of autograd from the closed form, smooth point and kink
-    at_kink: float  # largest entry of the closed form for |S_0| at the kink
-    quotient: float  # smallest Frechet quotient of |S_0| there
-    quotient_objective: float  # ... of the objective
-    long_quotient: float  # ... of |S_0| for a v that is half as long again as it may be
+    long_quotient: float  # smallest Frechet quotient of |S_0| for a v that is half as long again as it may be
     one_sided: tuple[float, float]  # derivatives of |S_0| along one direction, from the left and from the right
     flat_variation: tuple[float, float]  # of E|S| where every slope is 0
     flat_penalty: tuple[float, float]  # of (E|S|)^2 there
-    slope_error: float  # library's slopes against finite differences of the risk in w
+
+    @property
+    def best(self) -> float:
+        """The largest relative error at the best step."""
+        return float(max(pair[k][BEST] for pair in self.errors.values() for k in (0, 1)))
 
 
 MOVE = 1e-6  # length of the moves with which limits are taken
@@ -117,8 +118,11 @@ def _slope_error(problem: Problem, theta: Floats) -> float:
     return _relative(np.stack(columns, 1), slope)
 
 
-def _study(problems: list[Problem], seed: int) -> _Study:
-    """The closed form where no slope is 0, where one is and where all are, against all that it can be held to."""
+def _study(problems: list[Problem], relu: tuple[float, float], seed: int) -> _Study:
+    """The closed form where no slope is 0, where one is and where all are, against all that it can be held to.
+
+    `relu` are the one-sided derivatives of |S| at the kink of a ReLU.
+    """
     errors: dict[str, tuple[Floats, Floats]] = {}
     orders: list[float] = []
     far: list[float] = []
@@ -148,22 +152,57 @@ def _study(problems: list[Problem], seed: int) -> _Study:
         quotients["zero"].append(frechet_quotients(moduli[:, 0], here[0][0, 0], each[0], moves).min())
         quotients["long"].append(frechet_quotients(moduli[:, 0], here[0][0, 0], too_long, moves).min())
         quotients["objective"].append(frechet_quotients(objective, here[2][0], whole, moves).min())
-    last = problems[-1]
+    last, mu = problems[-1], problems[-1].data.mu
     downhill = _directions(len(kink), 1, seed + 1)[0]
-    mu = last.data.mu
-    return _Study(
-        errors=errors,
-        order=(float(np.min(orders)), float(np.max(orders))),
-        autograd=float(np.max(far)),
-        at_kink=max(at_kink),
-        quotient=float(np.min(quotients["zero"])),
-        quotient_objective=float(np.min(quotients["objective"])),
-        long_quotient=float(np.max(quotients["long"])),
-        one_sided=_one_sided(lambda t: last.values(t)[0][:, 0], kink, downhill),
-        flat_variation=_one_sided(lambda t: last.values(t)[0] @ mu, flat, downhill),
-        flat_penalty=_one_sided(lambda t: last.values(t)[1], flat, downhill),
-        slope_error=max(_slope_error(p, theta) for p in problems),
-    )
+    one_sided = _one_sided(lambda t: last.values(t)[0][:, 0], kink, downhill)
+    flat_variation = _one_sided(lambda t: last.values(t)[0] @ mu, flat, downhill)
+    flat_penalty = _one_sided(lambda t: last.values(t)[1], flat, downhill)
+    order, autograd, long_quotient = (float(v) for v in (np.min(orders), np.max(far), np.max(quotients["long"])))
+    central = f"relative error of central differences, h = {STEPS[BEST]:g}"
+    best = [[pair[k][BEST] for pair in errors.values()] for k in (0, 1)]
+    smallest = "smallest Fréchet quotient of"
+    comparisons = [
+        # h^2 times third derivatives is 1e-10 or so; rounding adds 1e-16 / h
+        *(
+            claim(f"{what}: {central}", equal("largest", np.max(best[k]), "zero", 0.0, 1e-8))
+            for k, what in enumerate(("|S_e| of every environment", "the objective"))
+        ),
+        claim("at the kink S_0 = 0: largest entry", equal("closed form", max(at_kink), "zero", 0.0)),
+        claim(f"at the kink: {smallest} |S_0|", at_least("closed form", np.min(quotients["zero"]), "zero", 0.0, 1e-12)),
+        # moves of length MOVE see curvature times MOVE beside the limit
+        claim(
+            f"at the kink: {smallest} the objective",
+            at_least("closed form", np.min(quotients["objective"]), "zero", 0.0, 1e3 * MOVE),
+        ),
+        ours("order at which the error falls with h", equal("lowest", order, "two", 2.0, 0.05)),
+        ours("order at which the error falls with h", equal("highest", np.max(orders), "two", 2.0, 0.05)),
+        ours(
+            "backpropagation against the closed form, at the kink too: relative distance",
+            equal("largest", autograd, "zero", 0.0, 1e-12),
+        ),
+        ours(
+            "slopes S_e against central differences of R_e in w: relative distance",
+            equal("largest", max(_slope_error(p, theta) for p in problems), "zero", 0.0, 1e-8),
+        ),
+        ours(
+            "at the kink |S_0| has no gradient: derivative along a line",
+            less("from the left", one_sided[0], "from the right", one_sided[1], 1e-3),
+        ),
+        ours(
+            f"a vector half as long again as allowed: {smallest} |S_0|",
+            less("1.5 |J|", long_quotient, "zero", 0.0, 1e-3),
+        ),
+        ours(
+            "where every S_e = 0 the kink of E|S| is squared away: derivative of (E|S|)^2",
+            equal("from the left", flat_penalty[0], "from the right", flat_penalty[1], 10 * MOVE),
+        ),
+        # v is a subgradient if right - v >= 0 and v - left >= 0: the best v makes the smaller one (right - left) / 2
+        beyond(
+            f"Phi with a ReLU at its own kink: {smallest} |S|, for the best v there is",
+            at_least("best v", (relu[1] - relu[0]) / 2, "zero", 0.0, 1e-3),
+        ),
+    ]
+    return _Study(comparisons, errors, order, autograd, long_quotient, one_sided, flat_variation, flat_penalty)
 
 
 def _problems(
@@ -172,50 +211,6 @@ def _problems(
     if not weight > 0:
         raise ValueError(f"penalty_weight must be a positive number, or there is no |S|. Got {weight!r}. Use 10.")
     return [Problem(make_rows(loss, seed), loss, classifier, weight, modulus_rule, objective_rule) for loss in LOSSES]
-
-
-def _comparisons(study: _Study) -> list[Comparison]:
-    best = [float(np.max([pair[k][BEST] for pair in study.errors.values()])) for k in (0, 1)]
-    h = STEPS[BEST]
-    return [
-        # h^2 times third derivatives is 1e-10 or so; rounding adds 1e-16 / h
-        *(
-            claim(f"{what}: relative error of central differences, h = {h:g}", equal("largest", e, "zero", 0.0, 1e-8))
-            for what, e in zip(("|S_e| of every environment", "the objective"), best, strict=True)
-        ),
-        claim("at the kink S_0 = 0: largest entry", equal("closed form", study.at_kink, "zero", 0.0)),
-        claim(
-            "at the kink: smallest Fréchet quotient of |S_0|",
-            at_least("closed form", study.quotient, "zero", 0.0, 1e-12),
-        ),
-        # moves of length MOVE see curvature times MOVE beside the limit
-        claim(
-            "at the kink: smallest Fréchet quotient of the objective",
-            at_least("closed form", study.quotient_objective, "zero", 0.0, 1e3 * MOVE),
-        ),
-        ours("order at which the error falls with h", equal("lowest", study.order[0], "two", 2.0, 0.05)),
-        ours("order at which the error falls with h", equal("highest", study.order[1], "two", 2.0, 0.05)),
-        ours(
-            "backpropagation against the closed form, at the kink too: relative distance",
-            equal("largest", study.autograd, "zero", 0.0, 1e-12),
-        ),
-        ours(
-            "slopes S_e against central differences of R_e in w: relative distance",
-            equal("largest", study.slope_error, "zero", 0.0, 1e-8),
-        ),
-        ours(
-            "at the kink |S_0| has no gradient: derivative along a line",
-            less("from the left", study.one_sided[0], "from the right", study.one_sided[1], 1e-3),
-        ),
-        ours(
-            "a vector half as long again as allowed: smallest Fréchet quotient of |S_0|",
-            less("1.5 |J|", study.long_quotient, "zero", 0.0, 1e-3),
-        ),
-        ours(
-            "where every S_e = 0 the kink of E|S| is squared away: derivative of (E|S|)^2",
-            equal("from the left", study.flat_penalty[0], "from the right", study.flat_penalty[1], 10 * MOVE),
-        ),
-    ]
 
 
 def _draw_errors(axes: Axes, study: _Study) -> None:
@@ -247,14 +242,6 @@ def concave_kink(vector: bool = False, step: float = 1e-6) -> tuple[float, float
     return (middle - left) / step, (right - middle) / step
 
 
-def _relu_row(kink: tuple[float, float]) -> Comparison:
-    """v is a subgradient if right - v >= 0 and v - left >= 0: the best v makes the smaller one (right - left) / 2."""
-    return beyond(
-        "Phi with a ReLU at its own kink: smallest Fréchet quotient of |S|, for the best v there is",
-        at_least("best v", (kink[1] - kink[0]) / 2, "zero", 0.0, 1e-3),
-    )
-
-
 @statement(
     "The closed-form subgradient for a scalar w",
     "appendix B.1 (eqn:subgradnabR1dim)",
@@ -278,8 +265,8 @@ def subgradient_scalar(
     the formulas under test.
     """
     problems = _problems("scalar", seed, penalty_weight, modulus_rule, objective_rule)
-    study = _study(problems, seed)
     left, right = concave_kink()
+    study = _study(problems, (left, right), seed)
     squared = problems[-1]
 
     def paint(figure: Figure) -> None:
@@ -306,17 +293,16 @@ def subgradient_scalar(
         legend(flat, loc="upper center")
 
     return Result(
-        (*_comparisons(study), _relu_row((left, right))),
+        study.comparisons,
         f"On a small network with {ENVIRONMENTS} environments the closed form agrees with central differences to "
-        f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e}, and the error falls like "
-        f"h^{study.order[0]:.2f}. Where a slope is 0 the one-sided derivatives are {study.one_sided[0]:.3f} and "
-        f"{study.one_sided[1]:.3f}, so no gradient exists, but 0 is a subgradient: |S_0| has its minimum there. The "
-        "paper says that backpropagation cannot be used; autograd, which takes 0 for the derivative of |.| at 0, "
-        f"gives the same numbers to {study.autograd:.0e}, at the kink too. Where every slope is 0 the square removes "
-        f"the kink: E|S| has derivatives {study.flat_variation[0]:.2f} and {study.flat_variation[1]:.2f}, (E|S|)^2 has "
-        f"{study.flat_penalty[0]:.0e} and {study.flat_penalty[1]:.0e}. The rule needs a slope that is differentiable "
-        f"in Phi: at the kink of a ReLU |S| can have derivatives {left:.1f} and {right:.1f}, and then no subgradient "
-        "exists at all.",
+        f"{study.best:.0e}, and the error falls like h^{study.order:.2f}. Where a slope is 0 the one-sided derivatives "
+        f"are {study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}, so no gradient exists, but 0 is a subgradient: "
+        "|S_0| has its minimum there. The paper says that backpropagation cannot be used; autograd, which takes 0 for "
+        f"the derivative of |.| at 0, gives the same numbers to {study.autograd:.0e}, at the kink too. Where every "
+        f"slope is 0 the square removes the kink: E|S| has derivatives {study.flat_variation[0]:.2f} and "
+        f"{study.flat_variation[1]:.2f}, (E|S|)^2 has {study.flat_penalty[0]:.0e} and {study.flat_penalty[1]:.0e}. The "
+        f"rule needs a slope that is differentiable in Phi: at the kink of a ReLU |S| can have derivatives {left:.1f} "
+        f"and {right:.1f}, and then no subgradient exists at all.",
         paint,
     )
 
@@ -344,8 +330,8 @@ def subgradient_vector(
     d|S|, mu, lambda)` that of the objective: the formulas under test.
     """
     problems = _problems("vector", seed, penalty_weight, modulus_rule, objective_rule)
-    study = _study(problems, seed)
     left, right = concave_kink(vector=True)
+    study = _study(problems, (left, right), seed)
     squared = problems[-1]
     point = kink_point(seed)
     jacobian = by_hand(point, squared.data, squared.loss, "vector").jacobians[0]
@@ -375,15 +361,14 @@ def subgradient_vector(
         legend(circle, loc="upper center")
 
     return Result(
-        (*_comparisons(study), _relu_row((left, right))),
+        study.comparisons,
         f"w multiplies the {UNITS} inputs of the last layer. The closed form agrees with central differences to "
-        f"{max(p[k][BEST] for p in study.errors.values() for k in (0, 1)):.0e} and the error falls like "
-        f"h^{study.order[0]:.2f}. Where grad_w R_0 = 0 the modulus is the tip of a cone with one-sided derivatives "
-        f"{study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}: every vector J^T s with |s| <= 1 is a subgradient "
-        f"there, the paper takes s = 0, and one with |s| = 1.5 is none (quotient {study.long_quotient:.2f}). "
-        f"Backpropagation through the norm gives the same numbers to {study.autograd:.0e}, at the tip too, so that "
-        "nothing but automatic differentiation is needed in practice. As for a scalar w, grad_w R must be "
-        f"differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and {right:.1f}, and "
-        "then no subgradient exists at all.",
+        f"{study.best:.0e} and the error falls like h^{study.order:.2f}. Where grad_w R_0 = 0 the modulus is the tip "
+        f"of a cone with one-sided derivatives {study.one_sided[0]:.3f} and {study.one_sided[1]:.3f}: every vector J^T "
+        "s with |s| <= 1 is a subgradient there, the paper takes s = 0, and one with |s| = 1.5 is none (quotient "
+        f"{study.long_quotient:.2f}). Backpropagation through the norm gives the same numbers to {study.autograd:.0e}, "
+        "at the tip too, so that nothing but automatic differentiation is needed in practice. As for a scalar w, "
+        f"grad_w R must be differentiable in Phi: at the kink of a ReLU |grad_w R| can have derivatives {left:.1f} and "
+        f"{right:.1f}, and then no subgradient exists at all.",
         paint,
     )
