@@ -81,16 +81,6 @@ def _families(points: int) -> tuple[_Family, ...]:
     )
 
 
-def _half_turn(w: Tensor, phi: Tensor) -> Tensor:
-    """The error of an angle w Phi that should be half a turn. At Phi = pi it has slope 0 at w = 1 and at w = 2."""
-    return angle_error(w * phi.unsqueeze(1), torch.tensor(math.pi, dtype=torch.float64))
-
-
-def _one(e: Statistics, mu: Tensor) -> Tensor:
-    """A penalty that knows nothing: 1 whatever the risks."""
-    return torch.ones_like(mu[:, 0])
-
-
 class _Solved(NamedTuple):
     """At every Phi of a family: statistics, the model's objective in both forms, and the worst risk, (P,) each."""
 
@@ -128,9 +118,8 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     """With lambda_Phi of item 2, a Phi is optimal for mean risk plus weighted penalty exactly if it is optimal for the
     worst risk, in the IRM and in the minimax form.
 
-    Every Phi of a grid: which are optima of the model with lambda_Phi, and which of the worst risk? Under test are
-    `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a function of the
-    statistics and the measure.
+    Every Phi of a grid: which are optima of the model with lambda_Phi, and which of the worst risk? Under test:
+    `weight` (lambda_Phi) and `penalty`.
     """
     check_positive(points, "points")
     if points < 41:
@@ -142,7 +131,9 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     turning = torch.linspace(math.pi - 0.5, math.pi + 0.5, points | 1, dtype=torch.float64)
     at_pi = len(turning) // 2
     turning[at_pi] = math.pi
-    half_turn = _Family("half turn", _half_turn, torch.tensor([1.0, 2.0], dtype=torch.float64), turning)
+    half = torch.tensor(math.pi, dtype=torch.float64)  # what the angle w Phi should be
+    two = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    half_turn = _Family("half turn", lambda w, phi: angle_error(w * phi.unsqueeze(1), half), two, turning)
     turned, broken, _, broken_worst = _solve(half_turn, weight, penalty, cap=1e12)
 
     counts = [int(_optima(worst).sum()) for _, _, _, worst in solved]
@@ -155,10 +146,9 @@ def optima_agree(points: int = 401, weight: WeightFunction = lambda_phi, penalty
     least_worst = np.array([[worst.min()] * 2 for _, _, _, worst in solved])
     total = sum(len(worst) for _, _, _, worst in solved)
     disagree = int(sum(row.left for row in rows))
-    # any positive penalty will do: what lambda_Phi multiplies is divided out again
-    with_constant = sum(
-        int((_optima(adaptive_value(e, e.mass, weight, _one)[1]) != _optima(worst)).sum()) for e, _, _, worst in solved
-    )
+    # any positive penalty will do, one that knows nothing too: what lambda_Phi multiplies is divided out again
+    alike = [adaptive_value(e, e.mass, weight, lambda _, mu: torch.ones_like(mu[:, 0]))[1] for e, *_ in solved]
+    with_constant = sum(int((_optima(a) != _optima(b.worst)).sum()) for a, b in zip(alike, solved, strict=True))
     comparisons = (
         *rows,
         claim("optimal values", all_equal("with lambda_Phi", least, "worst risk", least_worst, ROUNDING)),

@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from scipy.optimize import minimize_scalar
-from torch import Tensor
 
 from irmtv.core.types import Statistics
 from irmtv.lab.theory.classifiers import NO_CAP, on_classifiers
@@ -39,6 +38,8 @@ from irmtv.objectives.lambda_phi import worst_risk_objective
 
 # of minimisers: values known to 1e-16 tell where a parabola of curvature 2 lambda is least to sqrt(1e-16 / lambda)
 SEARCH = 1e-6
+EVERY_PHI = np.linspace(-1, 1, 401)
+TOO_LARGE = 100.0  # the lambda of the second example
 
 
 def printed_value(weight: float, phi: Floats) -> Floats:
@@ -105,9 +106,6 @@ def _descend_exactly(starts: Sequence[float], penalty: PenaltyFunction, steps: i
     return phi.numpy()
 
 
-TOO_LARGE = 100.0  # the lambda of the second example
-
-
 def _second_example(penalty: PenaltyFunction, weight: float = TOO_LARGE) -> tuple[float, float, float, float]:
     """R = (w Phi - 1)^2, w = 1 and 2: where the objective is least (search, closed form), worst risk there and least.
 
@@ -134,13 +132,6 @@ def _second_example(penalty: PenaltyFunction, weight: float = TOO_LARGE) -> tupl
     roots = np.roots([36 * weight, -36 * weight, 8 * weight + 5, -3.0])
     root = float(np.real(roots[np.argmin(np.abs(roots))]))
     return float(found.x), root, float(risk_there.max()), float(risk.amax(-1).min())
-
-
-def _without_square(e: Statistics, mu: Tensor) -> Tensor:
-    return tv_l1(e, mu).sqrt()
-
-
-EVERY_PHI = np.linspace(-1, 1, 401)
 
 
 @statement(
@@ -183,7 +174,7 @@ def fixed_weight_misses(
     assert at_minimisers is not None
     excess = at_minimisers.amax(-1).numpy() - 1  # of the worst risk there over its least
     centred = searches(lam[lam > 0], low=-0.5, high=0.5)[:, 0]
-    unsquared = searches(lam[lam > 0.4], _without_square)[:, 0]
+    unsquared = searches(lam[lam > 0.4], lambda e, mu: tv_l1(e, mu).sqrt())[:, 0]
     some = lam[:: max(1, len(lam) // 3)]
     minimax = searches(some, minimax=True)
     at, lowest = np.array([minimiser(weight) for weight in lam]), np.array([least(weight) for weight in lam])

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from irmtv.core.messages import check_positive
 from irmtv.core.types import Statistics
 from irmtv.lab.theory.classifiers import (
     TIE,
+    RiskFunction,
     WeightFunction,
     adaptive_value,
     angle_error,
@@ -209,26 +209,23 @@ def _draw(random: np.random.Generator, classifiers: int, kind: int) -> _Drawn:
     return _Drawn(loss, *(torch.as_tensor(a, dtype=torch.float64) for a in (f, y, w, mass)))
 
 
-def _late_climb(w: Tensor, start: float) -> Tensor:
-    return (w - start).clamp_min(0)
-
-
 def _shares_of_the_bound(random: np.random.Generator, tries: int) -> Floats:
     """lambda_Phi over L / E |dR/dw| for random risks on intervals, and last for one that is nearly a step."""
-    shares = []
     nodes = torch.linspace(0, 1, 4001, dtype=torch.float64).unsqueeze(0)
     trapezoid = uniform_measure(4000)[[0, *range(4000)]].clone()
     trapezoid[[0, -1]] /= 2
-    for k in range(tries + 1):
-        low, length = random.uniform(-1, 0), random.uniform(0.5, 2)
-        w = low + length * nodes
-        drawn = _draw(random, 1, 2)  # angles: the loss that is not convex
-        climb = partial(_late_climb, start=low + 0.98 * length)
-        e = on_classifiers(drawn.risk if k < tries else climb, w, trapezoid)
+
+    def share(low: float, length: float, risk: RiskFunction) -> float:
+        e = on_classifiers(risk, low + length * nodes, trapezoid)
         assert e.slope is not None
         variation = (e.mass * e.slope.abs()).sum().item()
-        shares.append((worst_risk(e) - e.mean_risk.item()) / (length * variation))
-    return np.array(shares)
+        return (worst_risk(e) - e.mean_risk.item()) / (length * variation)
+
+    # the random risks are of angles: the loss that is not convex
+    drawn = [(random.uniform(-1, 0), random.uniform(0.5, 2), _draw(random, 1, 2)) for _ in range(tries + 1)]
+    low, length, _ = drawn[-1]
+    late = share(low, length, lambda w: (w - (low + 0.98 * length)).clamp_min(0))
+    return np.array([*(share(low, length, problem.risk) for low, length, problem in drawn[:-1]), late])
 
 
 @statement(
@@ -250,8 +247,7 @@ def lambda_phi_makes_worst_risk(
     penalty equal to the worst risk, in the IRM and in the minimax form.
 
     lambda_Phi on random finite sets of classifiers, with the library's losses, in the IRM and the minimax form. Under
-    test are `weight`, lambda_Phi as a function of worst risk, mean risk, penalty and cap, and `penalty`, a function of
-    the statistics and the measure.
+    test: `weight` (lambda_Phi) and `penalty`.
     """
     check_positive(sets, "sets")
     if classifiers < 2:

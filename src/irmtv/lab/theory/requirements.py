@@ -205,14 +205,6 @@ LOW = (-0.9, 0.0)  # the corner of the box
 BOXES = 10.0 ** np.arange(1, 7)  # sides of boxes [0, side]^2, longer and longer
 
 
-def _box(sides: tuple[float, float], low: tuple[float, float], n: int) -> tuple[Floats, Floats]:
-    """Gauss-Legendre nodes (n^2, 2) on a box and their Lebesgue weights, which sum to its area: (n^2,)."""
-    nodes, weights = np.polynomial.legendre.leggauss(n)
-    x, y = ((nodes + 1) / 2 * side + start for side, start in zip(sides, low, strict=True))
-    grid = np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2)
-    return grid, np.outer(weights, weights).ravel() / 4 * sides[0] * sides[1]
-
-
 @statement(
     "A finite measure, normalised",
     "appendix A, the extension at the end of the proof of Theorem 3.1 (eqn:probesta)",
@@ -241,8 +233,11 @@ def normalised_measure(
             f"below 1. Got {penalty_weight!r}. Use 1.0."
         )
     sides = (1.0, float(mass))
-    w, area = _box(sides, LOW, 24)
-    weights = torch.from_numpy(area)
+    # Gauss-Legendre nodes (24^2, 2) on the box and their Lebesgue weights, which sum to its area
+    nodes, width = np.polynomial.legendre.leggauss(24)
+    x, y = ((nodes + 1) / 2 * side + start for side, start in zip(sides, LOW, strict=True))
+    w = np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2)
+    weights = torch.from_numpy(np.outer(width, width).ravel() / 4 * sides[0] * sides[1])
     probability = normalise(weights)
 
     # logistic risk of one row with features (1.5, -0.5): R = log(1 + exp(-w . x)), |grad_w R| = sigmoid(-w . x) |x|

@@ -169,18 +169,6 @@ def _mixtures_from_rows(task: Task, predictors: Predictors, expansion: Expansion
     return by_engine, np.stack([np.einsum("rmn,rn->rm", signed, v) for v in by_rows]), plain_numbers
 
 
-def _variance_factor(numbers: Statistics, expansion: Expansion) -> tuple[float, float]:
-    """By how much expansion raises V-REx's penalty over two environments: measured, and from the coefficients.
-
-    The variance over mixtures c R_1 + (1 - c) R_2 is Var(c) (R_1 - R_2)^2; the plain one a quarter of the square.
-    """
-    c = Affine(n=64, reach=REACH).draw(2, [torch.Generator().manual_seed(0)])
-    wide = expansion(replace(numbers, mixtures=c.expand(len(numbers.mass), -1, -1)))
-    factor = (risk_variance(wide, wide.mass) / risk_variance(numbers, numbers.mass))[0].item()
-    expected_factor = 4 * float(np.var([1.0, 0.0, *c[0, :, 0].numpy()]))
-    return factor, expected_factor
-
-
 @statement(
     "Inside and outside the span of the training environments",
     "section 3.3, the linear environment space and its figure (eqn:basisspan)",
@@ -240,7 +228,12 @@ def environment_span(
 
     far_away = affine_coefficients(more, CORNER)[1]
 
-    factor, expected_factor = _variance_factor(numbers, expansion)
+    # V-REx's penalty over two environments: the variance over mixtures c R_1 + (1 - c) R_2 is Var(c) (R_1 - R_2)^2, the
+    # plain one a quarter of the square
+    c = Affine(n=64, reach=REACH).draw(2, [torch.Generator().manual_seed(0)])
+    wide = expansion(replace(numbers, mixtures=c.expand(len(numbers.mass), -1, -1)))
+    factor = (risk_variance(wide, wide.mass) / risk_variance(numbers, numbers.mass))[0].item()
+    expected_factor = 4 * float(np.var([1.0, 0.0, *c[0, :, 0].numpy()]))
     gain = {
         name: 100 * (accuracy[f"{name}, expanded", TRAINING][BEYOND] - accuracy[name, TRAINING][BEYOND])
         for name in ("TV-l1", "V-REx")

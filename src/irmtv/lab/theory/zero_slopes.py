@@ -13,8 +13,6 @@ place of R(w Phi), convexity does not help either: R_e = (Phi - a)^2 + v_e at Ph
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -51,24 +49,8 @@ def _late_step(w: Tensor) -> Tensor:
     return smooth_step(2 * w - 0.5)
 
 
-def _climb(w: Tensor, width: float) -> Tensor:
-    """From 0.3 on, to 1 if there is room."""
-    return smooth_step((w - 0.3) / width)
-
-
 def _row(*values: float) -> Tensor:
     return torch.tensor([values], dtype=torch.float64)
-
-
-def _variation_of_climbs() -> list[float]:
-    """E |dR/dw| over the climb of R, for risks that climb by 1 somewhere on [0, 1], within widths 1, 0.1 and 0.01."""
-    nodes = torch.linspace(0, 1, 10_001, dtype=torch.float64).unsqueeze(0)
-    variations = []
-    for width in (1.0, 0.1, 0.01):
-        e = on_classifiers(partial(_climb, width=width), nodes, uniform_measure(10_001))
-        assert e.slope is not None and e.risk is not None
-        variations.append((e.slope.abs().mean() / (e.risk.max() - e.risk.min())).item())
-    return variations
 
 
 @statement(
@@ -103,7 +85,14 @@ def zero_penalty_without_constancy(
     # convex in w: the mean of |w| and |w - 1|, flat between its two kinks
     convex = on_classifiers(lambda w: (w.abs() + (w - 1).abs()) / 2, _row(0.2, 0.5, 0.9), uniform_measure(3))
     # connected, nu everywhere: a risk that climbs by 1 somewhere on [0, 1] has E |dR/dw| >= 1 however it does so
-    variations = _variation_of_climbs()
+    nodes = torch.linspace(0, 1, 10_001, dtype=torch.float64).unsqueeze(0)
+
+    def variation(width: float) -> float:  # of a climb from 0.3 on, to 1 if there is room, over its height
+        e = on_classifiers(lambda w: smooth_step((w - 0.3) / width), nodes, uniform_measure(10_001))
+        assert e.slope is not None and e.risk is not None
+        return (e.slope.abs().mean() / (e.risk.max() - e.risk.min())).item()
+
+    variations = [variation(width) for width in (1.0, 0.1, 0.01)]
     beside = 1e-6
     around = step(_row(beside, 1 + beside)) - step(_row(-beside, 1 - beside))
     # the dummy classifier: R_e = (w Phi - a)^2 + v_e at w = 1 and Phi = a
