@@ -309,8 +309,7 @@ def blockiness_in_w(
     def l1_and(other: str, relation: Callable[..., Sides], of: Mapping[str, float], tolerance: float = 0.0) -> Sides:
         return relation("TV-l1", of["irm-tv-l1"], NAMES[other], of[other], tolerance)
 
-    nearest, near = "distance to the nearest two-step function", "(free of scale)"
-    variation = "total variation in scalar w"
+    distance, variation = "distance to the nearest two-step function", "total variation in scalar w"
     comparisons = (
         claim(f"squashed: {variation}", l1_and("erm", less, tv)),
         # a block is flat at every tolerance; a minimum inside a smooth convex graph is a point: ten times the
@@ -320,15 +319,15 @@ def blockiness_in_w(
             equal("measured", plateau, "a block", 1.0, 0.2),
         ),
         ours("the same share", equal("measured", plateau, "a point", 10.0, 0.5)),
-        ours(nearest, l1_and("erm", less, steps_away, 0.1 * steps_away["erm"])),
+        ours(distance, l1_and("erm", less, steps_away, 0.1 * steps_away["erm"])),
         # a twentieth of ERM's: no more than the repetitions differ among themselves
-        ours(nearest, l1_and("irm-tv-l2", equal, steps_away, 0.05 * steps_away["erm"])),
+        ours(distance, l1_and("irm-tv-l2", equal, steps_away, 0.05 * steps_away["erm"])),
         ours(variation, l1_and("irm-tv-l2", equal, tv, 0.05 * tv["erm"])),
-        ours(f"blockiness in scalar w {near}", l1_and("erm", less, mean["scalar"], doubt("scalar", "erm"))),
+        ours("blockiness in scalar w (free of scale)", l1_and("erm", less, mean["scalar"], doubt("scalar", "erm"))),
         # three standard errors of the difference, 0.005 at least
         *(
             ours(
-                f"blockiness in {w} w {near}",
+                f"blockiness in {w} w (free of scale)",
                 l1_and("irm-tv-l2", equal, mean[w], max(1.5 * doubt(w, "irm-tv-l2"), 0.005)),
             )
             for w in mean
