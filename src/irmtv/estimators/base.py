@@ -290,10 +290,10 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         Scaling is inside; columns in the order of training; `label` is a position in `classes_`. Needs
         `pip install 'irmtv[onnx]'`.
         """
-        from irmtv.estimators.onnx_files import write_onnx
+        from irmtv.models.networks.onnx_export import write_onnx
 
         check_is_fitted(self, "predictor_")
-        return write_onnx(self, path)
+        return write_onnx(self.predictor_, getattr(self, "classes_", None), path)
 
     # ---- pictures ---------------------------------------------------------------------------------------------
 
