@@ -18,27 +18,13 @@ import torch
 from irmtv.core.losses import Binary
 from irmtv.core.types import Rows, Task
 from irmtv.datasets.common import FileLayout, Home, Integers, Seed, Tables, card_seed, count, one_of, streams
-from irmtv.datasets.fetch import BROKEN, DataFile, find_files
+from irmtv.datasets.fetch import BROKEN, find_files
 from irmtv.datasets.sources import SOURCES
 
 FitOn = Literal["all", "train"]
 Missing = Literal["level", "nan"]
 
-_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
-FILES = (
-    DataFile(
-        "adult",
-        "adult.data",
-        _UCI + "adult.data",
-        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-    ),
-    DataFile(
-        "adult",
-        "adult.test",
-        _UCI + "adult.test",
-        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-    ),
-)
+FILES = SOURCES["adult"].files
 ROWS: Mapping[str, int] = {"adult.data": 32_561, "adult.test": 16_281}
 
 COLUMNS = (

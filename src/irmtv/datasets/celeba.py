@@ -18,16 +18,11 @@ from irmtv.core.messages import shown
 from irmtv.core.types import Task
 from irmtv.datasets.celeba_rows import Environment, Share, Singles, celeba_rows_task, choices, draw_split
 from irmtv.datasets.common import Home, Integers, Seed, card_seed
-from irmtv.datasets.fetch import BROKEN, DataFile, find_any
-from irmtv.datasets.sources import CELEBA_PAGE, SOURCES
+from irmtv.datasets.fetch import BROKEN, find_any
+from irmtv.datasets.sources import SOURCES
 
-FILES = (DataFile("celeba", "celeba_features.csv"),)  # no reliable address is known
+FILES, CURE = SOURCES["celeba-features"].files, SOURCES["celeba-features"].cure
 CHUNK = 4096  # lines that are parsed at a time; their float32 numbers are kept, the text is not
-CURE = (
-    "Make the file by `irmtv data celeba-features`, which reads the aligned images (img_align_celeba.zip) and the "
-    f"attributes (list_attr_celeba.txt) of {CELEBA_PAGE}, or take a published one of the same columns; put it as "
-    "celeba/celeba_features.csv into the folder that data_home or IRMTV_DATA names."
-)
 
 
 @dataclass(frozen=True, eq=False)

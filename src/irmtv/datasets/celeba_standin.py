@@ -37,15 +37,11 @@ from irmtv.datasets.celeba_rows import (
 )
 from irmtv.datasets.common import Home, Integers, Seed, card_seed, count
 from irmtv.datasets.fetch import DataFile, find_any
-from irmtv.datasets.sources import CELEBA_PAGE, SOURCES
+from irmtv.datasets.sources import SOURCES
 
-FILES = (DataFile("celeba_attributes", "celeba.csv"),)  # no reliable address is known
+FILES, CURE = SOURCES["celeba-standin"].files, SOURCES["celeba-standin"].cure
 ORIGINAL = DataFile("celeba_attributes", "list_attr_celeba.txt")  # serves as well
 SEED = 20_240_229  # of rotation and noise: the features of an image are the same whatever is drawn
-CURE = (
-    f"Take list_attr_celeba.txt from {CELEBA_PAGE} (folder Anno), or a CSV of it named celeba.csv; put it into the "
-    "folder celeba_attributes of the one that data_home or IRMTV_DATA names."
-)
 
 
 def make_celeba_standin(

@@ -30,17 +30,11 @@ from irmtv.datasets.common import (
     standardised,
     streams,
 )
-from irmtv.datasets.fetch import DataFile, find_any, read_npz
+from irmtv.datasets.fetch import find_any, read_npz
 from irmtv.datasets.sources import SOURCES
 
-FILES = (DataFile("landcover_cerrado", "samples_validation_cerrado.npz"),)
+FILES, CURE = SOURCES["cerrado"].files, SOURCES["cerrado"].cure
 NEEDED = ("X", "y", "lat", "lon")
-CURE = (
-    "The series are samples_validation_cerrado.rda of the R package sitsdata "
-    "(https://github.com/rolfsimoes/sitsdata, data/): write X (N, times, bands), y (N,) names of classes, lat (N,) and "
-    "lon (N,) by numpy.savez to samples_validation_cerrado.npz, put it into a folder, at its top or in a folder "
-    "'landcover_cerrado', and name the folder by data_home= or the environment variable IRMTV_DATA."
-)
 
 
 def load_cerrado(

@@ -28,8 +28,6 @@ VARIABLE = "IRMTV_DATA"
 SUFFIXES = ("", ".gz", ".zip")  # pandas reads a file in each of these
 # what reading a damaged file raises; pandas' own errors are ValueErrors
 BROKEN = (OSError, EOFError, zlib.error, BadZipFile, ValueError)
-# of an archive of arrays: a missing member, an unknown compression, an impossible size
-BROKEN_ARRAYS = (*BROKEN, KeyError, NotImplementedError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -47,55 +45,43 @@ class DataFile:
 
 
 def find_files(files: Sequence[DataFile], data_home: str | os.PathLike[str] | None = None) -> list[Path]:
-    """The paths of a data set's files on this machine, downloaded where no folder was named.
+    """The paths of a data set's files on this machine, in their order; downloaded where no folder was named.
 
-    Parameters
-    ----------
-    files : sequence of DataFile
-    data_home : path or None, default None
-        A folder that holds the files, at its top or in a folder named after the data set, plain or as .gz or .zip.
-        None: the folder in the environment variable IRMTV_DATA; where that is not set either, the files are
-        downloaded once into the user's cache.
+    Raises FileNotFoundError, which names every place, where a file is not in the named folder or cannot be downloaded;
+    ConnectionError where the download fails; ValueError where what was downloaded is not the file.
 
-    Returns
-    -------
-    list of Path
-        One per file, in their order.
-
-    Raises
-    ------
-    FileNotFoundError
-        A file is not in the named folder, or cannot be downloaded. The message names every place.
-    ConnectionError
-        The download failed: most often, there is no network.
-    ValueError
-        What was downloaded is not the file it should be.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = (Path(folder) / "rows.csv.gz").write_bytes(b"")
     ...     [path.name for path in find_files([DataFile("sales", "rows.csv")], folder)]
     ['rows.csv.gz']
     """
-    variable = os.environ.get(VARIABLE) or None  # an empty variable counts as unset
+    named = named_folder(data_home)
+    return [_downloaded(file) for file in files] if named is None else _in_folder(files, *named)
+
+
+def named_folder(data_home: str | os.PathLike[str] | None) -> tuple[Path, str] | None:
+    """The folder that the user names, and where: data_home, else IRMTV_DATA (if not empty); None: the cache."""
     if data_home is not None:
-        return _in_folder(files, Path(data_home).expanduser(), "data_home")
-    if variable is not None:
-        return _in_folder(files, Path(variable).expanduser(), f"environment variable {VARIABLE}")
-    return [_downloaded(file) for file in files]
+        return Path(data_home).expanduser(), "data_home"
+    variable = os.environ.get(VARIABLE)
+    return (Path(variable).expanduser(), f"environment variable {VARIABLE}") if variable else None
+
+
+def no_folder(path: Path) -> str:
+    """What a path is that is not a folder, for messages."""
+    return f"{str(path)!r}, which {'is a file' if path.is_file() else 'does not exist'}"
 
 
 def find_any(alternatives: Sequence[DataFile], data_home: str | os.PathLike[str] | None, advice: str) -> Path:
     """The first of several files, each of which will do; `advice` is added to the error where there is none."""
-    errors = []
+    problem = ""
     for file in alternatives:
         try:
             return find_files([file], data_home)[0]
         except FileNotFoundError as error:
-            errors.append(error)
-    raise FileNotFoundError(f"{errors[0]} {advice}") from None
+            problem = problem or str(error)
+    raise FileNotFoundError(f"{problem} {advice}")
 
 
 @contextmanager
@@ -127,7 +113,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         return {name: arrays[name] for name in arrays}
     except FileNotFoundError:
         raise
-    except BROKEN_ARRAYS as error:
+    # also a missing member, an unknown compression, an impossible size
+    except (*BROKEN, KeyError, NotImplementedError, MemoryError) as error:
         raise ValueError(
             f"it is not a whole .npz file of numbers and texts ({type(error).__name__}: {error})"
         ) from error
@@ -135,10 +122,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def _in_folder(files: Sequence[DataFile], home: Path, parameter: str) -> list[Path]:
     if not home.is_dir():
-        what = "which is a file" if home.is_file() else "which does not exist"
         raise FileNotFoundError(
             f"{parameter} must be a folder that holds {_names(files)} of data set {files[0].data_set!r}. "
-            f"Got {str(home)!r}, {what}. {_advice(files, parameter)}"
+            f"Got {no_folder(home)}. {_advice(files, parameter)}"
         )
     found = [next((place for place in file.places(home) if place.is_file()), None) for file in files]
     missing = [file for file, path in zip(files, found, strict=True) if path is None]

@@ -18,21 +18,13 @@ import torch
 from irmtv.core.losses import Squared
 from irmtv.core.types import Rows, Task
 from irmtv.datasets.common import FileLayout, Floats, Home, Integers, Seed, Tables, counts_by_name, one_of, streams
-from irmtv.datasets.fetch import BROKEN, DataFile, find_files
+from irmtv.datasets.fetch import BROKEN, find_files
 from irmtv.datasets.sources import SOURCES
 
 Scaling = Literal["train", "all", "year", "minmax", "none"]
 Target = Literal["year", "train"]
 
-_MODERNDIVE = "https://raw.githubusercontent.com/moderndive/moderndive/016a66a371b2c8f35957628cae77586543f77b68/"
-FILES = (
-    DataFile(
-        "house_prices",
-        "kc_house_data.csv",
-        _MODERNDIVE + "data-raw/kc_house_data.csv",
-        "d0875baa0251b21d4bdc9d2ae940a4fe0bb6009824f23dd0e2a5b2bf04557b7e",
-    ),
-)
+FILES = SOURCES["house-prices"].files
 ROWS = 21_613  # of the file; houses built after 2000 are in neither part
 
 FEATURES = (

@@ -47,14 +47,14 @@ from irmtv.datasets.common import (
     standardised,
     streams,
 )
-from irmtv.datasets.fetch import DataFile, find_any, read_npz
+from irmtv.datasets.fetch import find_any, read_npz
 from irmtv.datasets.safe_pickle import RefusedPickleError, read_pickle
 from irmtv.datasets.sources import SOURCES
 
 WorstBy = Literal["latitude", "climate"]
 Given = Literal["latitude"]
 
-FILES = (DataFile("landcover", "landcover.pkl"), DataFile("landcover", "landcover.npz"))  # either
+FILES, CURE = SOURCES["landcover"].files, SOURCES["landcover"].cure
 AFRICAN_BANDS = ("africa below 15S", "africa 15S to 0", "africa 0 to 15N", "africa above 15N")
 AFRICAN_CUTS = (-15.0, 0.0, 15.0)
 ZONES, ZONE_CUTS = ("south", "tropics", "north"), (-23.44, 23.44)
@@ -65,12 +65,6 @@ CLASSES = (
 KEPT = (0, 2, 5, 8, 9, 12)  # their codes among the 17 of the published file
 N_CODES = 17
 AFRICA_LATITUDES, AFRICA_LONGITUDES = (-36.337048, 38.277609), (-18.170184, 55.037262)  # the published box
-CURE = (
-    "Take landcover.pkl, released with In-N-Out (Xie et al., 2021, https://github.com/p-lambda/in-n-out), or write "
-    "landcover.npz with the arrays series (N, 8, 46), latlon (N, 2), label (N,) and, where there are, domain and "
-    "climate. Put it into a folder, at its top or in a folder 'landcover', and name the folder by data_home= or the "
-    "environment variable IRMTV_DATA; or name the file itself by path=."
-)
 
 
 def load_landcover(

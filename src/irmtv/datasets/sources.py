@@ -14,46 +14,33 @@ from pathlib import Path
 from typing import Any
 
 from irmtv.core.messages import did_you_mean
-from irmtv.datasets.fetch import VARIABLE, DataFile, open_unpacked
+from irmtv.datasets.fetch import VARIABLE, DataFile, named_folder, no_folder, open_unpacked
 
 CACHE = "the cache of downloads"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set of files: what it is, whose, and what reads it. Its module is imported when it is first needed."""
+    """A data set of files: what it is, whose, which files, and what reads them."""
 
     name: str  # as specs and the command line call it
-    module: str  # in irmtv.datasets; has FILES, a tuple of DataFile
-    loader: str  # function of that module: (random_state, data_home=...) -> Task
+    loader: str  # function of irmtv.datasets: (random_state, data_home=...) -> Task
+    files: tuple[DataFile, ...]
     title: str
-    rows: int | None  # of its files; None: differs between copies
     licence: str
     source: str
     citation: str
+    rows: int | None = None  # of its files; None: differs between copies
     n_train: int | None = None  # what the loader gives by default; None: depends on the copy
     n_test: int | None = None
+    cure: str = ""  # how to get files that cannot be downloaded
     any_file: bool = False  # one of the files will do: they are layouts of the same data
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        found: tuple[DataFile, ...] = self._module.FILES
-        return found
 
     @property
     def card(self) -> dict[str, Any]:
         """What the card of its task says too, whatever the arguments: written here once."""
         facts = {"description": self.title, "source": self.source, "citation": self.citation, "licence": self.licence}
         return facts if self.rows is None else {**facts, "rows": self.rows}
-
-    @property
-    def _module(self) -> Any:
-        return import_module(f"irmtv.datasets.{self.module}")
-
-    @property
-    def cure(self) -> str | None:
-        """How to get files that cannot be downloaded, where the module says so."""
-        return getattr(self._module, "CURE", None)
 
     def joined(self, names: Sequence[str]) -> str:
         return (" or " if self.any_file else " and ").join(names)
@@ -64,88 +51,129 @@ class Source:
 
     def load(self, data_home: str | os.PathLike[str]) -> Any:
         """The data set by its loader, from this folder."""
-        return getattr(self._module, self.loader)(0, data_home=data_home)
+        return getattr(import_module("irmtv.datasets"), self.loader)(0, data_home=data_home)
 
 
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
+_MODERNDIVE = "https://raw.githubusercontent.com/moderndive/moderndive/016a66a371b2c8f35957628cae77586543f77b68/"
 CELEBA_PAGE = "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
 _CELEBA_CITATION = "Liu, Luo, Wang and Tang, Deep Learning Face Attributes in the Wild, ICCV 2015"
 _CELEBA_LICENCE = "non-commercial research only, by the agreement on CelebA's page"
 _ALL = (
     Source(
         "adult",
-        module="adult",
         loader="load_adult",
+        files=(
+            DataFile(
+                "adult",
+                "adult.data",
+                _UCI + "adult.data",
+                "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+            ),
+            DataFile(
+                "adult",
+                "adult.test",
+                _UCI + "adult.test",
+                "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+            ),
+        ),
         title="Census records of 1994: is a person's income above 50,000 dollars a year?",
-        rows=48_842,
         licence="CC BY 4.0",
         source="UCI Machine Learning Repository, https://archive.ics.uci.edu/dataset/2/adult",
         citation="Becker and Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20",
+        rows=48_842,
         n_train=10_840,
         n_test=38_002,
     ),
     Source(
         "house-prices",
-        module="house_prices",
         loader="load_house_prices",
+        files=(
+            DataFile(
+                "house_prices",
+                "kc_house_data.csv",
+                _MODERNDIVE + "data-raw/kc_house_data.csv",
+                "d0875baa0251b21d4bdc9d2ae940a4fe0bb6009824f23dd0e2a5b2bf04557b7e",
+            ),
+        ),
         title="House sales around Seattle, 2014 and 2015: what makes a house dear among those of its year?",
-        rows=21_613,
         licence="CC0 1.0",
         source="Kaggle, https://www.kaggle.com/datasets/harlfoxem/housesalesprediction; copy of GitHub's moderndive",
         citation="harlfoxem, House Sales in King County, USA, Kaggle, 2016",
+        rows=21_613,
         n_train=5187,
         n_test=11_885,
     ),
     Source(
         "landcover",
-        module="landcover",
         loader="load_landcover",
+        files=(DataFile("landcover", "landcover.pkl"), DataFile("landcover", "landcover.npz")),
         title="What covers the land, six classes, from 46 measurements of a year in 8 bands of a satellite.",
-        rows=None,
         licence="not stated with the file",
         source="MODIS, as gathered for In-N-Out, https://github.com/p-lambda/in-n-out",
         citation=(
             "Xie, Kumar, Jones, Khani, Ma, Liang, In-N-Out: Pre-training and self-training using auxiliary "
             "information for out-of-distribution robustness, ICLR 2021"
         ),
+        cure=(
+            "Take landcover.pkl, released with In-N-Out (Xie et al., 2021, https://github.com/p-lambda/in-n-out), or "
+            "write landcover.npz with the arrays series (N, 8, 46), latlon (N, 2), label (N,) and, where there are, "
+            "domain and climate. Put it into a folder, at its top or in a folder 'landcover', and name the folder by "
+            "data_home= or the environment variable IRMTV_DATA; or name the file itself by path=."
+        ),
         any_file=True,
     ),
     Source(
         "cerrado",
-        module="cerrado",
         loader="load_cerrado",
+        files=(DataFile("landcover_cerrado", "samples_validation_cerrado.npz"),),
         title=(
             "What covers the land of Brazil's Cerrado, 9 classes, "
             "from 24 measurements of a year in 9 bands of Landsat-8."
         ),
-        rows=5286,
         licence="GPL-2",
         source="R package sitsdata, samples_validation_cerrado, https://github.com/rolfsimoes/sitsdata",
         citation=(
             "Simoes, Camara, Queiroz, Souza, Andrade, Santos, Carvalho, Ferreira, Satellite image time series analysis "
             "for big Earth observation data, Remote Sensing 13 (13), 2021, doi:10.3390/rs13132428"
         ),
+        cure=(
+            "The series are samples_validation_cerrado.rda of the R package sitsdata "
+            "(https://github.com/rolfsimoes/sitsdata, data/): write X (N, times, bands), y (N,) names of classes, lat "
+            "(N,) and lon (N,) by numpy.savez to samples_validation_cerrado.npz, put it into a folder, at its top or "
+            "in a folder 'landcover_cerrado', and name the folder by data_home= or the environment variable IRMTV_DATA."
+        ),
+        rows=5286,
         n_train=1792,
         n_test=2745,
     ),
     Source(
         "celeba-features",
-        module="celeba",
         loader="load_celeba_features",
+        files=(DataFile("celeba", "celeba_features.csv"),),  # no reliable address is known
         title="Faces of celebrities: does a person smile? 512 features of each image.",
-        rows=None,
         licence=_CELEBA_LICENCE,
         source=f"CelebA, {CELEBA_PAGE}; features by `irmtv data celeba-features`, or a published file",
         citation=_CELEBA_CITATION,
+        cure=(
+            "Make the file by `irmtv data celeba-features`, which reads the aligned images (img_align_celeba.zip) and "
+            f"the attributes (list_attr_celeba.txt) of {CELEBA_PAGE}, or take a published one of the same columns; put "
+            "it as celeba/celeba_features.csv into the folder that data_home or IRMTV_DATA names."
+        ),
     ),
     Source(
         "celeba-standin",
-        module="celeba_standin",
         loader="make_celeba_standin",
+        files=(DataFile("celeba_attributes", "celeba.csv"),),  # no reliable address is known
         title="A stand-in for features of CelebA's images: real attributes of faces, features generated from them.",
-        rows=202_599,
         licence=_CELEBA_LICENCE,
         source=f"attributes: CelebA, {CELEBA_PAGE}; features: generated by irmtv.datasets.make_celeba_standin",
         citation=_CELEBA_CITATION,
+        cure=(
+            f"Take list_attr_celeba.txt from {CELEBA_PAGE} (folder Anno), or a CSV of it named celeba.csv; put it into "
+            "the folder celeba_attributes of the one that data_home or IRMTV_DATA names."
+        ),
+        rows=202_599,
         n_train=40_000,
         n_test=20_000,
     ),
@@ -173,33 +201,20 @@ class Folder:
 
 
 def data_folder(data_home: str | os.PathLike[str] | None = None) -> Folder:
-    """Where data sets are looked for: as :func:`irmtv.datasets.fetch.find_files` does, without its download.
+    """Where data sets are looked for: in the folder of :func:`irmtv.datasets.fetch.find_files`, without its download.
 
-    Parameters
-    ----------
-    data_home : path or None, default None
-        A folder; None: that of the environment variable IRMTV_DATA, else the cache of downloads.
-
-    Returns
-    -------
-    Folder
-
-    Examples
-    --------
     >>> data_folder(".").said_by
     'data_home'
     """
-    variable = os.environ.get(VARIABLE) or None
-    if data_home is None and variable is None:
+    named = named_folder(data_home)
+    if named is None:
         import pooch  # takes time to import
 
         return Folder(Path(pooch.os_cache("irmtv")), CACHE)
-    said_by = "data_home" if data_home is not None else f"environment variable {VARIABLE}"
-    path = Path(data_home if data_home is not None else str(variable)).expanduser()
+    path, said_by = named
     if not path.is_dir():
-        what = "which is a file" if path.is_file() else "which does not exist"
         raise FileNotFoundError(
-            f"{said_by} must be a folder that holds data sets. Got {str(path)!r}, {what}. Name the folder that does."
+            f"{said_by} must be a folder that holds data sets. Got {no_folder(path)}. Name the folder that does."
         )
     return Folder(path, said_by)
 
@@ -240,7 +255,7 @@ class LocalFiles:
     def advice(self) -> str:
         """What to do where a file is not here."""
         by_itself = all(file.url is not None for file in self.missing)
-        if not by_itself and self.source.cure is not None:
+        if not by_itself and self.source.cure:
             return self.source.cure
         origins = self.source.origins(self.missing)
         if self.folder.said_by != CACHE:
@@ -254,20 +269,8 @@ class LocalFiles:
 
 
 def look(source: Source, data_home: str | os.PathLike[str] | None = None) -> LocalFiles:
-    """Which files of a data set are on this machine. Nothing is read or downloaded.
+    """Which files of a data set are in the :func:`data_folder`. Nothing is read or downloaded.
 
-    Parameters
-    ----------
-    source : Source
-    data_home : path or None, default None
-        See :func:`data_folder`.
-
-    Returns
-    -------
-    LocalFiles
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = (Path(folder) / "adult.data.gz").write_bytes(b"")
@@ -310,17 +313,6 @@ def check(source: Source, data_home: str | os.PathLike[str] | None = None) -> Ch
 
     A file that reads well but is not the source's byte for byte (a header line was added, line ends were changed) is
     good, and reported as another copy. Nothing is downloaded.
-
-    Parameters
-    ----------
-    source : Source
-    data_home : path or None, default None
-        See :func:`data_folder`.
-
-    Returns
-    -------
-    CheckResult
-        ``problem`` says what is wrong and what to do, None where all is good.
     """
     found = look(source, data_home)
     if not found.here:

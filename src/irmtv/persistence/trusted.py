@@ -86,11 +86,9 @@ _SKRUB_TRANSFORMERS = _union(
 )
 
 # irmtv: the steps of a table's Pipeline. State: names, numbers, and what skrub's has
-_OWN = _union(
-    _in("irmtv.data.tables.align", "TableColumns"), _in("irmtv.data.tables.vectorize", "LevelEncoder TableNumbers")
-)
+_OWN = _in("irmtv.data.tables.steps", "LevelEncoder TableColumns TableNumbers")
 # modules of irmtv that have moved since a file was written
-MOVED = {"irmtv.tabular.align": "irmtv.data.tables.align", "irmtv.tabular.vectorize": "irmtv.data.tables.vectorize"}
+MOVED = dict.fromkeys(("irmtv.tabular.align", "irmtv.tabular.vectorize"), "irmtv.data.tables.steps")
 
 # skrub: how it chose columns when it was fitted; state: names of columns and the functions below
 _SKRUB_SELECTORS = _in("skrub.selectors._base", "All And Cols Filter Inv NameFilter Or Sub XOr")

@@ -24,7 +24,7 @@ from irmtv.app.io import (
     table_names,
     write,
 )
-from irmtv.data.tables import columns, vectorize
+from irmtv.data.tables import columns, steps
 
 
 def written(folder: Path, content: str | bytes, name: str = "table.csv") -> Path:
@@ -36,7 +36,7 @@ def written(folder: Path, content: str | bytes, name: str = "table.csv") -> Path
 # ---- what is read -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [read, columns, vectorize, write])
+@pytest.mark.parametrize("module", [read, columns, steps, write])
 def test_examples_in_the_documentation(module):
     assert doctest.testmod(module).failed == 0
 

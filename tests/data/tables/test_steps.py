@@ -13,7 +13,7 @@ from sklearn.pipeline import Pipeline
 
 import irmtv
 from irmtv.app.io import TableColumns, TableError, TableNumbers, read_table, table_chunks, table_steps
-from irmtv.data.tables import vectorize
+from irmtv.data.tables import steps as table_numbers
 
 
 def mixed(n: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -93,7 +93,7 @@ def test_in_pieces_as_a_whole(tmp_path):
         steps = fitted(whole)
         expected = steps.transform(whole)
         for rows in (60, 47, 1000):
-            text = steps.named_steps["columns"].text
+            text = [name for name, kind in steps.named_steps["columns"].kinds_.items() if kind != "number"]
             pieces = [steps.transform(piece) for piece in table_chunks(tmp_path / name, rows, text=text)]
             np.testing.assert_array_equal(np.concatenate(pieces), expected)
 
@@ -177,16 +177,16 @@ def test_ten_thousand_levels():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"street": levels[rng.integers(0, 10_000, 30_000)], "x": rng.normal(size=30_000)})
     numbers = fitted(frame).transform(frame)
-    assert numbers.shape == (30_000, vectorize.COMPONENTS + 1)
+    assert numbers.shape == (30_000, table_numbers.COMPONENTS + 1)
     same = frame["street"] == frame["street"].iloc[0]
-    assert np.ptp(numbers[same.to_numpy()][:, : vectorize.COMPONENTS], axis=0).max() == 0
+    assert np.ptp(numbers[same.to_numpy()][:, : table_numbers.COMPONENTS], axis=0).max() == 0
 
 
 def test_many_levels_stand_alone(monkeypatch):
     """Columns with very many values have their own TableVectorizer; the numbers are the same."""
     frame = mixed(300)
     expected = fitted(frame).transform(frame)
-    monkeypatch.setattr(vectorize, "TOGETHER", 5)
+    monkeypatch.setattr(table_numbers, "TOGETHER", 5)
     steps = fitted(frame)
     assert len(steps.named_steps["numbers"].vectorizers_) > 2
     np.testing.assert_allclose(steps.transform(frame), expected, rtol=1e-5, atol=1e-5)
@@ -194,7 +194,7 @@ def test_many_levels_stand_alone(monkeypatch):
 
 def test_texts_are_learned_from_a_sample_of_the_levels(monkeypatch):
     frame = pd.DataFrame({"t": [f"word {k}" for k in range(500)], "x": 1.0})
-    monkeypatch.setattr(vectorize, "LEVELS", 100)
+    monkeypatch.setattr(table_numbers, "LEVELS", 100)
     assert np.isfinite(fitted(frame).transform(frame)).all()
 
 

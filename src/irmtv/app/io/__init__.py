@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from irmtv.app.io.read import Table, read_table, table_chunks, table_names
 from irmtv.app.io.table_model import TableModel, evaluate_file, predict_file
-from irmtv.data.tables.align import TableColumns
 from irmtv.data.tables.columns import Columns, split_columns, task_of
 from irmtv.data.tables.errors import TableError, TableNotFoundError
-from irmtv.data.tables.vectorize import LevelEncoder, TableNumbers, table_steps
+from irmtv.data.tables.steps import LevelEncoder, TableColumns, TableNumbers, table_steps
 
 __all__ = [
     "Columns",

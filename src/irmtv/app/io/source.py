@@ -33,35 +33,35 @@ _FOREIGN = {
     b"ARROW1": "an Arrow file: write the table as CSV or Parquet",
     b"%PDF": "a PDF: write the table as CSV or Parquet",
 }
-_BYTE_ORDER = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def check_file(path: Path) -> None:
     """Raise unless there is a file that can be opened."""
     if path.is_dir():
-        inside = sorted(p.name for p in path.iterdir() if p.is_file()) if os.access(path, os.R_OK | os.X_OK) else []
+        inside = _files_in(path)
         example = f", such as {str(path / inside[0])!r}" if inside else ""
         raise TableError(f"{str(path)!r} is a folder. Name one file{example}.")
     if not path.exists():
-        folder = path.parent
-        names: list[str] = []
-        if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK):
-            names = sorted(p.name for p in folder.iterdir() if p.is_file())
-        elif not folder.exists():
+        if not path.parent.exists():
             raise TableNotFoundError(
-                f"there is no file {str(path)!r}: the folder {str(folder)!r} does not exist. Check the path."
+                f"there is no file {str(path)!r}: the folder {str(path.parent)!r} does not exist. Check the path."
             )
-        raise TableNotFoundError(
-            f"there is no file {str(path)!r}.{did_you_mean(path.name, names)} Check the spelling and the folder."
-        )
+        near = did_you_mean(path.name, _files_in(path.parent))
+        raise TableNotFoundError(f"there is no file {str(path)!r}.{near} Check the spelling and the folder.")
     if not path.is_file():
         raise TableError(f"{str(path)!r} is neither a file nor a folder. Write the table to a file first.")
     if not os.access(path, os.R_OK):
         raise TableError(f"{str(path)!r} cannot be read: permission denied. Change its rights: chmod u+r FILE.")
 
 
-class TextSource:
-    """The bytes of a text file in UTF-8, without a byte-order mark; `read` like a file.
+def _files_in(folder: Path) -> list[str]:
+    """Names of the files, none where the folder is none or cannot be read."""
+    readable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+    return sorted(p.name for p in folder.iterdir() if p.is_file()) if readable else []
+
+
+class TextSource(io.RawIOBase):
+    """The bytes of a text file in UTF-8, without a byte-order mark.
 
     Parameters
     ----------
@@ -71,6 +71,8 @@ class TextSource:
         None is UTF-8.
     """
 
+    _file: IO[bytes] = io.BytesIO()  # nothing to close where there is no file
+
     def __init__(self, path: Path, encoding: str | None) -> None:
         check_file(path)
         self.path, self._encoding = path, encoding
@@ -78,7 +80,7 @@ class TextSource:
         self._plain = encoding is None or codecs.lookup(encoding).name == "utf-8"
         self._size = max(path.stat().st_size, 1)
         try:
-            self._file: IO[bytes] = path.open("rb")
+            self._file = path.open("rb")
         except OSError as error:
             raise TableError(f"{str(path)!r} cannot be opened: {error.strerror}. Check its rights.") from error
         head = self._file.read(16)
@@ -95,8 +97,6 @@ class TextSource:
         self.line = 1  # that the next byte stands in
         self.quotes = 0  # seen so far
         self.problem: TableError | None = None  # kept, since a parser may put an error of its own in its place
-
-    # ---- the file interface that a parser uses ----------------------------------------------------------------
 
     def read(self, size: int = -1) -> bytes:
         """At most `size` bytes (all for -1); up to one block may return fewer before the end, which saves copies."""
@@ -119,32 +119,17 @@ class TextSource:
         data, self._pending = self._pending, b""
         return data or self._checked()
 
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # io takes any buffer
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def readable(self) -> bool:
         return True
 
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
-
     def close(self) -> None:
         self._file.close()
-
-    def flush(self) -> None:
-        pass
-
-    # ---- used here -----------------------------------------------------------------------------------------
-
-    def __enter__(self) -> TextSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     @property
     def share(self) -> float:
@@ -157,7 +142,7 @@ class TextSource:
 
     def lines(self) -> Iterator[str]:
         """The text line by line, with line ends, for Python's csv."""
-        yield from io.TextIOWrapper(io.BufferedReader(_Raw(self), BLOCK), encoding="utf-8", newline="")
+        yield from io.TextIOWrapper(io.BufferedReader(self, BLOCK), encoding="utf-8", newline="")
 
     def _checked(self) -> bytes:
         """The next block, checked; b"" at the end."""
@@ -211,12 +196,10 @@ class TextSource:
         for magic, what in _FOREIGN.items():
             if raw.startswith(magic):
                 raise TableError(f"{str(self.path)!r} is {what}.")
-        for mark, encoding in _BYTE_ORDER.items():
-            if raw.startswith(mark) and self._plain:
-                raise TableError(
-                    f"{str(self.path)!r} is {encoding} text, not UTF-8. Use --encoding {encoding} (in Python "
-                    f"encoding={encoding!r})."
-                )
+        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and self._plain:
+            raise TableError(
+                f"{str(self.path)!r} is utf-16 text, not UTF-8. Use --encoding utf-16 (in Python encoding='utf-16')."
+            )
 
     def _not_text(self, error: UnicodeDecodeError) -> TableError:
         place = min(error.start, max(len(error.object) - 1, 0))
@@ -231,21 +214,6 @@ class TextSource:
             f"{str(self.path)!r} is not {self._encoding} text: {byte} in line {line} does not fit. Use another "
             "--encoding, or none for UTF-8."
         )
-
-
-class _Raw(io.RawIOBase):
-    """A `TextSource` as the raw stream that `io.TextIOWrapper` needs."""
-
-    def __init__(self, source: TextSource) -> None:
-        self._source = source
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # io takes any buffer
-        data = self._source.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def _codec(encoding: str | None) -> str:

@@ -17,10 +17,9 @@ from sklearn.pipeline import Pipeline
 from irmtv.app.io.read import ROWS, chunks_as_they_stand, table_chunks, table_names
 from irmtv.app.io.write import TableWriter, check_table_writable
 from irmtv.core.messages import did_you_mean, shown
-from irmtv.data.tables.align import TableColumns, check_names
 from irmtv.data.tables.columns import refuse_infinite, split_columns
 from irmtv.data.tables.errors import TableError
-from irmtv.data.tables.vectorize import TableNumbers
+from irmtv.data.tables.steps import TableColumns, TableNumbers, check_names
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
 
 
