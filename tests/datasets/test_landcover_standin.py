@@ -172,7 +172,7 @@ def test_seeds():
         ({"p_v": "high"}, "p_v must be a probability"),
         ({"land": -1.0}, "land must be a finite number of at least 0"),
         ({"climate": float("inf")}, "climate must be a finite number"),
-        ({"climate": [1]}, "climate must be a number"),
+        ({"climate": [1]}, "climate must be a finite number"),
         ({"random_state": -1}, "random_state must be None"),
     ],
 )

@@ -18,7 +18,7 @@ import torch
 from irmtv.core.losses import Binary
 from irmtv.core.types import Rows, Task
 from irmtv.datasets.common import FileLayout, Home, Integers, Seed, Tables, card_seed, count, one_of, streams
-from irmtv.datasets.fetch import BROKEN, find_files
+from irmtv.datasets.fetch import find_files
 from irmtv.datasets.sources import SOURCES
 
 FitOn = Literal["all", "train"]
@@ -177,24 +177,12 @@ def adult_task(
 def read_adult(path: str | os.PathLike[str], n_rows: int | None = None) -> pd.DataFrame:
     """One of the two files: the original (a comment line, no header, labels ending in '.') or one with a header.
 
-    Parameters
-    ----------
-    path : path
-        Plain or packed, by its ending.
-    n_rows : int or None, default None
-        How many people it must hold.
-
-    Returns
-    -------
-    DataFrame
-        15 columns: six of integers, eight of strings ('?' where unknown), and income, 1 where above 50,000 dollars.
+    15 columns: six of integers, eight of strings ('?' where unknown), and income, 1 where above 50,000 dollars.
+    `n_rows`: how many people it must hold.
     """
     must = f"{Path(path)} must be a file of UCI Adult, 15 values on each line with commas between them"
     layout = FileLayout(must, "Take the file from UCI again.", "for person")
-    try:
-        table = pd.read_csv(path, header=None, comment="|", skipinitialspace=True, dtype=str, na_filter=False)
-    except BROKEN as error:
-        raise layout.error(f". Got {type(error).__name__}: {error}.") from error
+    table = layout.read(path, header=None, comment="|", skipinitialspace=True, dtype=str, na_filter=False)
     if table.shape[1] != len(COLUMNS):
         raise layout.error(f". Got {table.shape[1]} on the first.")
     table.columns = pd.Index(COLUMNS)

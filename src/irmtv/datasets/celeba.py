@@ -7,6 +7,7 @@ in a place that can be relied on. ``irmtv data celeba-features`` makes one from 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from irmtv.core.messages import shown
 from irmtv.core.types import Task
 from irmtv.datasets.celeba_rows import Environment, Share, Singles, celeba_rows_task, choices, draw_split
-from irmtv.datasets.common import Home, Integers, Seed, card_seed
+from irmtv.datasets.common import FileLayout, Home, Integers, Seed, card_seed
 from irmtv.datasets.fetch import BROKEN, find_any
 from irmtv.datasets.sources import SOURCES
 
@@ -152,50 +153,33 @@ def read_celeba_features(path: str | os.PathLike[str]) -> Features:
     """Read a file of features: columns x_*, y_*, z_*, sp_* and, where it is there, g_*.
 
     It is read in pieces, so that beside the features as float32 (0.4 GB for all of CelebA) little memory is used.
-
-    Parameters
-    ----------
-    path : path
-        Plain or packed, by its ending.
-
-    Returns
-    -------
-    Features
     """
-    wrong = f"{Path(path)} must be a file of CelebA features, with a header line and commas"
+    layout = FileLayout(f"{Path(path)} must be a file of CelebA features, with a header line and commas", CURE)
+    first = layout.read(path, nrows=1)
+    names = [str(name) for name in first.columns]
+    found = {p: [n for n in names if n.startswith(p)] for p in ("x_", "y_", "z_", "g_", "sp_")}
+    _check_columns(found, names, layout)
+    if first.empty:
+        raise layout.error(", one line per image. Got no lines after the header.")
+    if not isinstance(first.index, pd.RangeIndex):  # pandas would take the first values for names of the rows
+        raise layout.error(": a line must have as many values as the header has names. Got more.")
+    others = [*found["y_"], *found["sp_"], *found["z_"], *found["g_"]]
+    used = [*found["x_"], *others]
     chunks: list[Singles] = []
     labels: list[Singles] = []
-    try:
-        first = pd.read_csv(path, nrows=1)
-        names = [str(name) for name in first.columns]
-        found = {p: [n for n in names if n.startswith(p)] for p in ("x_", "y_", "z_", "g_", "sp_")}
-        _check_columns(found, names, wrong)
-        if first.empty:
-            raise _Wrong(f"{wrong}, one line per image. Got no lines after the header.")
-        if not isinstance(first.index, pd.RangeIndex):  # pandas would take the first values for names of the rows
-            raise _Wrong(f"{wrong}: a line must have as many values as the header has names. Got more.")
-        others = [*found["y_"], *found["sp_"], *found["z_"], *found["g_"]]
-        used = [*found["x_"], *others]
-        with pd.read_csv(path, usecols=used, dtype=np.float32, chunksize=CHUNK) as reader:
-            for table in reader:
-                values = table[used].to_numpy(np.float32)
-                if not np.isfinite(values).all():
-                    line, column = np.argwhere(~np.isfinite(values))[0]
-                    raise _Wrong(
-                        f"{wrong}: {used[column]!r} must be a number in every row. Got "
-                        f"{values[line, column]} or nothing in row {table.index[line] + 1}, as a file that was cut "
-                        "off has."
-                    )
-                chunks.append(values[:, : len(found["x_"])].copy())  # without the rest of `values`
-                labels.append(values[:, len(found["x_"]) :].copy())
-    except _Wrong as error:
-        raise ValueError(f"{error} {CURE}") from None
-    except BROKEN as error:
-        word = _first_word(path, used) if "could not convert" in str(error) else ""
-        raise ValueError(f"{wrong}{word}. Got {type(error).__name__}: {error}. {CURE}") from error
+    for table in _pieces(path, used, layout):
+        values = table[used].to_numpy(np.float32)
+        if not np.isfinite(values).all():
+            line, column = np.argwhere(~np.isfinite(values))[0]
+            raise layout.error(
+                f": {used[column]!r} must be a number in every row. Got {values[line, column]} or nothing in row "
+                f"{table.index[line] + 1}, as a file that was cut off has."
+            )
+        chunks.append(values[:, : len(found["x_"])].copy())  # without the rest of `values`
+        labels.append(values[:, len(found["x_"]) :].copy())
     rest = np.concatenate(labels)  # (N, 2 + A), and the group where it is there
     n_coded = 2 + len(found["z_"])
-    coded = np.stack([_zero_one(rest[:, j], others[j], wrong) for j in range(n_coded)], axis=1)
+    coded = np.stack([_zero_one(rest[:, j], others[j], layout) for j in range(n_coded)], axis=1)
     return Features(
         chunks=tuple(chunks),
         y=coded[:, 0],
@@ -209,8 +193,13 @@ def read_celeba_features(path: str | os.PathLike[str]) -> Features:
     )
 
 
-class _Wrong(ValueError):
-    """Says what is wrong with the file; what to do is added where it is caught."""
+def _pieces(path: str | os.PathLike[str], used: list[str], layout: FileLayout) -> Iterator[pd.DataFrame]:
+    try:
+        with pd.read_csv(path, usecols=used, dtype=np.float32, chunksize=CHUNK) as reader:
+            yield from reader
+    except BROKEN as error:
+        word = _first_word(path, used) if "could not convert" in str(error) else ""
+        raise layout.error(f"{word}. Got {type(error).__name__}: {error}.") from error
 
 
 def _first_word(path: str | os.PathLike[str], used: list[str]) -> str:
@@ -224,27 +213,25 @@ def _first_word(path: str | os.PathLike[str], used: list[str]) -> str:
     return ""
 
 
-def _check_columns(found: dict[str, list[str]], names: list[str], wrong: str) -> None:
+def _check_columns(found: dict[str, list[str]], names: list[str], layout: FileLayout) -> None:
     for prefix, meaning in (("x_", "features"), ("z_", "attributes for the inference of environments")):
         if not found[prefix]:
-            raise _Wrong(f"{wrong}: columns {prefix}* ({meaning}) are needed. Got {shown(names)}.")
+            raise layout.error(f": columns {prefix}* ({meaning}) are needed. Got {shown(names)}.")
     for prefix, meaning in (("y_", "target Smiling"), ("sp_", "spurious attribute Male")):
         if len(found[prefix]) != 1:
             came = shown(found[prefix]) if found[prefix] else f"none among {shown(names)}"
-            raise _Wrong(f"{wrong}: one column {prefix}* ({meaning}) is needed. Got {came}.")
+            raise layout.error(f": one column {prefix}* ({meaning}) is needed. Got {came}.")
     if len(found["g_"]) > 1:
-        raise _Wrong(f"{wrong}: at most one column g_* (group by agreement) is needed. Got {shown(found['g_'])}.")
+        raise layout.error(f": at most one column g_* (group by agreement) is needed. Got {shown(found['g_'])}.")
 
 
-def _zero_one(values: Singles, column: str, wrong: str) -> NDArray[np.int8]:
+def _zero_one(values: Singles, column: str, layout: FileLayout) -> NDArray[np.int8]:
     """0 and 1 from 0 and 1, or from -1 and 1."""
     low = -1 if (values == -1).any() else 0
     good = (values == low) | (values == 1)
     if not good.all():
-        raise ValueError(
-            f"{wrong}: {column!r} must be 0 or 1, or -1 or 1, throughout. Got {shown(np.unique(values[~good]))}, first "
-            f"in row {np.flatnonzero(~good)[0] + 1}. {CURE}"
-        )
+        got = f"Got {shown(np.unique(values[~good]))}, first in row {np.flatnonzero(~good)[0] + 1}."
+        raise layout.error(f": {column!r} must be 0 or 1, or -1 or 1, throughout. {got}")
     return np.equal(values, 1).astype(np.int8)
 
 

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from irmtv.core.losses import Binary
 from irmtv.core.messages import shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.common import Integers, Seed, count, counts_by_name, one_of, streams
-from irmtv.datasets.fetch import BROKEN
+from irmtv.datasets.common import FileLayout, Integers, Seed, count, counts_by_name, one_of, streams
 from irmtv.datasets.sources import CELEBA_PAGE
 
 Environment = Literal["gender", "agreement"]
@@ -51,24 +50,12 @@ KINDS: Mapping[Share, tuple[str, ...]] = {
 
 
 def read_celeba_attributes(path: str | os.PathLike[str], n_rows: int | None = None) -> pd.DataFrame:
-    """Read the table of attributes, in CelebA's own layout or as CSV.
+    """The table of attributes: one int8 column of 0 and 1 per attribute, the index is the name of the image.
 
-    Parameters
-    ----------
-    path : path
-        CelebA's list_attr_celeba.txt (a line with the number of images, a line with the names of the attributes, and
-        one line per image: its name and a value per attribute, with spaces between them) or a CSV (a header line; the
-        name of the image in the first column). Plain or packed, by its ending. Values are -1 and 1, or 0 and 1.
-    n_rows : int or None, default None
-        How many images it must hold.
+    It is CelebA's list_attr_celeba.txt (a line with the number of images, a line with the names of the attributes, and
+    one line per image: its name and a value per attribute, with spaces between them) or a CSV (a header line; the name
+    of the image in the first column). Values are -1 and 1, or 0 and 1. `n_rows`: how many images it must hold.
 
-    Returns
-    -------
-    DataFrame
-        One int8 column of 0 and 1 per attribute, in the order of the file; the index is the name of the image.
-
-    Examples
-    --------
     >>> import tempfile
     >>> names = " ".join((TARGET, SPURIOUS, *AUX))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -77,38 +64,34 @@ def read_celeba_attributes(path: str | os.PathLike[str], n_rows: int | None = No
     ...     read_celeba_attributes(file)[[TARGET, SPURIOUS]].to_dict("index")
     {'000001.jpg': {'Smiling': 1, 'Male': 0}}
     """
-    wrong = f"{Path(path)} must be CelebA's table of attributes, list_attr_celeba.txt or a CSV of it"
-    cure = f"Take list_attr_celeba.txt again, from {CELEBA_PAGE} (folder Anno)."
-    try:
-        header = pd.read_csv(path, nrows=0).columns
-        counted = int(header[0]) if len(header) == 1 and str(header[0]).strip().isdigit() else None
-        if counted is None:
-            table = pd.read_csv(path, index_col=0)
-        else:  # a name less than values on each line: pandas takes the first value, the image, as the index
-            table = pd.read_csv(path, sep=r"\s+", skiprows=1)
-    except BROKEN as error:
-        raise ValueError(f"{wrong}. Got {type(error).__name__}: {error}. {cure}") from error
+    layout = FileLayout(
+        f"{Path(path)} must be CelebA's table of attributes, list_attr_celeba.txt or a CSV of it",
+        f"Take list_attr_celeba.txt again, from {CELEBA_PAGE} (folder Anno).",
+    )
+    header = layout.read(path, nrows=0).columns
+    counted = int(header[0]) if len(header) == 1 and str(header[0]).strip().isdigit() else None
+    if counted is None:
+        table = layout.read(path, index_col=0)
+    else:  # a name less than values on each line: pandas takes the first value, the image, as the index
+        table = layout.read(path, sep=r"\s+", skiprows=1)
     needed = (TARGET, SPURIOUS, *AUX)
     lacking = [column for column in needed if column not in table]
     if lacking:
-        raise ValueError(f"{wrong}; the attributes {list(needed)} are needed. Got none named {lacking}. {cure}")
+        raise layout.error(f"; the attributes {list(needed)} are needed. Got none named {lacking}.")
     for expected, said in ((counted, "its first line says"), (n_rows, "CelebA has")):
         if expected is not None and len(table) != expected:
-            raise ValueError(f"{wrong}; {said} {expected:,} images. Got {len(table):,}. {cure}")
+            raise layout.error(f"; {said} {expected:,} images. Got {len(table):,}.")
     if len(table) == 0:
-        raise ValueError(f"{wrong}, one line per image. Got no images. {cure}")
+        raise layout.error(", one line per image. Got no images.")
     for column in table:
         values = table[column]
-        good = values.isin([-1, 1]) if (values == -1).any() else values.isin([0, 1])
-        if not good.all():
-            bad = values[~good]
-            raise ValueError(
-                f"{wrong}: {column!r} must be -1 or 1, or 0 or 1 throughout. Got {shown(bad.unique())}, first for "
-                f"image {bad.index[0]!r}. {cure}"
-            )
+        bad = values[~values.isin([-1, 1] if (values == -1).any() else [0, 1])]
+        if len(bad):
+            got = f"Got {shown(bad.unique())}, first for image {bad.index[0]!r}."
+            raise layout.error(f": {column!r} must be -1 or 1, or 0 or 1 throughout. {got}")
     twice = table.index[table.index.duplicated()]
     if len(twice):
-        raise ValueError(f"{wrong}, one line per image. Got several for {shown(twice.unique())}. {cure}")
+        raise layout.error(f", one line per image. Got several for {shown(twice.unique())}.")
     return (table == 1).astype(np.int8).rename(index=str)
 
 
@@ -143,27 +126,11 @@ def choices(environment: Any, smiling_share: Any, n_train: Any, n_test: Any) -> 
 
 
 def draw_split(y: NDArray[Any], spurious: NDArray[Any], random_state: Seed, chosen: Choices) -> Split:
-    """Draw both parts, without replacement.
+    """Draw both parts from rows of y (N,) and spurious (N,), 0 and 1, without replacement.
 
-    Parameters
-    ----------
-    y, spurious : (N,) arrays of 0 and 1
-        Of every row there is.
-    random_state : int, numpy Generator or None
-        Which rows. Those for training do not depend on how many are drawn for the test.
-    chosen : Choices
-        ``n_train`` and ``n_test``: None for the paper's 40,000 and 20,000, or, where there are too few rows of a
-        kind, as many as there can be, two to one where both are None.
-        ``smiling_share``: "half" of every environment, or as many as come with rows drawn by their agreement
-        ("natural").
+    They come in the order of the environments, and of the rows in each. Those for training do not depend on how many
+    are drawn for the test.
 
-    Returns
-    -------
-    Split
-        In the order of the environments, and of the rows in each.
-
-    Examples
-    --------
     >>> y, male = np.array([0, 0, 1, 1] * 100), np.array([0, 1] * 200)
     >>> split = draw_split(y, male, 0, choices("gender", "half", 40, 40))
     >>> [float((y == male)[split.test[split.test_code == e]].mean()) for e in range(4)]
@@ -204,39 +171,16 @@ def celeba_rows_task(
     x_test = scaler.transform(features(split.test))  # (n_test, D)
 
     def rows(x: Singles, index: Integers, code: Integers, names: tuple[str, ...]) -> Rows:
-        target = torch.from_numpy(y[index].astype(np.float32))
-        return Rows(
-            torch.from_numpy(x), target, torch.from_numpy(code), torch.from_numpy(aux[index].astype(np.float64)), names
-        )
+        arrays = (x, y[index].astype(np.float32), code, aux[index].astype(np.float64))
+        return Rows(*map(torch.from_numpy, arrays), names=names)
 
-    test_names = agreement_names(TEST_AGREEMENT)
-    code, names = split.train_code, agreement_names(TRAIN_AGREEMENT)
+    names, test_names = (tuple(f"agreement={p:g}" for p in given) for given in (TRAIN_AGREEMENT, TEST_AGREEMENT))
+    code = split.train_code
     if environment == "gender":
         code, names = spurious[split.train].astype(np.int64), GENDERS
-    counts = {
+    shared = {
         "n_train": counts_by_name(names, code),
         "n_test": counts_by_name(test_names, split.test_code),
-    }
-    return Task(
-        rows(x_train, split.train, code, names),
-        Binary(),
-        test=rows(x_test, split.test, split.test_code, test_names),
-        name=name,
-        card={**card, **counts, **shared_card(environment)},
-    )
-
-
-def agreement_names(agreements: tuple[float, ...]) -> tuple[str, ...]:
-    """
-    >>> agreement_names(TRAIN_AGREEMENT)
-    ('agreement=0.999', 'agreement=0.8')
-    """
-    return tuple(f"agreement={p:g}" for p in agreements)
-
-
-def shared_card(environment: Environment) -> dict[str, Any]:
-    """What is true of the images' features and of the stand-in."""
-    return {
         "target": TARGET,
         "spurious": SPURIOUS,
         "environment": environment,
@@ -248,6 +192,13 @@ def shared_card(environment: Environment) -> dict[str, Any]:
         ),
         "looks_at_test": "Nothing: the features were standardised by the training rows.",
     }
+    return Task(
+        rows(x_train, split.train, code, names),
+        Binary(),
+        test=rows(x_test, split.test, split.test_code, test_names),
+        name=name,
+        card={**card, **shared},
+    )
 
 
 def _wanted(n_train: int, n_test: int, share: Share) -> tuple[Integers, Integers]:

@@ -13,7 +13,6 @@ and little in many; with b = 1 noise fills all 512 and a network of 16 units soo
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from irmtv.datasets.celeba_rows import (
     draw_split,
     read_celeba_attributes,
 )
-from irmtv.datasets.common import Home, Integers, Seed, card_seed, count
+from irmtv.datasets.common import Home, Integers, Seed, card_seed, check_strength, count
 from irmtv.datasets.fetch import DataFile, find_any
 from irmtv.datasets.sources import SOURCES
 
@@ -117,7 +116,7 @@ def make_celeba_standin(
         "background": background,
     }
     for parameter, value in strengths.items():
-        _check_strength(parameter, value)
+        check_strength(parameter, value)
     table = _attributes(data_home)
     y, spurious = table[TARGET].to_numpy(), table[SPURIOUS].to_numpy()
     split = draw_split(y, spurious, random_state, chosen)
@@ -200,9 +199,3 @@ def _attributes(data_home: Home) -> pd.DataFrame:
             f"{path} must have CelebA's {N_ATTRIBUTES} attributes for each image. Got {table.shape[1]}. {CURE}"
         )
     return table[sorted(table.columns)]
-
-
-def _check_strength(parameter: str, value: Any) -> None:
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{parameter} must be a finite number of at least 0. Got {value!r}. Use 1.0, for example.")

@@ -12,22 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from irmtv.core.losses import Multiclass
 from irmtv.core.messages import shown
-from irmtv.core.types import Rows, Task
+from irmtv.core.types import Task
 from irmtv.datasets.common import (
     Array,
     Floats,
     Home,
-    Integers,
+    Part,
     Seed,
     card_seed,
     check_share,
-    counts_by_name,
     held_out,
-    standardised,
+    series_task,
     streams,
 )
 from irmtv.datasets.fetch import find_any, read_npz
@@ -88,7 +85,7 @@ def load_cerrado(
     series, names, where, n_dropped, bands = read_cerrado(find_any(FILES, data_home, CURE))
     classes, label = np.unique(names, return_inverse=True)
     edges = [*south_cuts, cut, *north_cuts]
-    band = np.digitize(where[:, 0], edges)  # (N,) codes into `called`
+    band = np.digitize(where[:, 0], edges).astype(np.int64)  # (N,) codes into `called`
     called = _band_names(edges)
     n_south = len(south_cuts) + 1
     sizes = np.bincount(band, minlength=len(called))
@@ -102,14 +99,9 @@ def load_cerrado(
     train, iid, north = south[~out], south[out], np.flatnonzero(band >= n_south)
     if len(iid) == 0:
         raise ValueError(f"iid_share must leave rows to hold apart. Got {iid_share!r} of {len(south)}. Use 0.2.")
-    x = standardised(series, train)  # (N, bands, times)
-    y, aux = torch.from_numpy(label.astype(np.int64)), torch.from_numpy(where)
-
-    def part(index: Integers, codes: Integers, environments: tuple[str, ...]) -> Rows:
-        return Rows(x[index], y[index], torch.from_numpy(codes), aux[index], environments)
-
-    tested = ("iid", *called[n_south:])
+    trained = Part(train, band[train], called[:n_south])
     codes = np.concatenate([np.zeros(len(iid), dtype=np.int64), band[north] - n_south + 1])
+    tested = Part(np.concatenate([iid, north]), codes, ("iid", *called[n_south:]))
     by_band = {
         name: {str(c): int(((band == b) & (label == k)).sum()) for k, c in enumerate(classes)}
         for b, name in enumerate(called)
@@ -119,8 +111,8 @@ def load_cerrado(
     card = {
         **SOURCES["cerrado"].card,
         "rows": len(series) + n_dropped,
-        "n_train": counts_by_name(called[:n_south], band[train]),
-        "n_test": counts_by_name(tested, codes),
+        "n_train": trained.counts,
+        "n_test": tested.counts,
         "random_state": card_seed(random_state),
         "columns": bands,
         "aux": ("latitude", "longitude"),
@@ -138,14 +130,7 @@ def load_cerrado(
             "'iid' rows are drawn between training rows, so that neighbours may be on both sides."
         ),
     }
-    return Task(
-        part(train, band[train].astype(np.int64), called[:n_south]),
-        Multiclass(),
-        len(classes),
-        test=part(np.concatenate([iid, north]), codes.astype(np.int64), tested),
-        name="cerrado",
-        card=card,
-    )
+    return series_task("cerrado", series, label.astype(np.int64), where, trained, tested, card)
 
 
 _REMARKS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,10 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from irmtv.core.losses import Multiclass
 from irmtv.core.messages import did_you_mean, shown
+from irmtv.core.types import Rows, Task
+from irmtv.datasets.fetch import BROKEN
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -41,6 +45,30 @@ def one_of(name: str, value: Any, known: tuple[T, ...], advice: str = "") -> T:
             return one
     hint = did_you_mean(value, known) or f" {advice or f'Use {known[0]!r}.'}"
     raise ValueError(f"{name} must be one of {list(known)}. Got {value!r}.{hint}")
+
+
+def as_number(value: Any) -> float:
+    """The value as float; NaN where it is no number."""
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def probability(name: str, value: Any) -> float:
+    """The value as float, or an error that names it."""
+    number = as_number(value)
+    if 0 <= number <= 1:
+        return number
+    raise ValueError(f"{name} must be a probability, a number from 0 to 1. Got {value!r}. Give a share: 0.9, not 90.")
+
+
+def check_strength(name: str, value: Any) -> float:
+    """How strongly something shows: a finite number of at least 0."""
+    number = as_number(value)
+    if math.isfinite(number) and number >= 0 and not isinstance(value, bool):
+        return number
+    raise ValueError(f"{name} must be a finite number of at least 0. Got {value!r}. Use 1.0, for example.")
 
 
 def check_share(name: str, value: Any) -> float:
@@ -105,11 +133,34 @@ def counts_by_name(names: tuple[str, ...], codes: Integers) -> dict[str, int]:
     return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
 
 
-def standardised(series: Floats, train: Integers) -> torch.Tensor:
-    """(N, bands, times) -> float32, every band with mean 0 and variance 1 over the rows `train` and all times."""
-    mean = series[train].mean((0, 2), keepdims=True)  # (1, bands, 1)
-    spread = series[train].std((0, 2), keepdims=True)
-    return torch.from_numpy((series - mean) / np.where(spread > 0, spread, 1.0)).float()
+@dataclass(frozen=True)
+class Part:
+    """Training or test rows: their numbers, and the environment of each as a code into names."""
+
+    rows: Integers  # (n,)
+    codes: Integers | None  # (n,); None: environments are not known
+    names: tuple[str, ...]
+
+    @property
+    def counts(self) -> int | dict[str, int]:
+        """Rows by environment, for a card."""
+        return len(self.rows) if self.codes is None else counts_by_name(self.names, self.codes)
+
+
+def series_task(
+    name: str, series: Floats, label: Integers, where: Floats, train: Part, test: Part, card: Mapping[str, Any]
+) -> Task:
+    """Series (N, bands, times) of labelled places (N, 2); every band is standardised over the training rows."""
+    mean = series[train.rows].mean((0, 2), keepdims=True)  # (1, bands, 1)
+    spread = series[train.rows].std((0, 2), keepdims=True)
+    x = torch.from_numpy((series - mean) / np.where(spread > 0, spread, 1.0)).float()
+    y, aux = torch.from_numpy(label), torch.from_numpy(where)
+
+    def rows(part: Part) -> Rows:
+        codes = None if part.codes is None else torch.from_numpy(part.codes)
+        return Rows(x[part.rows], y[part.rows], codes, aux[part.rows], part.names)
+
+    return Task(rows(train), Multiclass(), len(card["classes"]), test=rows(test), name=name, card=card)
 
 
 @dataclass(frozen=True)
@@ -123,6 +174,13 @@ class FileLayout:
     def error(self, problem: str) -> ValueError:
         """`problem` begins with what stands behind `must`: a full stop, a colon or a comma."""
         return ValueError(f"{self.must}{problem} {self.advice}")
+
+    def read(self, path: str | os.PathLike[str], **options: Any) -> pd.DataFrame:
+        """The file by pandas."""
+        try:
+            return pd.read_csv(path, **options)
+        except BROKEN as error:
+            raise self.error(f". Got {type(error).__name__}: {error}.") from error
 
     def check(self, table: pd.DataFrame, column: str, good: pd.Series, expected: str) -> None:
         """Raise unless every value of a column is good."""

@@ -18,7 +18,7 @@ import torch
 from irmtv.core.losses import Squared
 from irmtv.core.types import Rows, Task
 from irmtv.datasets.common import FileLayout, Floats, Home, Integers, Seed, Tables, counts_by_name, one_of, streams
-from irmtv.datasets.fetch import BROKEN, find_files
+from irmtv.datasets.fetch import find_files
 from irmtv.datasets.sources import SOURCES
 
 Scaling = Literal["train", "all", "year", "minmax", "none"]
@@ -170,29 +170,13 @@ def house_prices_task(
 
 
 def read_house_prices(path: str | os.PathLike[str], n_rows: int | None = None) -> pd.DataFrame:
-    """The file of house sales: 15 features, built year and price of each; its other columns are dropped.
-
-    Parameters
-    ----------
-    path : path
-        Plain or packed, by its ending.
-    n_rows : int or None, default None
-        How many sales it must hold.
-
-    Returns
-    -------
-    DataFrame
-        17 columns of finite numbers; the index is the row's number in the file.
-    """
+    """The file of house sales: 15 features, built year and price of each, finite numbers; `n_rows`: how many sales."""
     must = f"{Path(path)} must be the file of King County house sales, with a header line and commas"
     layout = FileLayout(
         must, f"Take {FILES[0].name} again, from {FILES[0].url} or Kaggle (harlfoxem/housesalesprediction)."
     )
     needed = (*FEATURES, YEAR, PRICE)
-    try:
-        table = pd.read_csv(path)
-    except BROKEN as error:
-        raise layout.error(f". Got {type(error).__name__}: {error}.") from error
+    table = layout.read(path)
     lacking = [column for column in needed if column not in table]
     if lacking:
         raise layout.error(f"; columns {list(needed)} are needed. Got a header without {lacking}.")

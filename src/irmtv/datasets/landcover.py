@@ -27,24 +27,22 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from irmtv.core.losses import Multiclass
 from irmtv.core.messages import shown
-from irmtv.core.types import Rows, Task
+from irmtv.core.types import Task
 from irmtv.datasets.common import (
     Array,
     Floats,
     Home,
     Integers,
+    Part,
     Seed,
     card_seed,
     check_share,
-    counts_by_name,
     held_out,
     one_of,
-    standardised,
+    series_task,
     streams,
 )
 from irmtv.datasets.fetch import find_any, read_npz
@@ -133,9 +131,8 @@ def load_landcover(
     divided = None if worst_by is None else one_of("worst_by", worst_by, get_args(WorstBy))
     file = _find(path, data_home)
     rows = read_landcover(file)
-    stream = streams(random_state)[0]
     outside = np.flatnonzero(~rows.african)
-    out = held_out(stream, np.zeros(len(outside), dtype=np.int64), share)
+    out = held_out(streams(random_state)[0], np.zeros(len(outside), dtype=np.int64), share)
     train, iid, africa = outside[~out], outside[out], np.flatnonzero(rows.african)
     for what, index in (("training rows, outside Africa", train), ("rows held apart", iid), ("African rows", africa)):
         if len(index) == 0:
@@ -143,23 +140,16 @@ def load_landcover(
                 f"{not_landcover(file)}: it must hold {what}. Got {len(rows)} rows that can be used, {len(africa)} of "
                 f"them in Africa. {CURE}"
             )
-    x = standardised(rows.series, train)  # (N, 8, 46)
-    aux = torch.from_numpy(rows.where)
-
-    def part(index: Integers, codes: Integers | None, names: tuple[str, ...]) -> Rows:
-        environment = None if codes is None else torch.from_numpy(codes)
-        return Rows(x[index], torch.from_numpy(rows.label[index]), environment, aux[index], names)
-
-    zones = None if given is None else np.digitize(rows.where[train, 0], ZONE_CUTS)
-    codes, trained = (None, ()) if zones is None else _used(zones, ZONES)
-    bands, tested = _african(rows.take(africa), divided, file)
-    names = ("iid", *tested)
-    test_codes = np.concatenate([np.zeros(len(iid), dtype=np.int64), 1 + bands])
+    zones = None if given is None else _used(np.digitize(rows.where[train, 0], ZONE_CUTS), ZONES)
+    trained = Part(train, *(zones or (None, ())))
+    bands, names = _african(rows.take(africa), divided, file)
+    iid_codes = np.zeros(len(iid), dtype=np.int64)
+    tested = Part(np.concatenate([iid, africa]), np.concatenate([iid_codes, 1 + bands]), ("iid", *names))
     card = {
         **SOURCES["landcover"].card,
         "rows": len(rows) + sum(rows.dropped.values()),
-        "n_train": len(train) if codes is None else counts_by_name(trained, codes),
-        "n_test": counts_by_name(names, test_codes),
+        "n_train": trained.counts,
+        "n_test": tested.counts,
         "random_state": card_seed(random_state),
         "classes": CLASSES,
         "class_counts": {c: int((rows.label == k).sum()) for k, c in enumerate(CLASSES)},
@@ -172,14 +162,7 @@ def load_landcover(
         "looks_at_test": _LOOKS_BY_CLIMATE if divided == "climate" else _LOOKS,
         **_REMARKS,
     }
-    return Task(
-        part(train, codes, trained),
-        Multiclass(),
-        len(CLASSES),
-        test=part(np.concatenate([iid, africa]), test_codes, names),
-        name="landcover",
-        card=card,
-    )
+    return series_task("landcover", rows.series, rows.label, rows.where, trained, tested, card)
 
 
 _LOOKS = "Nothing: bands are standardised on training rows only."
@@ -270,17 +253,7 @@ class Recordings:
 
 
 def read_landcover(path: str | os.PathLike[str]) -> Recordings:
-    """The rows of a file of either layout that can be used: six classes, nothing missing, eight bands.
-
-    Parameters
-    ----------
-    path : path
-        Ends in .pkl or .npz, or in one of these and .gz or .zip.
-
-    Returns
-    -------
-    Recordings
-    """
+    """The rows of a file of either layout that can be used: six classes, nothing missing, eight bands."""
     path = Path(path)
     kind = path.with_suffix("").suffix if path.suffix in (".gz", ".zip") else path.suffix
     if kind not in (".pkl", ".pickle", ".npz"):
@@ -307,37 +280,37 @@ def _of_published(content: Any) -> dict[str, Any]:
     """The published dict, domain by domain, as long arrays."""
     if not isinstance(content, dict) or not content:
         raise ValueError(f"expected a dict, domain -> (series, latlon, label, domain, climate). Got {_kind(content)}")
-    columns: list[list[Any]] = [[], [], [], []]
+    domains = []
     for domain, entry in content.items():
         if not isinstance(entry, (tuple, list)) or len(entry) < 3:
             raise ValueError(
                 f"domain {domain!r} must have (series, latlon, label, domain, climate). Got {_kind(entry)}"
             )
-        given = [entry[0], entry[1], entry[2], entry[4] if len(entry) > 4 else None]
-        for name, column, value in zip(("series", "latlon", "label", "climate"), columns, given, strict=True):
-            if not isinstance(value, np.ndarray) and not (name == "climate" and value is None):
+        climate = entry[4] if len(entry) > 4 else None
+        arrays: dict[str, Any] = dict(zip(("series", "latlon", "label"), entry, strict=False))
+        arrays |= {} if climate is None else {"climate": climate}
+        for name, value in arrays.items():
+            if not isinstance(value, np.ndarray):
                 raise ValueError(f"{name} of domain {domain!r} must be an array. Got {_kind(value)}")
-            column.append(value)
-        lengths = {len(v) for v in given if v is not None and v.ndim > 0}
-        if len(lengths) != 1 or any(v is not None and v.ndim == 0 for v in given):
+        lengths = {value.shape[:1] for value in arrays.values()}
+        if len(lengths) != 1 or () in lengths:
             raise ValueError(
                 f"the arrays of domain {domain!r} must have one entry per row. Got shapes "
-                f"{[None if v is None else v.shape for v in given]}"
+                f"{[*(value.shape for value in arrays.values()), *([None] if climate is None else [])]}"
             )
-    if all(len(label) == 0 for label in columns[2]):
+        if len(arrays["label"]):  # a domain without rows may be an array of any shape
+            domains.append(arrays)
+    if not domains:
         raise ValueError("it must hold rows. Got none")
-    # a domain without rows may be an array of any shape
-    some = [d for d, label in enumerate(columns[2]) if len(label)]
-    joined: dict[str, Any] = {}
-    for name, column in zip(("series", "latlon", "label", "climate"), columns, strict=True):
-        kept = [column[d] for d in some]
-        if name == "climate" and any(v is None for v in kept):
-            joined[name] = None
+    joined: dict[str, Any] = {"climate": None, "domain": None}
+    for name in domains[0]:
+        parts = [arrays[name] for arrays in domains if name in arrays]
+        if len(parts) < len(domains):  # a climate that is not everywhere
             continue
-        if len({v.shape[1:] for v in kept}) > 1:
-            raise ValueError(f"{name} must have one shape in all domains. Got {shown({v.shape[1:] for v in kept})}")
-        joined[name] = np.concatenate(kept)
-    return {**joined, "domain": None}
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise ValueError(f"{name} must have one shape in all domains. Got {shown({p.shape[1:] for p in parts})}")
+        joined[name] = np.concatenate(parts)
+    return joined
 
 
 def _of_arrays(found: dict[str, Array]) -> dict[str, Any]:

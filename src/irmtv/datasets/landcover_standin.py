@@ -33,7 +33,7 @@ from scipy.special import ndtr
 
 from irmtv.core.losses import Multiclass
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.common import Floats, Integers, card_seed, count, counts_by_name, streams
+from irmtv.datasets.common import Floats, Integers, as_number, card_seed, check_strength, count, counts_by_name, streams
 
 N_TIMES, N_LAND, N_CLIMATE, N_CLASSES = 46, 5, 3, 6
 BANDS = (*(f"land {j + 1}" for j in range(N_LAND)), *(f"climate {j + 1}" for j in range(N_CLIMATE)))
@@ -102,7 +102,7 @@ def make_landcover_standin(
     n_samples = count("n_samples", n_samples, 2, "one row per hemisphere")
     n_test = count("n_test", n_test, 1 + len(AFRICAN_BANDS), "one row per test environment")
     limit = landcover_standin_limit(p_v, land)  # checks them
-    climate = _strength("climate", climate)
+    climate = check_strength("climate", climate)
     for_train, for_test = streams(random_state)
 
     codes = (2 * np.arange(n_samples) + 1) // n_samples  # (N,) 0: north, 1: south
@@ -194,13 +194,13 @@ def landcover_standin_limit(p_v: float = 0.8, land: float = 6.0) -> float:
     >>> round(landcover_standin_limit(1.0, 2.0), 4), round(landcover_standin_limit(0.8, 2.0), 4)
     (0.7585, 0.6164)
     """
-    p_v = _number("p_v", p_v)
+    p_v = as_number(p_v)
     if not 1 / N_CLASSES < p_v <= 1:
         raise ValueError(
             f"p_v must be a probability above 1/{N_CLASSES}, what guessing gives. Got {p_v!r}. Give a share: 0.8, not "
             "80."
         )
-    strength = _strength("land", land)
+    strength = check_strength("land", land)
     right, _ = quad(
         lambda z: math.exp(-0.5 * (z - strength) ** 2) / math.sqrt(2 * math.pi) * ndtr(z) ** (N_CLASSES - 1),
         strength - 12,
@@ -310,25 +310,11 @@ def _rows(
     )
 
 
-def _number(name: str, value: Any) -> float:
-    try:
-        return math.nan if isinstance(value, (str, bytes)) else float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number. Got {value!r}. Give one number.") from None
-
-
-def _strength(name: str, value: Any) -> float:
-    number = _number(name, value)
-    if math.isfinite(number) and number >= 0:
-        return number
-    raise ValueError(f"{name} must be a finite number of at least 0. Got {value!r}. Use 6.0 for a clear profile.")
-
-
 def _probabilities(name: str, values: Any, n: int, meaning: str) -> tuple[float, ...]:
     wrong = f"{name} must hold {n} probabilities, numbers from 0 to 1, for {meaning}. Got {values!r}."
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise ValueError(f"{wrong} Give a sequence of {n}.")
-    found = tuple(_number(f"{name}[{i}]", v) for i, v in enumerate(values))
-    if len(found) != n or not all(0 <= p <= 1 for p in found):
+    shares = tuple(as_number(value) for value in values)
+    if len(shares) != n or not all(0 <= p <= 1 for p in shares):
         raise ValueError(f"{wrong} Give {n} shares: 0.9, not 90.")
-    return found
+    return shares

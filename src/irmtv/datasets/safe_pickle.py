@@ -156,25 +156,8 @@ class _Unpickler(pickle.Unpickler):
 def load_pickle(file: IO[bytes]) -> Any:
     """What a pickle holds, where that is arrays and plain containers; nothing in it is run.
 
-    Parameters
-    ----------
-    file : binary file
-        Open for reading, at the beginning of the pickle.
+    Raises RefusedPickleError where it asks for anything else, and ValueError where it is not a whole pickle.
 
-    Returns
-    -------
-    object
-        Made of None, bool, int, float, str, bytes, list, tuple, dict and NumPy arrays.
-
-    Raises
-    ------
-    RefusedPickleError
-        It asks for anything else. What it asked for was not done.
-    ValueError
-        It is not a pickle, or not a whole one.
-
-    Examples
-    --------
     >>> import io, os
     >>> load_pickle(io.BytesIO(pickle.dumps({"a": np.arange(3)})))
     {'a': array([0, 1, 2])}
@@ -216,24 +199,7 @@ def _plain(value: Any, done: dict[int, tuple[Any, Any]]) -> Any:
 
 
 def read_pickle(path: str | os.PathLike[str]) -> Any:
-    """:func:`load_pickle` of a file, plain or packed as .gz or .zip, by its ending.
-
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    object
-        As of :func:`load_pickle`.
-
-    Raises
-    ------
-    RefusedPickleError
-        It asks for anything but arrays and plain containers.
-    ValueError
-        It cannot be read: no pickle, cut off, or its packing is broken.
-    """
+    """:func:`load_pickle` of a file, plain or packed as .gz or .zip, by its ending."""
     try:
         with open_unpacked(Path(path)) as file:
             return load_pickle(file)

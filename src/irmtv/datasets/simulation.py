@@ -22,7 +22,6 @@ population is exact (:func:`population_accuracy`), and a sampled accuracy need n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -33,7 +32,7 @@ from scipy.special import bdtrc, ndtr, owens_t
 
 from irmtv.core.losses import Binary
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.common import Floats, count, equal_sizes, one_of, segment_names, segments, streams
+from irmtv.datasets.common import Floats, count, equal_sizes, one_of, probability, segment_names, segments, streams
 
 GeneratorName = Literal["code", "appendix"]
 OverTime = Callable[[Floats], ArrayLike]  # times (N,) in [0, 1] -> probabilities (N,)
@@ -118,7 +117,7 @@ def make_simulation(
             f"and p_s={p_s!r}. Drop n_segments, or give p_s as a function of time."
         )
     test_p_s = _probabilities("test_p_s", test_p_s)
-    p_v = _probability("p_v", p_v)
+    p_v = probability("p_v", p_v)
     n_invariant = count("n_invariant", n_invariant)
     n_spurious = count("n_spurious", n_spurious)
     n_samples = count("n_samples", n_samples, k, reason)
@@ -217,7 +216,7 @@ def simulation_limit(p_v: float, n_invariant: int = 5, generator: GeneratorName 
     >>> round(simulation_limit(0.9), 4), round(simulation_limit(0.8), 4)
     (0.8899, 0.7924)
     """
-    p_v = _probability("p_v", p_v)
+    p_v = probability("p_v", p_v)
     n_invariant = count("n_invariant", n_invariant)
     right = float(_rate(np.sqrt(n_invariant), 0.0, _known_generator(generator)))  # c
     p = max(p_v, 1 - p_v)
@@ -250,7 +249,7 @@ def expected_worst(accuracy: float, n_rows: int, n_environments: int = 4) -> flo
     >>> round(expected_worst(simulation_limit(0.9), 1250), 4)
     0.8807
     """
-    accuracy = _probability("accuracy", accuracy)
+    accuracy = probability("accuracy", accuracy)
     n_rows = count("n_rows", n_rows)
     return _expected_minimum(accuracy, [n_rows] * count("n_environments", n_environments))
 
@@ -305,7 +304,7 @@ def population_accuracy(
     >>> population_accuracy(everything, 0.0, [0.999, 0.001], p_v=0.8).round(3)
     array([0.979, 0.08 ])
     """
-    p_v = _probability("p_v", p_v)
+    p_v = probability("p_v", p_v)
     share = np.asarray(_probabilities("p_s", p_s))  # (k,)
     n_invariant = count("n_invariant", n_invariant)
     generator = _known_generator(generator)
@@ -454,20 +453,10 @@ def _known_generator(value: Any) -> GeneratorName:
     return one_of("generator", value, names, "Use 'code' for the data behind the published numbers.")
 
 
-def _probability(name: str, value: Any) -> float:
-    try:
-        number = math.nan if isinstance(value, (str, bytes)) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if 0 <= number <= 1:
-        return number
-    raise ValueError(f"{name} must be a probability, a number from 0 to 1. Got {value!r}. Give a share: 0.9, not 90.")
-
-
 def _probabilities(name: str, values: Any) -> tuple[float, ...]:
     if _is_single(values):
-        return (_probability(name, values),)
-    items = tuple(_probability(f"{name}[{i}]", v) for i, v in enumerate(values))
+        return (probability(name, values),)
+    items = tuple(probability(f"{name}[{i}]", v) for i, v in enumerate(values))
     if not items:
         raise ValueError(f"{name} must hold at least one probability. Got {values!r}. Give one per environment.")
     return items
