@@ -171,8 +171,8 @@ def celeba_rows_task(
     x_test = scaler.transform(features(split.test))  # (n_test, D)
 
     def rows(x: Singles, index: Integers, code: Integers, names: tuple[str, ...]) -> Rows:
-        arrays = (x, y[index].astype(np.float32), code, aux[index].astype(np.float64))
-        return Rows(*map(torch.from_numpy, arrays), names=names)
+        target, attributes = torch.from_numpy(y[index]).float(), torch.from_numpy(aux[index]).double()
+        return Rows(torch.from_numpy(x), target, torch.from_numpy(code), attributes, names)
 
     names, test_names = (tuple(f"agreement={p:g}" for p in given) for given in (TRAIN_AGREEMENT, TEST_AGREEMENT))
     code = split.train_code

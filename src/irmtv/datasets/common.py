@@ -178,9 +178,10 @@ class FileLayout:
     def read(self, path: str | os.PathLike[str], **options: Any) -> pd.DataFrame:
         """The file by pandas."""
         try:
-            return pd.read_csv(path, **options)
+            table: pd.DataFrame = pd.read_csv(path, **options)
         except BROKEN as error:
             raise self.error(f". Got {type(error).__name__}: {error}.") from error
+        return table
 
     def check(self, table: pd.DataFrame, column: str, good: pd.Series, expected: str) -> None:
         """Raise unless every value of a column is good."""

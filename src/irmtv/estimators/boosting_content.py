@@ -9,21 +9,16 @@ import numpy as np
 
 from irmtv.data.features import CategoricalColumns
 from irmtv.data.scaling import Scaler
-from irmtv.estimators.boosting import (
-    BoostingEstimator,
-    InvariantBoostingClassifier,
-    InvariantBoostingClassifierCV,
-    InvariantBoostingRegressor,
-    InvariantBoostingRegressorCV,
-)
+from irmtv.estimators.boosting import BoostingEstimator
 from irmtv.estimators.estimator_content import (
     Content,
     attributes_content,
-    check_scale,
     constructed,
     n_outputs_of,
     read_rho,
+    read_scaler,
     rho_content,
+    scaler_arrays,
     set_attributes,
     told,
 )
@@ -33,15 +28,8 @@ from irmtv.models.trees.settings import threads
 from irmtv.models.trees.text import check_trees, trees_alone
 from irmtv.persistence import ModelFile
 
-CLASSES: Mapping[str, type[BoostingEstimator]] = {
-    "invariant-boosting-classifier": InvariantBoostingClassifier,
-    "invariant-boosting-classifier-cv": InvariantBoostingClassifierCV,
-    "invariant-boosting-regressor": InvariantBoostingRegressor,
-    "invariant-boosting-regressor-cv": InvariantBoostingRegressorCV,
-}
 
-
-def content_of(estimator: Any) -> Content:
+def boosting_content(estimator: Any) -> Content:
     """Parameters of the constructor, fitted attributes, trees as LightGBM's text. No training row."""
     predictor: TreePredictor = estimator.predictor_
     arrays, meta = attributes_content(estimator)
@@ -55,18 +43,16 @@ def content_of(estimator: Any) -> Content:
     ]
     arrays["importances"] = estimator.feature_importances_
     arrays |= {f"member{i}/base": member.base for i, member in enumerate(predictor.members)}
-    if predictor.y is not None:
-        arrays |= {"y/mean": predictor.y.mean, "y/scale": predictor.y.scale}
+    arrays |= scaler_arrays("y", predictor.y)
     if predictor.rho is not None:
         numbers, meta["rho"] = rho_content(predictor.rho)
         arrays |= numbers
     return arrays, meta
 
 
-def read_content(file: ModelFile, kind: str) -> BoostingEstimator:
-    """The fitted estimator. Every number of its trees is checked before LightGBM sees any."""
+def read_boosting(file: ModelFile, cls: type[BoostingEstimator], module: Any = None) -> BoostingEstimator:
+    """The fitted estimator; it has no `module`. Every number of its trees is checked before LightGBM sees any."""
     lightgbm()
-    cls = CLASSES[kind]
     with told(file, cls.__name__):
         file.check(meta=["parameters", "attributes", "tables", "categories", "members"])
         estimator = constructed(file, cls)
@@ -76,10 +62,7 @@ def read_content(file: ModelFile, kind: str) -> BoostingEstimator:
         members = tuple(_member(file, i, of, n_features, n_outputs) for i, of in enumerate(file.meta["members"]))
         if not members:
             raise ValueError("there is no booster in it")
-        y = None
-        if "y/mean" in file.arrays:
-            check_scale("y", file.arrays["y/mean"], file.arrays["y/scale"], [(1,)])
-            y = Scaler(file.arrays["y/mean"], file.arrays["y/scale"])
+        y = read_scaler(Scaler, file.arrays, "y", [(1,)]) if "y/mean" in file.arrays else None
         rho = read_rho(file, n_features)
         estimator.predictor_ = TreePredictor(table, members, y, rho, threads(estimator.n_jobs))
         importances = file.arrays["importances"]

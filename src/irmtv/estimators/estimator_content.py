@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ _PLAIN = ("n_features_in_", "n_iter_", "objective_", "selected_", "best_params_"
 _ARRAYS = ("classes_", "feature_names_in_", "environments_", "environment_weights_", "coef_", "intercept_")
 _TABLES = ("history_", "cv_results_")
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
+AnyScaler = TypeVar("AnyScaler", Scaler, AuxScaler)
 
 
 # ---- what is written --------------------------------------------------------------------------------------------
@@ -38,11 +40,8 @@ def estimator_content(estimator: InvariantEstimator) -> Content:
     """Parameters of the constructor, fitted attributes, networks. No training row."""
     predictor: Predictor = estimator.predictor_
     arrays, meta = attributes_content(estimator)
-    arrays |= {"x/mean": predictor.x.mean, "x/scale": predictor.x.scale}
-    if predictor.y is not None:
-        arrays |= {"y/mean": predictor.y.mean, "y/scale": predictor.y.scale}
-    if predictor.aux is not None:
-        arrays |= _scaler_arrays("aux", predictor.aux)
+    for name, scaler in (("x", predictor.x), ("y", predictor.y), ("aux", predictor.aux)):
+        arrays |= scaler_arrays(name, scaler)
     members = []
     for i, member in enumerate(predictor.members):
         if isinstance(member.net, MLP):
@@ -84,10 +83,8 @@ def rho_content(rho: Rho) -> Content:
     """The environment network, and what it reads."""
     net = rho.net
     about = {"n_aux": net.n_aux, "n_environments": net.n_environments, "hidden": net.hidden, "reads_x": rho.reads_x}
-    arrays: dict[str, NDArray[Any] | torch.Tensor] = {
-        f"rho/{name}": value.numpy() for name, value in rho.parameters.items()
-    }
-    return arrays | _scaler_arrays("rho-aux", rho.scaler), about
+    numbers: dict[str, Any] = {f"rho/{name}": value for name, value in rho.parameters.items()}
+    return numbers | scaler_arrays("rho-aux", rho.scaler), about
 
 
 def parameters_of(estimator: BaseEstimator) -> dict[str, Any]:
@@ -123,8 +120,9 @@ def _unplain(value: Any) -> Any:
     return value
 
 
-def _scaler_arrays(name: str, scaler: AuxScaler) -> dict[str, NDArray[Any]]:
-    return {f"{name}/mean": scaler.mean.numpy(), f"{name}/deviation": scaler.deviation.numpy()}
+def scaler_arrays(name: str, scaler: Scaler | AuxScaler | None) -> dict[str, Any]:
+    """`name`/mean and `name`/scale, of an AuxScaler `name`/deviation; nothing where there is none."""
+    return {} if scaler is None else {f"{name}/{field}": value for field, value in vars(scaler).items()}
 
 
 # ---- what is read -----------------------------------------------------------------------------------------------
@@ -206,14 +204,8 @@ def _predictor(
     file: ModelFile, n_features: int, n_outputs: int | None, own: Sequence[Shapes], module: Any
 ) -> Predictor:
     arrays = file.arrays
-
-    def scaler(prefix: str, shapes: Sequence[tuple[int, ...]], may_be_constant: bool) -> Scaler:
-        mean, scale = arrays[f"{prefix}/mean"], arrays[f"{prefix}/scale"]
-        check_scale(prefix, mean, scale, shapes, may_be_constant)
-        return Scaler(mean, scale)
-
     of_series = [(n_features, 1)] if own else []  # per channel
-    x = scaler("x", [*of_series, (n_features,)], may_be_constant=True)
+    x = read_scaler(Scaler, arrays, "x", [*of_series, (n_features,)], may_be_constant=True)
     if not file.meta["members"]:
         raise ValueError("there is no network in it")
     if n_outputs is None:
@@ -223,18 +215,30 @@ def _predictor(
     else:
         members = [read_module(file, i, shapes, module, n_outputs) for i, shapes in enumerate(own)]
         n_inputs = n_features + (arrays["aux/mean"].size if "aux/mean" in arrays else 0)  # nobody else knows
-    y = scaler("y", [(n_outputs,)], may_be_constant=False) if "y/mean" in arrays else None
+    y = read_scaler(Scaler, arrays, "y", [(n_outputs,)]) if "y/mean" in arrays else None
     n_aux = n_inputs - n_features  # columns that the predictor reads beside x
     if n_aux < 0 or (n_aux > 0) != ("aux/mean" in arrays):
         raise ValueError(f"its network reads {n_inputs} columns, of which {n_features} are features")
-    aux = _aux_scaler(arrays, "aux", n_aux) if n_aux else None
+    aux = read_scaler(AuxScaler, arrays, "aux", [(), (n_aux,)]) if n_aux else None  # one for the matrix, or per column
     return Predictor(x, tuple(members), y, aux, read_rho(file, n_features))
 
 
-def _aux_scaler(arrays: Mapping[str, NDArray[Any]], prefix: str, n_aux: int) -> AuxScaler:
-    mean, deviation = arrays[f"{prefix}/mean"], arrays[f"{prefix}/deviation"]
-    check_scale(prefix, mean, deviation, [(), (n_aux,)])  # one for the matrix, or one per column
-    return AuxScaler(torch.from_numpy(mean), torch.from_numpy(deviation))
+def read_scaler(
+    cls: type[AnyScaler],
+    arrays: Mapping[str, NDArray[Any]],
+    name: str,
+    shapes: Sequence[tuple[int, ...]],
+    may_be_constant: bool = False,
+) -> AnyScaler:
+    """The scaler under `name`; raises unless it can be computed for columns of one of these shapes."""
+    mean, scale = (arrays[f"{name}/{field.name}"] for field in fields(cls))
+    if mean.shape not in shapes or scale.shape != mean.shape:
+        raise ValueError(f"{name}/mean and its scale must have the shape {shapes[-1]}. Got {mean.shape}, {scale.shape}")
+    usable = (scale > 0) & (np.isfinite(scale) | may_be_constant)  # a constant feature has scale inf, so that z = 0
+    if mean.dtype.kind != "f" or scale.dtype.kind != "f" or not np.isfinite(mean).all() or not usable.all():
+        raise ValueError(f"{name}/mean must be finite and its scale above 0. Got {mean.tolist()}, {scale.tolist()}")
+    make: Any = torch.from_numpy if cls is AuxScaler else np.asarray
+    return cls(make(mean), make(scale))
 
 
 def read_rho(file: ModelFile, n_features: int) -> Rho | None:
@@ -248,7 +252,7 @@ def read_rho(file: ModelFile, n_features: int) -> Rho | None:
         raise ValueError(f"rho must divide rows into two or more environments. Got {of}")
     parameters = _tensors(file.arrays, "rho", rho_net.shapes, "rho")
     n_aux = rho_net.n_aux - n_features * reads_x
-    return Rho(rho_net, parameters, _aux_scaler(file.arrays, "rho-aux", n_aux), reads_x)
+    return Rho(rho_net, parameters, read_scaler(AuxScaler, file.arrays, "rho-aux", [(), (n_aux,)]), reads_x)
 
 
 def _members(file: ModelFile, n_outputs: int) -> tuple[list[Member], int]:
@@ -278,17 +282,6 @@ def _tensors(
     if any(v.dtype.kind != "f" for v in found.values()):
         raise ValueError(f"{what} has parameters that are not floating point")
     return {name: torch.from_numpy(v) for name, v in found.items()}
-
-
-def check_scale(
-    name: str, mean: NDArray[Any], scale: NDArray[Any], shapes: Sequence[tuple[int, ...]], may_be_constant: bool = False
-) -> None:
-    """Raise unless v -> (v - mean) / scale can be computed for columns of one of these shapes."""
-    if mean.shape not in shapes or scale.shape != mean.shape:
-        raise ValueError(f"{name}/mean and its scale must have the shape {shapes[-1]}. Got {mean.shape}, {scale.shape}")
-    usable = (scale > 0) & (np.isfinite(scale) | may_be_constant)  # a constant feature has scale inf, so that z = 0
-    if mean.dtype.kind != "f" or scale.dtype.kind != "f" or not np.isfinite(mean).all() or not usable.all():
-        raise ValueError(f"{name}/mean must be finite and its scale above 0. Got {mean.tolist()}, {scale.tolist()}")
 
 
 def count(value: Any, name: str) -> int:

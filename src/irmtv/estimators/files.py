@@ -2,7 +2,7 @@
 
 A file holds the constructor's parameters, the network's numbers and the fitted attributes; of a Pipeline also its
 fitted preprocessing. Nothing in it is executed when it is read (see `irmtv.persistence`). What exactly is in it stands
-in `estimator_content`, `module_content` and `inference_content`.
+in `estimator_content`, `module_content`, `boosting_content` and `inference_content`.
 """
 
 from __future__ import annotations
@@ -10,33 +10,49 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import shown
-from irmtv.estimators import boosting_content
-from irmtv.estimators.base import InvariantEstimator
+from irmtv.estimators.boosting import (
+    InvariantBoostingClassifier,
+    InvariantBoostingClassifierCV,
+    InvariantBoostingRegressor,
+    InvariantBoostingRegressorCV,
+)
+from irmtv.estimators.boosting_content import boosting_content, read_boosting
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.environment_inference import EnvironmentInference
 from irmtv.estimators.estimator_content import Content, estimator_content, read_estimator, told
 from irmtv.estimators.inference_content import inference_content, read_inference
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.persistence import ModelFile, ModelFileError, load_model, read_model, write_model
+from irmtv.persistence import ModelFile, ModelFileError, read_model, write_model
 
-NETWORKS: Mapping[str, type[InvariantEstimator]] = {
-    "invariant-classifier": InvariantClassifier,
-    "invariant-classifier-cv": InvariantClassifierCV,
-    "invariant-regressor": InvariantRegressor,
-    "invariant-regressor-cv": InvariantRegressorCV,
-}
-# what a file says it holds; a kind never changes
-CLASSES: Mapping[str, type] = {
-    **NETWORKS,
-    **boosting_content.CLASSES,
-    "environment-inference": EnvironmentInference,
+
+class Kind(NamedTuple):
+    """What a file may hold: the class, its content, and how the content becomes a fitted estimator again."""
+
+    cls: type
+    content: Callable[[Any], Content]
+    read: Callable[[ModelFile, Any, Any], Any]  # file, class, module
+
+
+_NETWORK = (estimator_content, read_estimator)
+_BOOSTER = (boosting_content, read_boosting)
+# by what a file says it holds; a kind never changes
+KINDS: Mapping[str, Kind] = {
+    "invariant-classifier": Kind(InvariantClassifier, *_NETWORK),
+    "invariant-classifier-cv": Kind(InvariantClassifierCV, *_NETWORK),
+    "invariant-regressor": Kind(InvariantRegressor, *_NETWORK),
+    "invariant-regressor-cv": Kind(InvariantRegressorCV, *_NETWORK),
+    "invariant-boosting-classifier": Kind(InvariantBoostingClassifier, *_BOOSTER),
+    "invariant-boosting-classifier-cv": Kind(InvariantBoostingClassifierCV, *_BOOSTER),
+    "invariant-boosting-regressor": Kind(InvariantBoostingRegressor, *_BOOSTER),
+    "invariant-boosting-regressor-cv": Kind(InvariantBoostingRegressorCV, *_BOOSTER),
+    "environment-inference": Kind(EnvironmentInference, inference_content, read_inference),
 }
 _PIPELINE = "pipeline"
 
@@ -63,15 +79,15 @@ def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None 
     estimator = model
     if isinstance(model, Pipeline):
         steps, estimator = list(model.steps[:-1]), model.steps[-1][1]
-    kind = next((kind for kind, cls in CLASSES.items() if cls is type(estimator)), None)
+    kind = next((name for name, kind in KINDS.items() if kind.cls is type(estimator)), None)
     if kind is None:
-        known = shown([cls.__name__ for cls in CLASSES.values()], limit=len(CLASSES), form=str)
+        known = shown([kind.cls.__name__ for kind in KINDS.values()], limit=len(KINDS), form=str)
         raise ValueError(
             f"model must be one of {known}, or a Pipeline that ends in one. Got {type(estimator).__name__}. Save "
             "others with their own library."
         )
     check_is_fitted(estimator)
-    arrays, meta = _content(estimator, kind)
+    arrays, meta = KINDS[kind].content(estimator)
     if about is not None:
         meta = {**meta, "about": dict(about)}
     if isinstance(model, Pipeline):
@@ -99,35 +115,25 @@ def load(path: str | PathLike[str], module: Callable[[], Any] | None = None) -> 
     estimator or Pipeline
         Predicts as it did.
     """
-    readers: dict[str, Callable[[ModelFile], Any]] = {kind: _reader(kind, module) for kind in CLASSES}
-    return load_model(path, {**readers, _PIPELINE: lambda file: _read_pipeline(file, module)})
+    file = read_model(path, [*KINDS, _PIPELINE])
+    return _read_pipeline(file, module) if file.kind == _PIPELINE else _read(file, file.kind, module)
 
 
 def read_about(path: str | PathLike[str]) -> dict[str, Any] | None:
     """What `save` was told about a model; None where it was told nothing. The estimator is not built."""
-    about = read_model(path, [*CLASSES, _PIPELINE]).meta.get("about")
+    about = read_model(path, [*KINDS, _PIPELINE]).meta.get("about")
     return about if isinstance(about, dict) else None
 
 
-def _content(estimator: Any, kind: str) -> Content:
-    if kind in boosting_content.CLASSES:
-        return boosting_content.content_of(estimator)
-    return estimator_content(estimator) if kind in NETWORKS else inference_content(estimator)
-
-
-def _reader(kind: str, module: Any) -> Callable[[ModelFile], Any]:
-    if kind in boosting_content.CLASSES:
-        return lambda file: boosting_content.read_content(file, kind)
-    if kind in NETWORKS:
-        return lambda file: read_estimator(file, NETWORKS[kind], module)
-    return lambda file: read_inference(file, module)
+def _read(file: ModelFile, kind: str, module: Any) -> Any:
+    return KINDS[kind].read(file, KINDS[kind].cls, module)
 
 
 def _read_pipeline(file: ModelFile, module: Any) -> Pipeline:
     with told(file, "Pipeline"):
         file.check(meta=["kind", "steps", "parts"])
         kind, names, parts = file.meta["kind"], file.meta["steps"], file.meta["parts"]
-        if kind not in CLASSES or not isinstance(names, list) or not names:
+        if kind not in KINDS or not isinstance(names, list) or not names:
             raise ModelFileError(
                 f"{str(file.path)!r} holds a pipeline that ends in {kind!r}, which irmtv does not know."
             )
@@ -135,4 +141,4 @@ def _read_pipeline(file: ModelFile, module: Any) -> Pipeline:
         if sorted(parts) != sorted(file.parts) or not set(parts) <= set(names[:-1]):
             raise ValueError(f"it has the preprocessing {shown(sorted(file.parts))} for the steps {shown(names[:-1])}")
         steps = [(name, file.parts.get(name, "passthrough")) for name in names[:-1]]
-    return Pipeline([*steps, (names[-1], _reader(kind, module)(file))])
+    return Pipeline([*steps, (names[-1], _read(file, kind, module))])

@@ -15,12 +15,13 @@ from irmtv.estimators.environment_inference import METHODS, EnvironmentInference
 from irmtv.estimators.estimator_content import (
     Content,
     as_plain,
-    check_scale,
     constructed,
     count,
     estimator_content,
     parameters_of,
     read_estimator,
+    read_scaler,
+    scaler_arrays,
     told,
 )
 from irmtv.estimators.module_content import check_same_module
@@ -52,24 +53,20 @@ def inference_content(estimator: EnvironmentInference) -> Content:
         arrays["order"] = estimator._order
     if estimator.method_ == "clusters":
         clusters = estimator._clusters
-        arrays |= {
-            "clusters/centres": clusters.centres,
-            "clusters/mean": clusters.scaler.mean,
-            "clusters/scale": clusters.scaler.scale,
-        }
+        arrays |= {"clusters/centres": clusters.centres, **scaler_arrays("clusters", clusters.scaler)}
         meta["variance"] = clusters.variance
     return arrays, meta
 
 
-def read_inference(file: ModelFile, module: Any = None) -> EnvironmentInference:
+def read_inference(file: ModelFile, cls: type[EnvironmentInference], module: Any = None) -> EnvironmentInference:
     """The fitted estimator; `module` must be None, since its reference model is always one of irmtv."""
     check_same_module(file, [], module)
-    with told(file, EnvironmentInference.__name__):
+    with told(file, cls.__name__):
         file.check(
             arrays=["attribute/environments_", "attribute/membership_"],
             meta=["parameters", "attributes", "strength", "reference"],
         )
-        found = constructed(file, EnvironmentInference)
+        found = constructed(file, cls)
         for name in _PLAIN:
             setattr(found, name, file.meta["attributes"][name])
         for name in _ARRAYS:
@@ -142,8 +139,7 @@ def _order(file: ModelFile, found: EnvironmentInference) -> Any:
 
 
 def _clusters(file: ModelFile, found: EnvironmentInference) -> Clusters:
-    centres, mean, scale = (file.arrays[f"clusters/{name}"] for name in ("centres", "mean", "scale"))
-    variance = file.meta["variance"]
+    centres, variance = file.arrays["clusters/centres"], file.meta["variance"]
     if found.divided_by_ == "residuals":  # in one unit; one column, or one per target
         assert found.reference_ is not None
         y = found.reference_.predictor_.y
@@ -151,10 +147,10 @@ def _clusters(file: ModelFile, found: EnvironmentInference) -> Clusters:
     else:
         n_columns = found.n_aux_ if found.divided_by_ == "aux" else found.n_features_in_
         shape = (n_columns,)
-    check_scale("clusters", mean, scale, [shape], may_be_constant=True)
+    scaler = read_scaler(Scaler, file.arrays, "clusters", [shape], may_be_constant=True)
     expected = (found.membership_.shape[1], n_columns)
     if centres.shape != expected or centres.dtype != np.float64 or not np.isfinite(centres).all():
         raise ValueError(f"clusters/centres must be {expected} finite numbers. Got {centres.dtype} {centres.shape}")
     if type(variance) is not float or not 0 < variance < float("inf"):
         raise ValueError(f"variance must be a finite number above 0. Got {variance!r}")
-    return Clusters(Scaler(mean, scale), centres, variance)
+    return Clusters(scaler, centres, variance)

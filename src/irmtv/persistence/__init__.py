@@ -7,14 +7,13 @@ Start with `model` (`write_model`, `read_model` and the layout of a file). It us
 from __future__ import annotations
 
 from irmtv.persistence.errors import ModelFileError, ModelFileNotFoundError
-from irmtv.persistence.model import FORMAT, ModelFile, load_model, read_model, write_model
+from irmtv.persistence.model import FORMAT, ModelFile, read_model, write_model
 
 __all__ = [
     "FORMAT",
     "ModelFile",
     "ModelFileError",
     "ModelFileNotFoundError",
-    "load_model",
     "read_model",
     "write_model",
 ]

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -37,7 +37,7 @@ from irmtv.persistence.encoding import decode, decode_array, dump_json, encode, 
 from irmtv.persistence.errors import ModelFileError
 from irmtv.persistence.parts import dump_parts, load_parts
 
-__all__ = ["FORMAT", "ModelFile", "load_model", "read_model", "write_model"]
+__all__ = ["FORMAT", "ModelFile", "read_model", "write_model"]
 
 FORMAT = 1
 _HEADER, _ARRAYS, _PARTS = "irmtv.json", "arrays.safetensors", "parts.skops"
@@ -45,7 +45,6 @@ _NAMES = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)?")  # wider than format 1, so tha
 _KIND = re.compile(r"[a-z][a-z0-9-]*")
 _PACKAGES = ("numpy", "scikit-learn", "skops", "skrub")  # on which the parts depend
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -276,25 +275,3 @@ def _numbers(data: bytes, where: str) -> dict[str, NDArray[Any]]:
     # other types of numbers than numpy's are a KeyError or AttributeError inside safetensors
     except (safetensors.SafetensorError, KeyError, AttributeError, ValueError, TypeError, MemoryError) as error:
         raise ModelFileError(f"{where} is not as irmtv writes it ({type(error).__name__}: {error}).") from error
-
-
-def load_model(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[ModelFile], T]]) -> T:
-    """Read a model file and make the object of its kind.
-
-    The table is the caller's, so that this layer knows no estimator: a layer above lists its kinds, each with the
-    function that makes the object from the content.
-
-    Parameters
-    ----------
-    path : str or Path
-        A file that `write_model` wrote.
-    kinds : mapping of str to function
-        For each kind, the function that makes the object.
-
-    Returns
-    -------
-    object
-        What the function of the file's kind returns.
-    """
-    content = read_model(path, kinds)
-    return kinds[content.kind](content)

@@ -88,7 +88,11 @@ _SKRUB_TRANSFORMERS = _union(
 # irmtv: the steps of a table's Pipeline. State: names, numbers, and what skrub's has
 _OWN = _in("irmtv.data.tables.steps", "LevelEncoder TableColumns TableNumbers")
 # modules of irmtv that have moved since a file was written
-MOVED = dict.fromkeys(("irmtv.tabular.align", "irmtv.tabular.vectorize"), "irmtv.data.tables.steps")
+MOVED = {
+    f"{package}.{module}": "irmtv.data.tables.steps"
+    for package in ("irmtv.tabular", "irmtv.data.tables")
+    for module in ("align", "vectorize")
+}
 
 # skrub: how it chose columns when it was fitted; state: names of columns and the functions below
 _SKRUB_SELECTORS = _in("skrub.selectors._base", "All And Cols Filter Inv NameFilter Or Sub XOr")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from irmtv import InvariantBoostingClassifier, load
-from irmtv.estimators.boosting_content import content_of
+from irmtv.estimators.boosting_content import boosting_content
 from irmtv.models.trees.text import check_trees, trees_alone
 from irmtv.persistence import ModelFileError, write_model
 
@@ -106,7 +106,7 @@ def test_random_damage_is_found_or_harmless(text):
 
 
 def test_a_file_with_broken_trees_is_refused(model, tmp_path):
-    arrays, meta = content_of(model)
+    arrays, meta = boosting_content(model)
     meta["members"][0]["trees"] = meta["members"][0]["trees"].replace("left_child=", "left_child=9", 1)
     path = write_model(tmp_path / "broken.irmtv", "invariant-boosting-classifier", arrays, meta)
     with pytest.raises(ModelFileError, match="does not hold a whole InvariantBoostingClassifier"):

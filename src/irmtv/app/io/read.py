@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,7 +136,7 @@ def table_names(path: str | os.PathLike[str], *, encoding: str | None = None) ->
     """
     path = Path(path)
     if _is_parquet(path):
-        return usable(path, open_parquet(path).schema_arrow, None)[0]
+        return open_parquet(path)[1]
     source, layout = open_text(path, encoding)
     source.close()
     return list(layout.names)
@@ -168,8 +169,8 @@ def table_chunks(
     DataFrame
         Indexed by the row's number in the file.
     """
-    for frame, _ in chunks_as_they_stand(path, rows, encoding=encoding, columns=columns, text=text, progress=progress):
-        yield frame
+    chunks = chunks_as_they_stand(path, rows, encoding=encoding, columns=columns, text=text, progress=progress)
+    return (frame for frame, _ in chunks)
 
 
 def chunks_as_they_stand(
@@ -200,25 +201,21 @@ def _typed_chunks(
     batches: Iterator[pa.RecordBatch], rows: int, text: Collection[str], decimal_comma: bool
 ) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
     """Batches of any length as pieces of `rows` rows."""
-    waiting: list[pa.RecordBatch] = []
-    n_waiting = 0
+    for piece in _pieces(batches, rows):
+        series = {name: typed(piece.column(name), name in text, decimal_comma).values for name in piece.column_names}
+        yield pd.DataFrame(series, copy=False), piece
+
+
+def _pieces(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    waiting: pa.Table | None = None
     for batch in batches:
-        waiting.append(batch)
-        n_waiting += batch.num_rows
-        while n_waiting >= rows:
-            table = pa.Table.from_batches(waiting)
-            piece = table.slice(0, rows)
-            yield _typed_frame(piece, text, decimal_comma), piece
-            rest = table.slice(rows)
-            waiting, n_waiting = rest.to_batches(), rest.num_rows
-    if n_waiting:
-        piece = pa.Table.from_batches(waiting)
-        yield _typed_frame(piece, text, decimal_comma), piece
-
-
-def _typed_frame(table: pa.Table, text: Collection[str], decimal_comma: bool) -> pd.DataFrame:
-    series = {name: typed(table.column(name), name in text, decimal_comma).values for name in table.column_names}
-    return pd.DataFrame(series, copy=False)
+        new = pa.Table.from_batches([batch])
+        waiting = new if waiting is None else pa.concat_tables([waiting, new])
+        while waiting.num_rows >= rows:
+            yield waiting.slice(0, rows)
+            waiting = waiting.slice(rows)
+    if waiting is not None and waiting.num_rows:
+        yield waiting
 
 
 def _is_parquet(path: Path) -> bool:
@@ -261,21 +258,18 @@ def _about_unnamed(name: str, series: dict[str, pd.Series]) -> str:
 # ---- Parquet: types come with the file; columns that are not numbers, text or dates are left out, with a note --------
 
 
-def open_parquet(path: Path) -> pq.ParquetFile:
-    """The file, if it is one."""
+def open_parquet(path: Path, columns: Sequence[str] | None = None) -> tuple[pq.ParquetFile, list[str], tuple[str, ...]]:
+    """The file, the columns that can be read, and a note about the others."""
     check_file(path)
     if path.stat().st_size == 0:
         raise TableError(f"{str(path)!r} is empty. Copy it again, or write it again.")
     try:
-        return pq.ParquetFile(path)
+        file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise TableError(
             f"{str(path)!r} is not a whole Parquet file. Copy it again, write it again, or rename it if it is text."
         ) from error
-
-
-def usable(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> tuple[list[str], tuple[str, ...]]:
-    """The columns that can be read, and a note about the others."""
+    schema = file.schema_arrow
     names = [str(name) for name in schema.names]
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
@@ -290,7 +284,7 @@ def usable(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> tupl
             "write it with more."
         )
     note = f"left out, since their values are lists, records or bytes: {shown(left)}"
-    return kept, (note,) if left else ()
+    return file, kept, (note,) if left else ()
 
 
 def _plain(kind: pa.DataType) -> bool:
@@ -301,14 +295,9 @@ def _plain(kind: pa.DataType) -> bool:
 
 def read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The whole file."""
-    file = open_parquet(path)
-    kept, notes = usable(path, file.schema_arrow, columns)
-    if file.metadata.num_rows == 0:
-        raise TableError(f"{str(path)!r} has columns but no rows. Check how it was written.")
-    try:
+    file, kept, notes = open_parquet(path, columns)
+    with _parquet_rows(path, file):
         table = file.read(columns=kept)
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(path) from error
     return _frame(table, kept), notes
 
 
@@ -316,20 +305,28 @@ def parquet_chunks(
     path: Path, rows: int, columns: Sequence[str] | None, progress: Callable[[float], None] | None
 ) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
     """At most `rows` rows at a time, as a DataFrame and as the file has them."""
-    file = open_parquet(path)
-    kept, _ = usable(path, file.schema_arrow, columns)
-    total, done = file.metadata.num_rows, 0
-    if total == 0:
-        raise TableError(f"{str(path)!r} has columns but no rows. Check how it was written.")
-    try:
+    file, kept, _ = open_parquet(path, columns)
+    done = 0
+    with _parquet_rows(path, file):
         for batch in file.iter_batches(batch_size=rows, columns=kept):
             done += batch.num_rows
             if progress is not None:
-                progress(done / total)
+                progress(done / file.metadata.num_rows)
             piece = pa.Table.from_batches([batch])
             yield _frame(piece, kept), _decoded(piece)
+
+
+@contextmanager
+def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[None]:
+    """Reading rows: there are some, and those that cannot be decoded are an error of the file."""
+    if file.metadata.num_rows == 0:
+        raise TableError(f"{str(path)!r} has columns but no rows. Check how it was written.")
+    try:
+        yield
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(path) from error
+        raise TableError(
+            f"{str(path)!r} is damaged: its rows cannot be decoded. Copy it again, or write it again."
+        ) from error
 
 
 def _frame(table: pa.Table, names: Sequence[str]) -> pd.DataFrame:
@@ -359,7 +356,3 @@ def _series(column: pa.ChunkedArray) -> pd.Series:
     elif pa.types.is_null(kind):
         column = column.cast(pa.float64())
     return pd.Series(column.to_pandas(), copy=False)
-
-
-def _damaged(path: Path) -> TableError:
-    return TableError(f"{str(path)!r} is damaged: its rows cannot be decoded. Copy it again, or write it again.")
