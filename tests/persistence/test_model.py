@@ -90,7 +90,7 @@ def test_a_wrong_name_is_refused(tmp_path, what, name):
     ("array", "message"),
     [
         ([1.0], "must be a numpy array or a tensor. Got list"),
-        (np.matrix([[1.0]]), "must be a numpy array or a tensor. Got matrix"),
+        (np.ones((1, 1)).view(np.matrix), "must be a numpy array or a tensor. Got matrix"),
         (np.ma.masked_array([1.0], [True]), "must be a numpy array or a tensor. Got MaskedArray"),
         (np.array([1j]), "numbers of up to 64 bits, .* Got complex128"),
         (np.array([1], dtype=np.longdouble), "Got float128|Got longdouble"),

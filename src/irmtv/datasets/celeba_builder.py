@@ -76,21 +76,7 @@ def build_celeba_features(
     Returns
     -------
     int
-        Rows of the file.
-
-    Notes
-    -----
-    An image is read as RGB, stretched to the size that the network declares (224 x 224 where it does not) with
-    Pillow's bilinear filter, divided by 255 and standardised by ImageNet's mean and standard deviation of each
-    channel. Features are written with as many digits as make the same float32 again.
-
-    Examples
-    --------
-    >>> from irmtv.datasets.celeba_builder import build_celeba_features
-    >>> build_celeba_features(                                                          # doctest: +SKIP
-    ...     Path("img_align_celeba"), Path("list_attr_celeba.txt"), Path("resnet18.onnx"), Path("celeba_features.csv")
-    ... )
-    202599
+        Rows of the file. Features are written with as many digits as make the same float32 again.
     """
     check_positive(batch_size, "batch_size")
     images, attributes, out = Path(images), Path(attributes), Path(out)
@@ -148,7 +134,8 @@ def _find_images(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def read_image(path: Path, height: int, width: int) -> Singles:
-    """One image as the network takes it: (3, height, width), standardised by channel."""
+    """One image as the network takes it: (3, height, width), RGB, stretched by Pillow's bilinear filter, standardised
+    by ImageNet's mean and standard deviation of each channel."""
     from PIL import Image  # takes time to import, and only this needs it
 
     try:

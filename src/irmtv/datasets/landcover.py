@@ -22,7 +22,7 @@ The pickle is read by :mod:`irmtv.datasets.safe_pickle`: nothing in it is run.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -142,7 +142,8 @@ def load_landcover(
             )
     zones = None if given is None else _used(np.digitize(rows.where[train, 0], ZONE_CUTS), ZONES)
     trained = Part(train, *(zones or (None, ())))
-    bands, names = _african(rows.take(africa), divided, file)
+    climate = None if rows.climate is None else rows.climate[africa]
+    bands, names = _african(rows.where[africa, 0], climate, divided, file)
     iid_codes = np.zeros(len(iid), dtype=np.int64)
     tested = Part(np.concatenate([iid, africa]), np.concatenate([iid_codes, 1 + bands]), ("iid", *names))
     card = {
@@ -194,13 +195,14 @@ def _find(path: str | os.PathLike[str] | None, data_home: Home) -> Path:
     return find_any(FILES, data_home, f"A file landcover.npz was not found either. {CURE}")
 
 
-def _african(rows: Recordings, worst_by: WorstBy | None, path: Path) -> tuple[Integers, tuple[str, ...]]:
+def _african(
+    latitude: Floats, climate: Array | None, worst_by: WorstBy | None, path: Path
+) -> tuple[Integers, tuple[str, ...]]:
     """Codes of the African rows and the names of their environments, those that have rows."""
     if worst_by is None:
-        return np.zeros(len(rows), dtype=np.int64), ("africa",)
+        return np.zeros(len(latitude), dtype=np.int64), ("africa",)
     if worst_by == "latitude":
-        return _used(np.digitize(rows.where[:, 0], AFRICAN_CUTS), AFRICAN_BANDS)
-    climate = rows.climate
+        return _used(np.digitize(latitude, AFRICAN_CUTS), AFRICAN_BANDS)
     if climate is None:
         raise ValueError(f"worst_by='climate' needs a climate. Got {path}, which holds none. Use worst_by='latitude'.")
     if climate.ndim == 1 and climate.dtype.kind in "biuUS":
@@ -210,7 +212,7 @@ def _african(rows: Recordings, worst_by: WorstBy | None, path: Path) -> tuple[In
         raise ValueError(
             f"worst_by='climate' needs classes or numbers. Got an array of type {climate.dtype} in {path}."
         )
-    values = climate.reshape(len(rows), climate.shape[1] if climate.ndim > 1 else 1, -1)[:, 0].mean(1)
+    values = climate.reshape(len(climate), climate.shape[1] if climate.ndim > 1 else 1, -1)[:, 0].mean(1)
     if not np.isfinite(values).all():
         raise ValueError(
             f"worst_by='climate' needs a climate for every African row. Got {int((~np.isfinite(values)).sum())} rows "
@@ -239,17 +241,6 @@ class Recordings:
 
     def __len__(self) -> int:
         return len(self.label)
-
-    def take(self, index: Array) -> Recordings:
-        climate = None if self.climate is None else self.climate[index]
-        return replace(
-            self,
-            series=self.series[index],
-            where=self.where[index],
-            label=self.label[index],
-            african=self.african[index],
-            climate=climate,
-        )
 
 
 def read_landcover(path: str | os.PathLike[str]) -> Recordings:

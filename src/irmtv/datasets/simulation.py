@@ -138,7 +138,11 @@ def make_simulation(
     train = Rows(x, y, torch.from_numpy(segment), torch.from_numpy(time).float()[:, None], segment_names(k))
 
     sizes = equal_sizes(n_test, len(test_p_s))
-    test = _test_rows(test_stream, test_p_s, sizes, p_v, n_invariant, n_spurious, generator)
+    code = np.repeat(np.arange(len(test_p_s)), sizes)  # (n_test,) one environment after the other
+    x, y = _draw(test_stream, np.asarray(test_p_s)[code], p_v, n_invariant, n_spurious, generator)
+    # a time like those of training, for predictors that read it; drawn last, so that x and y do not depend on it
+    aux = torch.from_numpy(test_stream.uniform(size=(n_test, 1))).float()
+    test = Rows(x, y, torch.from_numpy(code), aux, tuple(f"p_s={p!r}" for p in test_p_s))
     limit = simulation_limit(p_v, n_invariant, generator)
     course, title = f"{given}", f"({','.join(f'{p:g}' for p in given)})"  # the title: the keys of published.json
     if over_time is not None:
@@ -412,23 +416,6 @@ def _draw(
     x[:, :n_invariant] += invariant[:, None]
     x[:, n_invariant:] += spurious[:, None]
     return torch.from_numpy(x).float(), torch.from_numpy(label > 0).float()
-
-
-def _test_rows(
-    rng: np.random.Generator,
-    p_s: Sequence[float],
-    sizes: Sequence[int],
-    p_v: float,
-    n_invariant: int,
-    n_spurious: int,
-    generator: GeneratorName,
-) -> Rows:
-    """One test environment after the other."""
-    code = np.repeat(np.arange(len(p_s)), sizes)  # (n_test,)
-    x, y = _draw(rng, np.asarray(p_s)[code], p_v, n_invariant, n_spurious, generator)
-    # a time like those of training, for predictors that read it; drawn last, so that x and y do not depend on it
-    aux = torch.from_numpy(rng.uniform(size=(len(code), 1))).float()
-    return Rows(x, y, torch.from_numpy(code), aux, tuple(f"p_s={p!r}" for p in p_s))
 
 
 _CITATION = (

@@ -13,11 +13,11 @@ import hashlib
 import io
 import os
 import re
-import threading
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from irmtv.core.files import replaced
 from irmtv.core.messages import shown
 from irmtv.persistence.errors import ModelFileError, ModelFileNotFoundError
 
@@ -27,6 +27,8 @@ MIMETYPE = b"application/vnd.irmtv.model"
 _COMMENT = b"irmtv sha256 "
 _HEX = 64
 _HEAD = b"mimetype" + MIMETYPE  # after the 30 bytes of the first entry's header
+# the many ways in which a wrong zip fails inside the standard library
+_BROKEN = (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, OSError, EOFError, RuntimeError, LookupError)
 _OVERHEAD = 30 + 46  # bytes of zip's own per entry, at least: its header and its line in the directory
 
 
@@ -49,13 +51,7 @@ def seal(entries: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes, names: re.Pattern[str], where: str) -> dict[str, bytes]:
-    """The entries of a zip whose names all match `names`, each once and uncompressed.
-
-    Raises
-    ------
-    ModelFileError
-        For anything else: such a file was not written by irmtv.
-    """
+    """The entries of a zip whose names all match `names`, each once and uncompressed; else a ModelFileError."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
@@ -77,7 +73,6 @@ def unpack(data: bytes, names: re.Pattern[str], where: str) -> dict[str, bytes]:
             return {info.filename: archive.read(info) for info in infos}
     except ModelFileError:
         raise
-    # the many ways in which a wrong zip fails inside the standard library
     except (
         zipfile.BadZipFile,
         zipfile.LargeZipFile,
@@ -91,13 +86,7 @@ def unpack(data: bytes, names: re.Pattern[str], where: str) -> dict[str, bytes]:
 
 
 def read_sealed(path: Path) -> bytes:
-    """The bytes of a model file, after checking that it is complete and unchanged.
-
-    Raises
-    ------
-    ModelFileError
-        Where there is no file, a folder, an empty or incomplete file, another format, or changed bytes.
-    """
+    """The bytes of a model file, after checking that it is complete and unchanged."""
     if not path.exists():
         raise ModelFileNotFoundError(f"path must be a model file. There is no file {str(path)!r}; check the spelling.")
     if not path.is_file():
@@ -185,13 +174,7 @@ def _write_whole(path: Path, data: bytes) -> None:
         raise ModelFileNotFoundError(
             f"path must be in a folder that exists. There is no folder {str(path.parent)!r}; make it first."
         )
-    # same file system, so that replacing is one step; no two writers share it; as short a name as any
-    beside = path.with_name(f".irmtv.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # else a crash could leave the new name with old or no content
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replaced(path) as beside, beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # else a crash could leave the new name with old or no content

@@ -32,8 +32,6 @@ _TEXT_LIMIT = 2**30  # bytes: numpy pads every string to the longest, so a small
 def encode(value: Any, where: str) -> Any:
     """A value as JSON with tags; `where` is what an error calls it.
 
-    Examples
-    --------
     >>> encode({"sites": ("a", 1)}, "meta")
     {'sites': {'$': 'tuple', 'items': ['a', 1]}}
     """
@@ -126,8 +124,6 @@ _NUMPY = {
 def decode(value: Any, where: str) -> Any:
     """The value that `encode` was given.
 
-    Examples
-    --------
     >>> decode({"sites": {"$": "tuple", "items": ["a", 1]}}, "meta")
     {'sites': ('a', 1)}
     """

@@ -49,39 +49,17 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The content of a model file.
+    """The content of a model file."""
 
-    Attributes
-    ----------
-    kind : str
-        What the file holds, such as "classifier".
-    version : str
-        The irmtv that wrote it.
-    arrays : dict of str to array
-        Writable numpy arrays of the shapes and types that were given.
-    meta : dict
-        Other values, with tuples, dates and NaN as they were.
-    parts : dict of str to object
-        Fitted preprocessing.
-    path : Path
-        Where it was read, for messages.
-    """
-
-    kind: str
-    version: str
-    arrays: dict[str, NDArray[Any]]
-    meta: dict[str, Any]
-    parts: dict[str, Any]
-    path: Path
+    kind: str  # what it holds, such as "classifier"
+    version: str  # the irmtv that wrote it
+    arrays: dict[str, NDArray[Any]]  # writable, of the shapes and types that were given
+    meta: dict[str, Any]  # other values, with tuples, dates and NaN as they were
+    parts: dict[str, Any]  # fitted preprocessing
+    path: Path  # where it was read, for messages
 
     def check(self, arrays: Iterable[str] = (), meta: Iterable[str] = (), parts: Iterable[str] = ()) -> None:
-        """Raise unless the file has everything that its reader needs.
-
-        Raises
-        ------
-        ModelFileError
-            Names what is missing.
-        """
+        """Raise a ModelFileError unless the file has everything that its reader needs."""
         pairs = (("arrays", arrays, self.arrays), ("meta", meta, self.meta), ("parts", parts, self.parts))
         for what, wanted, present in pairs:
             missing = [name for name in wanted if name not in present]
@@ -116,16 +94,6 @@ def write_model(
         None, bool, int, float, str, date, datetime, Timestamp, numpy scalars; lists, tuples and dicts of these.
     parts : mapping of str to object, default {}
         Fitted preprocessing of scikit-learn and skrub; see `irmtv.persistence.trusted` for the list of types.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    ModelFileError
-        Names what cannot be stored; an existing file is then untouched.
 
     Examples
     --------
@@ -199,23 +167,10 @@ def _installed() -> dict[str, str]:
 
 
 def read_model(path: str | os.PathLike[str], kinds: Collection[str] | None = None) -> ModelFile:
-    """Read a model file and check all of it; nothing in the file is executed.
+    """Read a file of `write_model` and check all of it; nothing in it is executed.
 
-    Parameters
-    ----------
-    path : str or Path
-        A file that `write_model` wrote.
-    kinds : collection of str or None, default None
-        The kinds that the caller can use; any other is refused before anything is built. None: all.
-
-    Returns
-    -------
-    ModelFile
-
-    Raises
-    ------
-    ModelFileError
-        Says what is wrong with the file.
+    `kinds` are those that the caller can use, None: all; any other is refused before anything is built. A
+    ModelFileError says what is wrong with the file.
     """
     path = Path(path)
     data = read_sealed(path)

@@ -37,13 +37,7 @@ Node = dict[str, Any]
 
 
 def dump_parts(parts: Mapping[str, object]) -> bytes:
-    """Fitted preprocessing as bytes.
-
-    Raises
-    ------
-    ModelFileError
-        Where a part holds an object of a type that is not on the list; names the part and the type.
-    """
+    """Fitted preprocessing as bytes; a ModelFileError names the part and the type that is not on the list."""
     import skops.io  # with it comes all of scikit-learn: only where it is needed
 
     try:

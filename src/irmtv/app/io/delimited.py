@@ -113,18 +113,12 @@ def _lines(start: bytes) -> Iterator[str]:
 
 def _header(source: TextSource, start: bytes, separator: str) -> tuple[list[str], int]:
     """The first record that is not empty, and how many bytes it and its line end take."""
-    used = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal used
-        for line in start.splitlines(keepends=True):
-            used += len(line)
-            yield line.decode("utf-8", "replace")
-
+    reader = csv.reader(_lines(start), delimiter=separator, strict=True)
     try:
-        for record in csv.reader(counted(), delimiter=separator, strict=True):
+        for record in reader:
             if any(name.strip() for name in record):
-                return [" ".join(name.split()) for name in record], used
+                used = start.splitlines(keepends=True)[: reader.line_num]
+                return [" ".join(name.split()) for name in record], sum(map(len, used))
             if record:
                 break
     except csv.Error as error:
@@ -237,30 +231,24 @@ def text_batches(
 ) -> tuple[Layout, Iterator[pa.RecordBatch]]:
     """The file in pieces, as Arrow reads them."""
     source, layout = open_text(path, encoding)
-    return layout, _batches(source, layout, encoding, columns, progress)
 
+    def batches() -> Iterator[pa.RecordBatch]:
+        with source:
+            wanted = check_columns(path, layout.names, columns)
+            rows = 0
+            try:
+                for batch in arrow_csv.open_csv(source, **_options(layout, wanted)):
+                    rows += batch.num_rows
+                    if progress is not None:
+                        progress(source.share)
+                    yield batch
+            except (pa.ArrowInvalid, TableError) as error:
+                raise _explained(error, source, layout, encoding) from error
+            _check_end(source, layout, encoding)
+        if rows == 0:
+            raise _no_rows(path)
 
-def _batches(
-    source: TextSource,
-    layout: Layout,
-    encoding: str | None,
-    columns: Sequence[str] | None,
-    progress: Callable[[float], None] | None,
-) -> Iterator[pa.RecordBatch]:
-    with source:
-        wanted = check_columns(source.path, layout.names, columns)
-        rows = 0
-        try:
-            for batch in arrow_csv.open_csv(source, **_options(layout, wanted)):
-                rows += batch.num_rows
-                if progress is not None:
-                    progress(source.share)
-                yield batch
-        except (pa.ArrowInvalid, TableError) as error:
-            raise _explained(error, source, layout, encoding) from error
-        _check_end(source, layout, encoding)
-    if rows == 0:
-        raise _no_rows(source.path)
+    return layout, batches()
 
 
 def check_columns(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> Sequence[str] | None:

@@ -262,12 +262,12 @@ def evaluate_file(
 
 def _codes(y: pd.Series, classes: Sequence[Any]) -> Any:
     """Positions of the labels among the classes of training: 1, 1.0 and "1" are the same, where that is one class."""
-    exact = {_text(label): c for c, label in enumerate(classes)}
+    exact = {str(label).strip(): c for c, label in enumerate(classes)}
     numbers: list[float | None] = [_number(label) for label in classes]
     alike: dict[float | None, int] = {
         n: c for c, n in enumerate(numbers) if n is not None and numbers.count(n) == 1
     }  # not of "01" and "1"
-    distinct = {value: exact.get(_text(value), alike.get(_number(value))) for value in y.unique()}
+    distinct = {value: exact.get(str(value).strip(), alike.get(_number(value))) for value in y.unique()}
     new = [value for value, code in distinct.items() if code is None]
     if new:
         n = int(y.isin(new).sum())
@@ -276,10 +276,6 @@ def _codes(y: pd.Series, classes: Sequence[Any]) -> Any:
             f"{len(y):,} rows. Leave these rows out, rename the classes, or name another target."
         )
     return y.map(distinct).to_numpy(dtype=np.int64)
-
-
-def _text(label: Any) -> str:
-    return str(label).strip()
 
 
 def _number(label: Any) -> float | None:

@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import os
-import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from os import PathLike
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
+from irmtv.core.files import replaced
 from irmtv.core.messages import shown
 from irmtv.data.tables.errors import TableError, TableNotFoundError
 
@@ -89,8 +89,7 @@ class TableWriter:
     def __enter__(self) -> TableWriter:
         if self._path is not None:
             check_table_writable(self._path)
-            # beside it, so that giving it its name is one step; no two writers share it
-            self._beside = self._path.with_name(f".irmtv.{os.getpid()}.{threading.get_ident()}.tmp")
+            self._beside = self._open.enter_context(replaced(self._path))
         return self
 
     def write(self, frame: pd.DataFrame, before: pa.Table | None = None) -> None:
@@ -119,13 +118,7 @@ class TableWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._open.close()
-            if self._path is not None and kind is None:
-                os.replace(self._beside, self._path)
-        finally:
-            if self._path is not None:
-                self._beside.unlink(missing_ok=True)
+        self._open.__exit__(kind, error, trace)
 
 
 class _CsvWriter:
