@@ -69,7 +69,8 @@ class _Dtype:
 class _Array:
     """An array: empty until its state, or its buffer, comes."""
 
-    found: np.ndarray[Any, Any] | None = None
+    def __init__(self, found: np.ndarray[Any, Any] | None = None) -> None:
+        self.found = found
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, raw = state
@@ -97,9 +98,7 @@ def _reconstruct(*args: Any) -> _Array:
 
 
 def _from_buffer(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-    made = _Array()
-    made.found = _array(raw, dtype, shape, order)
-    return made
+    return _Array(_array(raw, dtype, shape, order))
 
 
 def _scalar(dtype: Any, raw: Any) -> Any:

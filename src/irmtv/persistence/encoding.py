@@ -46,7 +46,9 @@ def _encode(value: Any, where: str) -> Any:
     if value is None or kind in (bool, str):
         return value
     if kind is int:
-        return _encode_int(value, where)
+        if value.bit_length() > 4096:  # Python itself refuses to read numbers of more than 4300 digits
+            raise ModelFileError(f"{where} must be an integer of at most 4096 bits. Got {value.bit_length()} bits.")
+        return value
     if kind is float:
         return value if math.isfinite(value) else {TAG: "float", "value": repr(value)}
     if kind is list:
@@ -71,12 +73,6 @@ def _encode(value: Any, where: str) -> Any:
     if kind is np.datetime64:
         return {TAG: "numpy", "type": value.dtype.str, "value": int(value.astype("int64"))}
     raise ModelFileError(_refusal(value, where))
-
-
-def _encode_int(value: int, where: str) -> int:
-    if value.bit_length() > 4096:  # Python itself refuses to read numbers of more than 4300 digits
-        raise ModelFileError(f"{where} must be an integer of at most 4096 bits. Got {value.bit_length()} bits.")
-    return value
 
 
 def _refusal(value: Any, where: str) -> str:
