@@ -14,13 +14,13 @@ from irmtv.estimators.estimator_content import (
     Content,
     attributes_content,
     constructed,
+    file_errors,
     n_outputs_of,
     read_rho,
     read_scaler,
     rho_content,
     scaler_arrays,
     set_attributes,
-    told,
 )
 from irmtv.models.trees.predictor import TreeMember, TreePredictor
 from irmtv.models.trees.rounds import lightgbm
@@ -53,7 +53,7 @@ def boosting_content(estimator: Any) -> Content:
 def read_boosting(file: ModelFile, cls: type[BoostingEstimator], module: Any = None) -> BoostingEstimator:
     """The fitted estimator; it has no `module`. Every number of its trees is checked before LightGBM sees any."""
     lightgbm()
-    with told(file, cls.__name__):
+    with file_errors(file, cls.__name__):
         file.check(meta=["parameters", "attributes", "tables", "categories", "members"])
         estimator = constructed(file, cls)
         n_features = set_attributes(estimator, file)

@@ -132,7 +132,7 @@ _WRONG = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowE
 
 
 @contextmanager
-def told(file: ModelFile, what: str) -> Iterator[None]:
+def file_errors(file: ModelFile, what: str) -> Iterator[None]:
     """A file that is sealed as it should be and still holds something else is an error of the file, not of Python."""
     try:
         yield
@@ -161,11 +161,11 @@ def constructed(file: ModelFile, cls: type[Estimator], **more: Any) -> Estimator
 
 def read_estimator(file: ModelFile, cls: type[InvariantEstimator], module: Any = None) -> InvariantEstimator:
     """The fitted estimator; `module` is the function that makes its network, where that is the user's own."""
-    with told(file, cls.__name__):
+    with file_errors(file, cls.__name__):
         file.check(arrays=["x/mean", "x/scale"], meta=["parameters", "attributes", "tables", "members"])
         own = described([of["net"] for of in file.meta["members"]])
     check_same_module(file, own, module)  # what it finds is not the file's fault
-    with told(file, cls.__name__):
+    with file_errors(file, cls.__name__):
         estimator = constructed(file, cls, **({} if module is None else {"module": module}))
         n_features = set_attributes(estimator, file)
         estimator.predictor_ = _predictor(file, n_features, n_outputs_of(estimator), own, module)
@@ -257,16 +257,15 @@ def read_rho(file: ModelFile, n_features: int) -> Rho | None:
 
 def _members(file: ModelFile, n_outputs: int) -> tuple[list[Member], int]:
     """irmtv's own networks, and how many columns they read."""
-    members, nets = [], []
-    for i, of in enumerate(file.meta["members"]):
-        net = _net(of["net"])
-        nets.append(net)
-        parameters = _tensors(file.arrays, f"member{i}", net.shapes, f"member {i}")
-        members.append(Member(net, parameters, {}, int(of["step"])))
+    nets = [_net(of["net"]) for of in file.meta["members"]]
     n_inputs = nets[0].widths[0]
     if any((net.widths[0], net.n_outputs) != (n_inputs, n_outputs) for net in nets):
-        found = [net.widths for net in nets]
-        raise ValueError(f"its networks must have one number of inputs and {n_outputs} outputs. Got widths {found}")
+        widths = [net.widths for net in nets]
+        raise ValueError(f"its networks must have one number of inputs and {n_outputs} outputs. Got widths {widths}")
+    members = []
+    for i, (net, of) in enumerate(zip(nets, file.meta["members"], strict=True)):
+        parameters = _tensors(file.arrays, f"member{i}", net.shapes, f"member {i}")
+        members.append(Member(net, parameters, {}, int(of["step"])))
     return members, n_inputs
 
 

@@ -26,7 +26,7 @@ from irmtv.estimators.boosting_content import boosting_content, read_boosting
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.environment_inference import EnvironmentInference
-from irmtv.estimators.estimator_content import Content, estimator_content, read_estimator, told
+from irmtv.estimators.estimator_content import Content, estimator_content, file_errors, read_estimator
 from irmtv.estimators.inference_content import inference_content, read_inference
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.persistence import ModelFile, ModelFileError, read_model, write_model
@@ -120,7 +120,7 @@ def load(path: str | PathLike[str], module: Callable[[], Any] | None = None) -> 
 
 
 def read_about(path: str | PathLike[str]) -> dict[str, Any] | None:
-    """What `save` was told about a model; None where it was told nothing. The estimator is not built."""
+    """The `about` that `save` was given, or None. The estimator is not built."""
     about = read_model(path, [*KINDS, _PIPELINE]).meta.get("about")
     return about if isinstance(about, dict) else None
 
@@ -130,7 +130,7 @@ def _read(file: ModelFile, kind: str, module: Any) -> Any:
 
 
 def _read_pipeline(file: ModelFile, module: Any) -> Pipeline:
-    with told(file, "Pipeline"):
+    with file_errors(file, "Pipeline"):
         file.check(meta=["kind", "steps", "parts"])
         kind, names, parts = file.meta["kind"], file.meta["steps"], file.meta["parts"]
         if kind not in KINDS or not isinstance(names, list) or not names:

@@ -18,11 +18,11 @@ from irmtv.estimators.estimator_content import (
     constructed,
     count,
     estimator_content,
+    file_errors,
     parameters_of,
     read_estimator,
     read_scaler,
     scaler_arrays,
-    told,
 )
 from irmtv.estimators.module_content import check_same_module
 from irmtv.estimators.regressor import InvariantRegressor
@@ -61,7 +61,7 @@ def inference_content(estimator: EnvironmentInference) -> Content:
 def read_inference(file: ModelFile, cls: type[EnvironmentInference], module: Any = None) -> EnvironmentInference:
     """The fitted estimator; `module` must be None, since its reference model is always one of irmtv."""
     check_same_module(file, [], module)
-    with told(file, cls.__name__):
+    with file_errors(file, cls.__name__):
         file.check(
             arrays=["attribute/environments_", "attribute/membership_"],
             meta=["parameters", "attributes", "strength", "reference"],
