@@ -10,9 +10,9 @@ Where rows have weights w of their own, q_ie stands for w_i q_ie throughout, and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -49,8 +49,48 @@ class Membership(Protocol):
         ...
 
 
+class Sized:
+    """Masses and rows of a membership, from what it sums to over each environment and over all rows."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """sum_i q_ie: (R, E) or (1, E)."""
+        raise NotImplementedError
+
+    @property
+    def total(self) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def soft(self) -> bool:
+        """Whether environments share rows."""
+        return True
+
+    @cached_property
+    def rows(self) -> Tensor:
+        return at_least_rounding(self.sizes, self.total.unsqueeze(1)) if self.soft else _at_least_tiny(self.sizes)
+
+    @cached_property
+    def mass(self) -> Tensor:
+        return self.sizes / self.total.unsqueeze(1)
+
+
+def _at_least_tiny(rows: Tensor) -> Tensor:
+    """So that an environment without rows has mean 0, not 0 / 0."""
+    return rows.clamp_min(torch.finfo(rows.dtype).tiny)
+
+
+def at_least_rounding(rows: Tensor, total: Tensor | float) -> Tensor:
+    """For soft memberships, (R, E) and a number or (R, 1): no less than rounding leaves of all rows.
+
+    Where rho is 1 up to rounding, the sums of 1 - rho are rounding errors: divided by less than this they
+    would be means of any size.
+    """
+    return rows.clamp_min(total * torch.finfo(rows.dtype).eps)
+
+
 @dataclass(frozen=True)
-class Blocks:
+class Blocks(Sized):
     """Given environments, laid out so that a sum over an environment is a sum over whole blocks.
 
     The rows are put in the order of their environments and cut into blocks of one length, each inside
@@ -107,14 +147,12 @@ class Blocks:
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Blocks:
-        return Blocks(
+        return replace(
+            self,
             order=self.order.to(device),
             weight=None if self.weight is None else self.weight.to(device, dtype),
             environment=self.environment.to(device),
             counts=self.counts.to(device, dtype),
-            length=self.length,
-            identity=self.identity,
-            per_set=self.per_set,
         )
 
     @property
@@ -125,26 +163,22 @@ class Blocks:
     def rows_shape(self) -> tuple[int, ...]:
         return self.environment.shape[2], self.length
 
-    @cached_property
-    def _counts(self) -> Tensor:  # (R, E) or (1, E)
-        return self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
+    @property
+    def soft(self) -> bool:
+        return False
 
     @cached_property
-    def rows(self) -> Tensor:
-        return _at_least_tiny(self._counts)
+    def sizes(self) -> Tensor:
+        return self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
 
     @cached_property
     def rows_or_one(self) -> Tensor:
         """What a gradient is divided by: an environment without rows passes none on."""
-        return torch.where(self._counts > 0, self._counts, 1)
+        return torch.where(self.sizes > 0, self.sizes, 1)
 
     @cached_property
     def total(self) -> Tensor:
-        return self._counts.sum(1)
-
-    @cached_property
-    def mass(self) -> Tensor:
-        return self._counts / self.total.unsqueeze(1)
+        return self.sizes.sum(1)
 
     def sums(self, v: Tensor) -> Tensor:
         return self.gather_blocks(self.block_sums(v))
@@ -178,20 +212,6 @@ class Blocks:
         return shaped if self.weight is None else shaped * self.weight
 
 
-def _at_least_tiny(rows: Tensor) -> Tensor:
-    """So that an environment without rows has mean 0, not 0 / 0."""
-    return rows.clamp_min(torch.finfo(rows.dtype).tiny)
-
-
-def at_least_rounding(rows: Tensor, total: Tensor | float) -> Tensor:
-    """For soft memberships, (R, E) and a number or (R, 1): no less than rounding leaves of all rows.
-
-    Where rho is 1 up to rounding, the sums of 1 - rho are rounding errors: divided by less than this they
-    would be means of any size.
-    """
-    return rows.clamp_min(total * torch.finfo(rows.dtype).eps)
-
-
 def _block_length(counts: Tensor) -> int:
     """The length that costs least: rows plus padding, and about eight rows' worth of work per block."""
     sizes = counts[counts > 0]
@@ -208,24 +228,48 @@ def _block_length(counts: Tensor) -> int:
     return min(sorted(candidates), key=cost)
 
 
+class RowByRow:
+    """What memberships share that hold something of every row."""
+
+    held: ClassVar[str]  # the name of the field that has it
+
+    @property
+    def values(self) -> Tensor:  # (T, K, ..., N)
+        values: Tensor = getattr(self, self.held)
+        return values
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        return (self.values.shape[-1],)
+
+    @property
+    def total(self) -> float:
+        return float(self.values.shape[-1])
+
+    @property
+    def rows(self) -> Tensor:
+        return at_least_rounding(self.mass * self.total, self.total)
+
+    @property
+    def mass(self) -> Tensor:
+        raise NotImplementedError
+
+    def half(self, odd: bool) -> Self:
+        """Every other row."""
+        return replace(self, **{self.held: self.values[..., int(odd) :: 2]})  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class Codes:
+class Codes(RowByRow):
     """Given environments of a mini-batch: one code per row and run. An environment may be absent."""
 
+    held = "codes"
     codes: Tensor  # (T, K, b) int64
     n: int
 
     @property
     def n_environments(self) -> int:
         return self.n
-
-    @property
-    def rows_shape(self) -> tuple[int, ...]:
-        return (self.codes.shape[2],)
-
-    @property
-    def total(self) -> float:
-        return float(self.codes.shape[2])
 
     @cached_property
     def _counts(self) -> Tensor:  # (R, E), whole numbers: exact in any precision
@@ -245,69 +289,38 @@ class Codes:
         sums = v.new_zeros((*v.shape[:2], self.n, *trailing)).scatter_add(2, index, v)
         return sums.reshape(-1, self.n, *trailing)
 
-    def half(self, odd: bool) -> Codes:
-        return Codes(self.codes[..., int(odd) :: 2], self.n)
-
 
 @dataclass(frozen=True)
-class Soft:
+class Soft(RowByRow):
     """Inferred environments: q_ie by softmax, one einsum."""
 
+    held = "q"
     q: Tensor  # (T, K, E, N)
 
     @property
     def n_environments(self) -> int:
         return self.q.shape[2]
 
-    @property
-    def rows_shape(self) -> tuple[int, ...]:
-        return (self.q.shape[3],)
-
-    @property
-    def total(self) -> float:
-        return float(self.q.shape[3])
-
     @cached_property
     def mass(self) -> Tensor:
         return self.q.mean(3).flatten(0, 1)
-
-    @property
-    def rows(self) -> Tensor:
-        return at_least_rounding(self.mass * self.total, self.total)
 
     def sums(self, v: Tensor) -> Tensor:
         spec = "tken,tknj->tkej" if v.ndim > 3 else "tken,tkn->tke"
         return torch.einsum(spec, self.q, v).flatten(0, 1)
 
-    def half(self, odd: bool) -> Soft:
-        return Soft(self.q[..., int(odd) :: 2])
-
 
 @dataclass(frozen=True)
-class SoftPair:
+class SoftPair(RowByRow):
     """Two inferred environments (rho, 1 - rho): the second sum is the rest of the first."""
 
+    held = "rho"
     rho: Tensor  # (T, K, N)
-
-    @property
-    def n_environments(self) -> int:
-        return 2
+    n_environments: ClassVar[int] = 2
 
     @property
     def q(self) -> Tensor:  # (T, K, E, N)
         return torch.stack([self.rho, 1 - self.rho], 2)
-
-    @property
-    def rows_shape(self) -> tuple[int, ...]:
-        return (self.rho.shape[2],)
-
-    @property
-    def total(self) -> float:
-        return float(self.rho.shape[2])
-
-    @property
-    def rows(self) -> Tensor:
-        return at_least_rounding(self.mass * self.total, self.total)
 
     @cached_property
     def mass(self) -> Tensor:
@@ -319,12 +332,9 @@ class SoftPair:
         first = (rho * v).sum(2)  # (T, K, ...)
         return torch.stack([first, v.sum(2) - first], 2).flatten(0, 1)
 
-    def half(self, odd: bool) -> SoftPair:
-        return SoftPair(self.rho[..., int(odd) :: 2])
-
 
 @dataclass(frozen=True)
-class Weighted:
+class Weighted(Sized):
     """A membership of rows that have weights of their own: w_i q_ie in place of q_ie."""
 
     base: Codes | Soft | SoftPair
@@ -338,28 +348,21 @@ class Weighted:
     def rows_shape(self) -> tuple[int, ...]:
         return self.base.rows_shape
 
+    @property
+    def soft(self) -> bool:
+        return not isinstance(self.base, Codes)
+
     @cached_property
     def _every(self) -> Tensor:  # (T, K, N)
-        held = {Codes: "codes", Soft: "q", SoftPair: "rho"}[type(self.base)]
-        return self.weight.expand(*getattr(self.base, held).shape[:2], -1)
+        return self.weight.expand(*self.base.values.shape[:2], -1)
 
     @cached_property
     def total(self) -> Tensor:
         return _at_least_tiny(self._every.sum(2).flatten())  # a mini-batch may have rows of weight 0 alone
 
     @cached_property
-    def _counts(self) -> Tensor:  # (R, E)
+    def sizes(self) -> Tensor:
         return self.base.sums(self._every)
-
-    @property
-    def rows(self) -> Tensor:
-        if isinstance(self.base, Codes):
-            return _at_least_tiny(self._counts)
-        return at_least_rounding(self._counts, self.total.unsqueeze(1))
-
-    @property
-    def mass(self) -> Tensor:
-        return self._counts / self.total.unsqueeze(1)
 
     def sums(self, v: Tensor) -> Tensor:
         return self.base.sums(v * (self.weight.unsqueeze(-1) if v.ndim > 3 else self.weight))

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from irmtv.core.messages import is_non_negative
-from irmtv.objectives.base import HyperParameter, Objective
-from irmtv.objectives.parameters import check_choice
+from irmtv.objectives.base import Objective
+from irmtv.objectives.parameters import choice, number
 
 NO_DIVISION_BY_ZERO = 1e-8  # the authors' constant
 
@@ -82,30 +82,25 @@ LFF = Objective(
     needs="nothing",
     penalties=(),
     hyperparameters=(
-        HyperParameter(
+        choice(
             "variant",
-            "averaged",
+            ("averaged", "plain"),
             "'averaged': weights from moving averages of the losses, relative to the largest in the row's class (the "
             "published method); 'plain': from the present losses, and the biased network minimises the generalised "
             "cross-entropy itself (the code base on which the paper's experiments are built)",
-            ("averaged", "plain"),
-            False,
-            check_choice("averaged", "plain"),
         ),
-        HyperParameter(
+        number(
             "gce_exponent",
             0.7,
             "q of the generalised cross-entropy: the larger, the more the biased network keeps to what it has right",
             ("linear", 0.1, 1.0),
-            True,
             _check_exponent,
         ),
-        HyperParameter(
+        number(
             "averaging",
             0.7,
             "variant='averaged': the share of the past in the moving averages of the losses at each visit of a row",
             ("linear", 0.0, 0.99),
-            True,
             _check_averaging,
         ),
     ),

@@ -25,7 +25,12 @@ from irmtv.core.messages import is_non_negative
 from irmtv.objectives.base import HyperParameter, Objective
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, IRM_TV_L2
-from irmtv.objectives.parameters import check_above_zero, check_choice, check_share, common_hyperparameters
+from irmtv.objectives.parameters import (
+    check_share,
+    choice,
+    common_hyperparameters,
+    number,
+)
 from irmtv.objectives.vrex import VREX
 
 NEAREST = 1e-7  # to 0 and 1, for the logit of a probability strictly between them: what float32 can tell from 1
@@ -90,20 +95,16 @@ def _hyperparameters() -> tuple[HyperParameter, ...]:
     common = common_hyperparameters((PENALTIES["irm-tv-l2"],))
     return (
         *(replace(h, default=0.13) if h.name == "warmup" else h for h in common),
-        HyperParameter(
+        choice(
             "penalty",
-            "irm-tv-l2",
-            "the invariance penalty: that of IRM ('irm-tv-l2'), of IRM-TV-l1 or of V-REx",
             tuple(PENALTIES),
-            False,
-            check_choice(*PENALTIES),
+            "the invariance penalty: that of IRM ('irm-tv-l2'), of IRM-TV-l1 or of V-REx",
         ),
-        HyperParameter(
+        number(
             "kept_share",
             0.95,
             "share of the weights that may be kept in the end; 1 is the penalty without a mask",
             ("linear", 0.1, 1.0),
-            True,
             _check_kept_share,
         ),
         HyperParameter(
@@ -122,13 +123,11 @@ def _hyperparameters() -> tuple[HyperParameter, ...]:
             False,
             check_share,
         ),
-        HyperParameter(
+        number(
             "score_learning_rate",
             6e-3,
             "Adam's rate for the keep probabilities; that of the weights is learning_rate (the authors: 6e-4)",
             ("log", 1e-3, 1e-1),
-            True,
-            check_above_zero,
         ),
     )
 
