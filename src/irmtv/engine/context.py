@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -78,6 +79,15 @@ class Context:
                 "or dtype=torch.float64."
             )
         return column
+
+    def full(self, shape: Sequence[int], value: float) -> Tensor:
+        """A tensor of one number, in these runs' precision."""
+        return torch.full(tuple(shape), value, device=self.device, dtype=self.dtype)
+
+    @cached_property
+    def sets(self) -> Tensor:
+        """The data set of every run: (R, 1)."""
+        return torch.arange(self.n_sets, device=self.device).repeat_interleave(self.per_set).unsqueeze(1)
 
     def scaled_aux(self, rows: Sequence[Rows]) -> Tensor:
         """Standardised aux of one data set's rows each: (T, N, A)."""

@@ -90,7 +90,7 @@ class Program:
         self.objective, self.loss = context.objective, context.loss
         self.static, self.steps = context.static, context.steps
         self.net = self._make_network()
-        self.phi = FlatParameters(self._starts(), call.device, call.dtype)
+        self.phi = FlatParameters(self._starts(), context.device, context.dtype)
         self.guard = Guard(self.phi)
         self.step = GradientStep(context, self.net, self.phi, self.guard)
         self.phases = self.step.weights.phases(self.step.source is not None)

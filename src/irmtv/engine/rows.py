@@ -81,8 +81,7 @@ class TrainingRows:
             return self.whole
         context = self.context
         index = self.batches.next().to(context.device)  # (R, b)
-        size = index.shape[1]
-        sets = torch.arange(context.n_sets, device=context.device).repeat_interleave(context.per_set).unsqueeze(1)
+        size, sets = index.shape[1], context.sets
         # every run has rows of its own, so each is a data set of its own in the first layer
         x = self.net.prepare(self.x[sets, index])
         y = self.y[sets, index].view(context.n_sets, context.per_set, size, *self.y.shape[2:])

@@ -5,13 +5,18 @@ from __future__ import annotations
 import html
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from irmtv.core.messages import did_you_mean, shown
-from irmtv.metrics.arrays import Array, Bools, Floats, Ints
+
+Array: TypeAlias = NDArray[Any]
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
 
 QUANTITIES = ("overall", "mean", "worst", "spread")  # one number per run
 _SHOWN = 20  # environments that a printed table lists

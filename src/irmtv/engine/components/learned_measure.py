@@ -28,9 +28,7 @@ class LearnedMeasure:
         self.distance = torch.tensor(distances, device=context.device, dtype=context.dtype).unsqueeze(1)
         self.bounded = bool(self.distance.isfinite().any())
         self.shares: Tensor | None = None  # (R, E), of given environments
-        self.mu = torch.full(
-            (context.n_runs, n_environments), 1 / n_environments, device=context.device, dtype=context.dtype
-        )
+        self.mu = context.full((context.n_runs, n_environments), 1 / n_environments)
         self.begun = torch.zeros(context.n_runs, 1, device=context.device, dtype=torch.bool)  # of inferred environments
         self.adjustment: Tensor | None = None
         if self.objective.infers is not None:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from irmtv.core.losses import ClosedForm, Loss, Squared
 from irmtv.core.messages import shown, users_stacklevel
-from irmtv.engine.components.selector import gated
+from irmtv.engine.components.base import Mask, gated
 from irmtv.engine.context import Context
 from irmtv.engine.device import CapturedStep
 from irmtv.engine.fitted import State
@@ -160,7 +160,7 @@ def _column_means(values: Tensor, weights: Tensor | None) -> Tensor:
     return (share.view(*share.shape, *(1,) * (values.ndim - 2)) * values).sum(1, keepdim=True)
 
 
-class Gates:
+class Gates(Mask):
     """One gate per feature: stochastic in the rounds, what was kept after them."""
 
     def __init__(self, context: Context, n_features: int) -> None:
@@ -170,10 +170,9 @@ class Gates:
         self.mu = self.parameters.views["mu"].detach()  # (R, D), the same memory
         self.sigma = context.column("gate_noise").unsqueeze(1)
         self.rate = context.column("gate_learning_rate")
-        self.adam: Adam | None = None
         self.noise = context.noise(NOISE_STREAM)
         # of the steps of a block, made between steps: (R, block, D)
-        self.block = torch.zeros(context.n_runs, NOISE_BLOCK, n_features, device=context.device, dtype=context.dtype)
+        self.block = context.full((context.n_runs, NOISE_BLOCK, n_features), 0.0)
         self.opened = torch.ones_like(self.mu)
         self.kept: Tensor | None = None  # (R, D) of 0 and 1
 
@@ -259,7 +258,7 @@ class HrmProgram(Program):
         self.codes = torch.zeros(n_runs, n_rows, dtype=torch.int64, device=context.device)
         self.alpha, self.opening = context.column("penalty_weight"), context.column("gate_weight")
         self.growth = context.column("growth")
-        self.nothing = torch.zeros(n_runs, device=context.device, dtype=context.dtype)
+        self.nothing = context.full((n_runs,), 0.0)
 
     def lengths(self) -> list[tuple[int, int, int]]:
         """For every round: where its ERM steps begin, where its penalised steps begin, and where it ends."""
