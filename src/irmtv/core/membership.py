@@ -49,48 +49,8 @@ class Membership(Protocol):
         ...
 
 
-class Sized:
-    """Masses and rows of a membership, from what it sums to over each environment and over all rows."""
-
-    @property
-    def sizes(self) -> Tensor:
-        """sum_i q_ie: (R, E) or (1, E)."""
-        raise NotImplementedError
-
-    @property
-    def total(self) -> Tensor:
-        raise NotImplementedError
-
-    @property
-    def soft(self) -> bool:
-        """Whether environments share rows."""
-        return True
-
-    @cached_property
-    def rows(self) -> Tensor:
-        return at_least_rounding(self.sizes, self.total.unsqueeze(1)) if self.soft else _at_least_tiny(self.sizes)
-
-    @cached_property
-    def mass(self) -> Tensor:
-        return self.sizes / self.total.unsqueeze(1)
-
-
-def _at_least_tiny(rows: Tensor) -> Tensor:
-    """So that an environment without rows has mean 0, not 0 / 0."""
-    return rows.clamp_min(torch.finfo(rows.dtype).tiny)
-
-
-def at_least_rounding(rows: Tensor, total: Tensor | float) -> Tensor:
-    """For soft memberships, (R, E) and a number or (R, 1): no less than rounding leaves of all rows.
-
-    Where rho is 1 up to rounding, the sums of 1 - rho are rounding errors: divided by less than this they
-    would be means of any size.
-    """
-    return rows.clamp_min(total * torch.finfo(rows.dtype).eps)
-
-
 @dataclass(frozen=True)
-class Blocks(Sized):
+class Blocks:
     """Given environments, laid out so that a sum over an environment is a sum over whole blocks.
 
     The rows are put in the order of their environments and cut into blocks of one length, each inside
@@ -163,22 +123,26 @@ class Blocks(Sized):
     def rows_shape(self) -> tuple[int, ...]:
         return self.environment.shape[2], self.length
 
-    @property
-    def soft(self) -> bool:
-        return False
+    @cached_property
+    def _counts(self) -> Tensor:  # (R, E) or (1, E)
+        return self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
 
     @cached_property
-    def sizes(self) -> Tensor:
-        return self.counts if len(self.counts) == 1 else self.counts.repeat_interleave(self.per_set, 0)
+    def rows(self) -> Tensor:
+        return _at_least_tiny(self._counts)
 
     @cached_property
     def rows_or_one(self) -> Tensor:
         """What a gradient is divided by: an environment without rows passes none on."""
-        return torch.where(self.sizes > 0, self.sizes, 1)
+        return torch.where(self._counts > 0, self._counts, 1)
 
     @cached_property
     def total(self) -> Tensor:
-        return self.sizes.sum(1)
+        return self._counts.sum(1)
+
+    @cached_property
+    def mass(self) -> Tensor:
+        return self._counts / self.total.unsqueeze(1)
 
     def sums(self, v: Tensor) -> Tensor:
         return self.gather_blocks(self.block_sums(v))
@@ -210,6 +174,20 @@ class Blocks(Sized):
             shaped = shaped.gather(2, self.environment.expand(*shape[:2], -1))
         shaped = shaped.unsqueeze(3)
         return shaped if self.weight is None else shaped * self.weight
+
+
+def _at_least_tiny(rows: Tensor) -> Tensor:
+    """So that an environment without rows has mean 0, not 0 / 0."""
+    return rows.clamp_min(torch.finfo(rows.dtype).tiny)
+
+
+def at_least_rounding(rows: Tensor, total: Tensor | float) -> Tensor:
+    """For soft memberships, (R, E) and a number or (R, 1): no less than rounding leaves of all rows.
+
+    Where rho is 1 up to rounding, the sums of 1 - rho are rounding errors: divided by less than this they
+    would be means of any size.
+    """
+    return rows.clamp_min(total * torch.finfo(rows.dtype).eps)
 
 
 def _block_length(counts: Tensor) -> int:
@@ -334,7 +312,7 @@ class SoftPair(RowByRow):
 
 
 @dataclass(frozen=True)
-class Weighted(Sized):
+class Weighted:
     """A membership of rows that have weights of their own: w_i q_ie in place of q_ie."""
 
     base: Codes | Soft | SoftPair
@@ -348,10 +326,6 @@ class Weighted(Sized):
     def rows_shape(self) -> tuple[int, ...]:
         return self.base.rows_shape
 
-    @property
-    def soft(self) -> bool:
-        return not isinstance(self.base, Codes)
-
     @cached_property
     def _every(self) -> Tensor:  # (T, K, N)
         return self.weight.expand(*self.base.values.shape[:2], -1)
@@ -361,8 +335,18 @@ class Weighted(Sized):
         return _at_least_tiny(self._every.sum(2).flatten())  # a mini-batch may have rows of weight 0 alone
 
     @cached_property
-    def sizes(self) -> Tensor:
+    def _counts(self) -> Tensor:  # (R, E)
         return self.base.sums(self._every)
+
+    @property
+    def rows(self) -> Tensor:
+        if isinstance(self.base, Codes):
+            return _at_least_tiny(self._counts)
+        return at_least_rounding(self._counts, self.total.unsqueeze(1))
+
+    @property
+    def mass(self) -> Tensor:
+        return self._counts / self.total.unsqueeze(1)
 
     def sums(self, v: Tensor) -> Tensor:
         return self.base.sums(v * (self.weight.unsqueeze(-1) if v.ndim > 3 else self.weight))

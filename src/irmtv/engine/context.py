@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Rows, Task, weights_of
+from irmtv.core.types import Rows, Task, codes_of, weights_of
 from irmtv.engine.plan import Chunk
 from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.aux_network import AuxScaler
@@ -38,7 +38,9 @@ class Context:
         self.loss, self.n_outputs = self.tasks[0].loss, self.tasks[0].n_outputs
         self.n_sets, self.n_runs = len(chunk.data), len(chunk.runs)
         self.per_set = self.n_runs // self.n_sets
-        self.weights = weights_of([t.train for t in self.tasks])  # (T, N) float64, or None: all rows count the same
+        train = [t.train for t in self.tasks]
+        self.codes = codes_of(train)  # (T, N) environments
+        self.weights = weights_of(train)  # (T, N) float64, or None: all rows count the same
         self.steps: int = self.static["steps"]
         # a run's random numbers depend on its seed alone, whatever trains beside it
         self.generators = [torch.Generator().manual_seed(int(s["seed"])) for s in self.settings]

@@ -28,8 +28,7 @@ class TrainingRows:
         rows = [t.train for t in context.tasks]
         x, y = context.inputs(rows), context.targets(rows)  # (T, N, ...), (T, N) or (T, N, C)
         n_rows = x.shape[1]
-        codes = torch.stack([_codes(r.environment, n_rows) for r in rows])  # (T, N)
-        self.n_environments, self.shares = n_environments, context.shares()
+        self.n_environments, self.shares, codes = n_environments, context.shares(), context.codes
         size = context.static["batch_size"]
         if size == "auto":
             size = None if n_rows < FULL_BATCH_BELOW else BATCH_ROWS
@@ -94,10 +93,6 @@ class TrainingRows:
             return StepRows(x, y, (size,), index, None, self.source.rows(index), weight)
         codes = Codes(self.codes[sets, index].view(context.n_sets, context.per_set, size), self.n_environments)
         return StepRows(x, y, (size,), index, codes if weight is None else Weighted(codes, weight), None, weight)
-
-
-def _codes(environment: Tensor | None, n_rows: int) -> Tensor:
-    return torch.zeros(n_rows, dtype=torch.int64) if environment is None else environment
 
 
 class Batches(ABC):

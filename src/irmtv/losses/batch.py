@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from irmtv.core.losses import ClosedForm, Custom, Loss, as_loss
-from irmtv.core.membership import Codes, Membership, Sized, Soft, SoftPair
+from irmtv.core.membership import Codes, Membership, Soft, SoftPair, at_least_rounding
 from irmtv.core.messages import shown
 from irmtv.core.risk import LastLayer, per_sample, slopes_by_component
 from irmtv.losses.ranks import sum_over_ranks
@@ -200,11 +200,12 @@ def read_last_layer(rows: Rows, vector: bool, features: Tensor | None, weight: T
 
 
 @dataclass(frozen=True)
-class Pooled(Sized):
+class Pooled:
     """A batch's membership, its sums pooled over the ranks that hold parts of the batch."""
 
     inner: Membership
-    counted: Tensor  # (1, E + 1) sum_i q_ie over all ranks, and the rows of all ranks
+    counts: Tensor  # (1, E) sum_i q_ie over all ranks
+    total: Tensor  # (1,) rows over all ranks
     ranks: int
     codes: Tensor  # (E,) the user's code of every environment
 
@@ -212,27 +213,26 @@ class Pooled(Sized):
     def of(cls, inner: Membership, n_rows: int, dtype: torch.dtype, ranks: int, codes: Tensor) -> Pooled:
         ones = torch.ones((1, 1, n_rows), dtype=dtype, device=codes.device)
         counted = functional.pad(inner.sums(ones), (0, 1), value=float(n_rows))  # (1, E + 1): one message for both
-        return cls(inner, sum_over_ranks(counted, ranks), ranks, codes)
-
-    @property
-    def sizes(self) -> Tensor:
-        return self.counted[:, :-1]
-
-    @property
-    def total(self) -> Tensor:
-        return self.counted[:, -1].detach()
+        counted = sum_over_ranks(counted, ranks)
+        return cls(inner, counted[:, :-1], counted[:, -1].detach(), ranks, codes)
 
     @property
     def n_environments(self) -> int:
-        return self.sizes.shape[1]
+        return self.counts.shape[1]
 
     @property
     def rows_shape(self) -> tuple[int, ...]:
         return self.inner.rows_shape
 
     @property
-    def soft(self) -> bool:
-        return not isinstance(self.inner, Codes)
+    def rows(self) -> Tensor:
+        if isinstance(self.inner, Codes):
+            return self.counts
+        return at_least_rounding(self.counts, self.total.unsqueeze(1))
+
+    @property
+    def mass(self) -> Tensor:
+        return self.counts / self.total.unsqueeze(1)
 
     def sums(self, v: Tensor) -> Tensor:
         return sum_over_ranks(self.inner.sums(v), self.ranks)

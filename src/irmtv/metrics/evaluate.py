@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -72,18 +72,20 @@ def evaluate_environments(
     all_run_names = as_run_names(run_names, len(f))
 
     counts = _segment_sums(np.ones(codes.shape), codes, len(labels)).astype(np.int64)  # (E,) or (R, E)
-    draws = Draws(n_bootstrap, confidence, random_state)
-    undefined, intervals = None, None
+    undefined, intervals, draws = None, None, None
+    if n_bootstrap:
+        seed = int(np.random.default_rng(random_state).integers(2**63))
+        draws = Draws(n_bootstrap, [0.5 - confidence / 2, 0.5 + confidence / 2], seed)
     if isinstance(chosen, Statistic):
         by_environment, overall, undefined = statistic_by_environment(chosen, f, target, codes, len(labels))
-        if n_bootstrap:
+        if draws is not None:
             intervals = statistic_intervals(chosen, f, target, codes, len(labels), draws)
     else:
         scores, sums = _scores_and_sums(chosen, f, target, codes, len(labels))  # (R, N), (R, E)
         with np.errstate(invalid="ignore"):
             by_environment = sums / counts  # an environment without rows: 0 / 0 is NaN
             overall = sums.sum(-1) / f.shape[1]
-        if n_bootstrap:
+        if draws is not None:
             intervals = bootstrap(scores, codes, len(labels), draws, greater_is_better=chosen.greater_is_better)
     return EnvironmentTable(
         metric=chosen.name,
@@ -153,21 +155,10 @@ def statistic_by_environment(
 # --- percentile intervals: rows are resampled within each environment ----------------------------------------
 
 
-@dataclass(frozen=True)
-class Draws:
-    """How many draws, the level of the intervals, and the seed."""
-
+class Draws(NamedTuple):
     n: int
-    confidence: float
-    random_state: int | np.random.Generator | None
-
-    def seed(self) -> int:
-        """One for all runs, so that a run has the same intervals alone and among others."""
-        return int(np.random.default_rng(self.random_state).integers(2**63))
-
-    @property
-    def tails(self) -> list[float]:
-        return [0.5 - self.confidence / 2, 0.5 + self.confidence / 2]
+    tails: list[float]  # of an interval
+    seed: int  # one for all runs, so that a run has the same intervals alone and among others
 
 
 def as_intervals(limits: Floats) -> dict[str, Interval]:
@@ -178,19 +169,18 @@ def as_intervals(limits: Floats) -> dict[str, Interval]:
 
 def bootstrap(scores: Floats, codes: Ints, n_env: int, draws: Draws, *, greater_is_better: bool) -> dict[str, Interval]:
     """Intervals by quantity from scores (R, N) and environments (N,), or (R, N) where each run has its own rows."""
-    seed = draws.seed()
     alike = [(scores, codes)] if codes.ndim == 1 else zip(scores[:, None], codes, strict=True)
-    parts = [_limits(s, c, n_env, greater_is_better, draws, seed) for s, c in alike]
+    parts = [_limits(s, c, n_env, greater_is_better, draws) for s, c in alike]
     return as_intervals(np.concatenate(parts, axis=1))
 
 
 @np.errstate(invalid="ignore", over="ignore")  # 0 * inf, inf - inf: an infinite score has no interval
-def _limits(scores: Floats, codes: Ints, n_env: int, greater_is_better: bool, draws: Draws, seed: int) -> Floats:
+def _limits(scores: Floats, codes: Ints, n_env: int, greater_is_better: bool, draws: Draws) -> Floats:
     """(2, R, 4 + E) limits of the quantities and environments; the runs share their rows: codes (N,).
 
     One environment after the other, so that memory holds a few (R, B) arrays whatever E is.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(draws.seed)
     n_runs, n_rows = scores.shape
     members = np.split(np.argsort(codes, kind="stable"), np.bincount(codes, minlength=n_env).cumsum()[:-1])
     present = pd.unique(codes)  # by their first row: the draws do not depend on what environments are called
@@ -223,18 +213,12 @@ def _resampled_means(scores: Floats, n_bootstrap: int, rng: np.random.Generator)
 
 @np.errstate(all="ignore")
 def statistic_intervals(
-    statistic: Statistic,
-    f: Floats,
-    y: Array,
-    codes: Ints,
-    n_env: int,
-    draws: Draws,
+    statistic: Statistic, f: Floats, y: Array, codes: Ints, n_env: int, draws: Draws
 ) -> dict[str, Interval]:
     """Percentile intervals by quantity; rows are resampled within each environment, draws without a value left out."""
-    seed = draws.seed()
     limits = np.empty((2, len(f), len(QUANTITIES) + n_env))
     for runs, own_f, own_y, own_codes in _alike(f, y, codes):
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(draws.seed)
         drawn = np.full((len(own_f), draws.n, n_env), np.nan)
         total = np.empty((len(own_f), draws.n))
         members = {int(e): (own_codes == e).nonzero()[0] for e in np.unique(own_codes)}

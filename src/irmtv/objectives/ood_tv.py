@@ -12,8 +12,7 @@ from dataclasses import replace
 from irmtv.objectives.base import Objective
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
-from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
-from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
+from irmtv.objectives.minimax_tv import MINIMAX_TV_L1, MINIMAX_TV_L2
 from irmtv.objectives.parameters import check_at_least_zero, number, whole
 
 DROPPED = ("penalty_schedule", "penalty_ramp", "penalty_weight", "weight_learning_rate")

@@ -100,15 +100,11 @@ def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
                 near = did_you_mean(unknown[0], names).strip()
                 return f"a mapping over {names}" + (f" ({near})" if near else "")
             return None if all(map(is_non_negative, value.values())) else "finite numbers of at least 0"
-        several = "" if not isinstance(value, (list, tuple)) else "; several weights are several runs: Runs.grid("
-        several += "penalty_weight=[...])" if several else ""
-        if isinstance(value, str) and value in FOLLOWS_PHI:
+        if is_non_negative(value) or (isinstance(value, str) and value in FOLLOWS_PHI):
             return None
-        return (
-            None
-            if is_non_negative(value)
-            else f"a finite number of at least 0 (0 is ERM) or one of {list(FOLLOWS_PHI)}{several}"
-        )
+        several = "; several weights are several runs: Runs.grid(penalty_weight=[...])"
+        several = several if isinstance(value, (list, tuple)) else ""
+        return f"a finite number of at least 0 (0 is ERM) or one of {list(FOLLOWS_PHI)}{several}"
 
     default: Any = penalties[0].default_weight
     meaning = (

@@ -109,13 +109,13 @@ def _rows_of(context: Context, n_environments: int) -> tuple[Tensor, Tensor]:
 
     The same, unless rows have weights: then sum w, and (sum w)^2 / sum w^2.
     """
-    codes = [t.train.environment for t in context.tasks if t.train.environment is not None]  # `check_tasks` saw to it
+    codes = context.codes
     if context.weights is None:
         counts = torch.stack([torch.bincount(c, minlength=n_environments) for c in codes])
         return counts, counts
 
     def sums(weights: Tensor) -> Tensor:
-        return weights.new_zeros(len(codes), n_environments).scatter_add(1, torch.stack(codes), weights)
+        return weights.new_zeros(len(codes), n_environments).scatter_add(1, codes, weights)
 
     counts = sums(context.weights)
     return counts, counts.square() / sums(context.weights.square()).clamp_min(torch.finfo(counts.dtype).tiny)

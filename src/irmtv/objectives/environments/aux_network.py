@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from irmtv.core.membership import Blocks, Membership, Sized, Soft, SoftPair
+from irmtv.core.membership import Blocks, Membership, Soft, SoftPair, at_least_rounding
 from irmtv.objectives.environments.sorted_relu import sorted_relu_layer
 
 Parameters = Mapping[str, Tensor]
@@ -153,7 +153,7 @@ AuxRows = PlainRows | SortedRows | GroupedRows
 
 
 @dataclass(frozen=True)
-class Grouped(Sized):
+class Grouped:
     """Membership of rows through the membership of their groups."""
 
     blocks: Blocks
@@ -176,9 +176,17 @@ class Grouped(Sized):
         return self.blocks.weight
 
     @cached_property
-    def sizes(self) -> Tensor:
+    def _counts(self) -> Tensor:  # (R, E)
         counts = self.blocks.counts.unsqueeze(1).expand(-1, self.blocks.per_set, -1)  # (T, K, U)
         return self.q.sums(counts)
+
+    @property
+    def rows(self) -> Tensor:
+        return at_least_rounding(self._counts, self.total.unsqueeze(1))
+
+    @cached_property
+    def mass(self) -> Tensor:
+        return self._counts / self.total.unsqueeze(1)
 
     def sums(self, v: Tensor) -> Tensor:
         per_group = self.blocks.sums(v)  # (R, U) or (R, U, J)
