@@ -120,44 +120,6 @@ def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
     return number("penalty_weight", default, meaning, ("log", 1e-1, 1e6), check)
 
 
-def weight_hyperparameters(penalties: tuple[Penalty, ...]) -> list[HyperParameter]:
-    """lambda, and how it changes in training."""
-    return [
-        _penalty_weight(penalties),
-        number(
-            "max_penalty_weight", 1e6, "the largest lambda that a weight which follows Phi reaches", ("log", 1e2, 1e8)
-        ),
-        number(
-            "weight_learning_rate",
-            0.05,
-            "Adam's rate for log lambda where penalty_weight='learned'; it starts at 1",
-            ("log", 1e-3, 1.0),
-        ),
-        choice(
-            "penalty_schedule",
-            ("constant", "linear", "geometric"),
-            "lambda after the warm-up: at once, or rising to its value: 'linear' from 0, 'geometric' from 1",
-        ),
-        number(
-            "penalty_ramp",
-            1.0,
-            "steps (or share of the penalised steps) over which lambda rises, if it does",
-            ("linear", 0.1, 1.0),
-            _check_ramp,
-        ),
-    ]
-
-
-def warmup_hyperparameter() -> HyperParameter:
-    return number(
-        "warmup",
-        0.5,
-        "steps (or share of the steps) of ERM before the penalty acts",
-        ("linear", 0.0, 0.95),
-        _check_warmup,
-    )
-
-
 def measure_hyperparameters(measure: Measure) -> list[HyperParameter]:
     """What each environment counts."""
     return [
@@ -189,28 +151,52 @@ def measure_hyperparameters(measure: Measure) -> list[HyperParameter]:
 def common_hyperparameters(penalties: tuple[Penalty, ...], measure: Measure = "empirical") -> list[HyperParameter]:
     """What every penalised objective has."""
     parameters = [
-        *(weight_hyperparameters(penalties) if penalties else []),
-        warmup_hyperparameter(),
+        _penalty_weight(penalties),
+        number(
+            "max_penalty_weight", 1e6, "the largest lambda that a weight which follows Phi reaches", ("log", 1e2, 1e8)
+        ),
+        number(
+            "weight_learning_rate",
+            0.05,
+            "Adam's rate for log lambda where penalty_weight='learned'; it starts at 1",
+            ("log", 1e-3, 1.0),
+        ),
+        choice(
+            "penalty_schedule",
+            ("constant", "linear", "geometric"),
+            "lambda after the warm-up: at once, or rising to its value: 'linear' from 0, 'geometric' from 1",
+        ),
+        number(
+            "penalty_ramp",
+            1.0,
+            "steps (or share of the penalised steps) over which lambda rises, if it does",
+            ("linear", 0.1, 1.0),
+            _check_ramp,
+        ),
+        number(
+            "warmup",
+            0.5,
+            "steps (or share of the steps) of ERM before the penalty acts",
+            ("linear", 0.0, 0.95),
+            _check_warmup,
+        ),
         choice(
             "normalise",
             (True, False),
             "divide the objective by 1 + lambda once the penalty acts, so that its size does not depend on lambda",
         ),
         *measure_hyperparameters(measure),
+        HyperParameter(
+            "expand",
+            None,
+            "penalise affine mixtures of the environments too: Affine(n=64, reach=0.5); every environment and "
+            "mixture then counts the same in the penalty",
+            (None, Affine(64, 0.5)),
+            False,
+            _check_expand,
+            _as_affine,
+        ),
     ]
-    if penalties:
-        parameters.append(
-            HyperParameter(
-                "expand",
-                None,
-                "penalise affine mixtures of the environments too: Affine(n=64, reach=0.5); every environment and "
-                "mixture then counts the same in the penalty",
-                (None, Affine(64, 0.5)),
-                False,
-                _check_expand,
-                _as_affine,
-            )
-        )
     if any("slope" in p.uses for p in penalties):
         parameters += [
             choice(
