@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from irmtv.objectives.base import Climbs, Objective, Penalty
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
+from irmtv.objectives.build import AUTHORS_L2
+from irmtv.objectives.irm_tv_l2 import tv_l2
 from irmtv.objectives.parameters import (
     choice,
     common_hyperparameters,
@@ -82,7 +83,7 @@ EIIL = Objective(
         ),
     ),
     not_applicable={
-        "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
+        "authors-reduction": AUTHORS_L2,
         "textbook-steps": "its own steps are checked by hand in tests/engine/components/test_row_environments.py",
     },
 )

@@ -36,7 +36,7 @@ from irmtv.objectives.base import HyperParameter, Objective
 from irmtv.objectives.parameters import (
     check_above_zero,
     check_at_least_zero,
-    check_share,
+    check_in,
     choice,
     number,
     whole,
@@ -90,10 +90,6 @@ def shrinkage_gradient(coef: Tensor, densities: Tensor) -> Tensor:
 def _check_above_one(value: object) -> str | None:
     good = check_above_zero(value) is None and isinstance(value, (int, float)) and value >= 1
     return None if good else "a finite number of at least 1"
-
-
-def _check_open_share(value: object) -> str | None:
-    return None if check_share(value) is None and value not in (0, 1) else "a number in (0, 1)"
 
 
 def _refuses(settings: Mapping[str, Any]) -> str | None:
@@ -151,7 +147,7 @@ HRM = Objective(
             "refit at the end is as long",
             ("linear", 0.1, 0.5),
             False,
-            _check_open_share,
+            check_in("(0, 1)"),
         ),
         whole("n_clusters", 3, "clusters of rows, taken for environments", (2, 3, 4, 5), least=2),
         whole(
@@ -166,7 +162,7 @@ HRM = Objective(
             0.125,
             "the clusters are settled when at most this share of the rows moves",
             ("linear", 0.0, 0.2),
-            check_share,
+            check_in("[0, 1]"),
         ),
         choice(
             "cluster_intercept",
@@ -186,7 +182,7 @@ HRM = Objective(
             0.0,
             "the density of every feature in the front end of the first round",
             ("linear", 0.0, 1.0),
-            check_share,
+            check_in("[0, 1]"),
         ),
         whole("max_cluster_iterations", 20, "assignments of the rows per round, at most", (5, 20, 50)),
         number("gate_noise", 0.1, "sigma, standard deviation of the gates' noise", ("log", 1e-2, 1.0)),
@@ -196,7 +192,7 @@ HRM = Objective(
             0.2,
             "features with a larger density at the end are kept; where none is, the one with the largest",
             ("linear", 0.05, 0.5),
-            check_share,
+            check_in("[0, 1]"),
         ),
     ),
     not_applicable={

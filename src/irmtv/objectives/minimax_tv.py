@@ -13,7 +13,7 @@ the warm-up steps enough for the slopes to part.
 from irmtv.objectives.base import Penalty
 from irmtv.objectives.build import penalised
 from irmtv.objectives.irm_tv_l1 import tv_l1
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
+from irmtv.objectives.irm_tv_l2 import tv_l2
 
 MINIMAX_TV_L1 = penalised(
     "minimax-tv-l1",
@@ -32,7 +32,6 @@ MINIMAX_TV_L2 = penalised(
     summary="mean squared slope, worst environments inferred from aux",
     source="Lai & Wang, ICML",
     year=2024,
-    not_applicable={"authors-reduction": f"the authors' l2 {AUTHORS_L2}"},
 )
 ZIN = penalised(
     "zin",
@@ -42,5 +41,4 @@ ZIN = penalised(
     summary="sum of squared mass-weighted slopes, worst environments inferred from aux",
     source="Lin et al., NeurIPS",
     year=2022,
-    not_applicable={"authors-reduction": f"the authors' l2 {AUTHORS_L2}"},
 )

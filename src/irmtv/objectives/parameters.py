@@ -28,8 +28,15 @@ def check_at_least_zero(value: Any) -> str | None:
     return None if is_non_negative(value) else "a finite number of at least 0"
 
 
-def check_share(value: Any) -> str | None:
-    return None if is_non_negative(value) and value <= 1 else "a number in [0, 1]"
+def check_in(interval: str) -> Callable[[Any], str | None]:
+    """From 0 to 1, each end included or not: "[0, 1]", "(0, 1]", "[0, 1)" or "(0, 1)"."""
+
+    def check(value: Any) -> str | None:
+        good = is_non_negative(value) and value <= 1
+        good &= (value != 0 or interval[0] == "[") and (value != 1 or interval[-1] == "]")
+        return None if good else f"a number in {interval}"
+
+    return check
 
 
 def choice(name: str, choices: tuple[Any, ...], meaning: str, default: Any = None) -> HyperParameter:

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.core.messages import is_non_negative
 from irmtv.objectives.base import HyperParameter, Objective
+from irmtv.objectives.build import AUTHORS_L2
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, IRM_TV_L2
+from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
 from irmtv.objectives.parameters import (
-    check_share,
+    check_in,
     choice,
     common_hyperparameters,
     number,
@@ -71,10 +71,6 @@ def kept_weights(scores: Tensor, share: Tensor) -> Tensor:
     return (scores >= 0.5) & (rank < budget)
 
 
-def _check_kept_share(value: Any) -> str | None:
-    return None if is_non_negative(value) and 0 < value <= 1 else "a number in (0, 1]; 1 keeps every weight"
-
-
 # one name and one weight for whichever is chosen: weights are given by the name of the objective
 PENALTIES = {
     o.name: replace(o.penalties[0], name="sparse-irm", default_weight=1e4) for o in (IRM_TV_L2, IRM_TV_L1, VREX)
@@ -105,7 +101,7 @@ def _hyperparameters() -> tuple[HyperParameter, ...]:
             0.95,
             "share of the weights that may be kept in the end; 1 is the penalty without a mask",
             ("linear", 0.1, 1.0),
-            _check_kept_share,
+            check_in("(0, 1]"),
         ),
         HyperParameter(
             "sparsify_from",
@@ -113,7 +109,7 @@ def _hyperparameters() -> tuple[HyperParameter, ...]:
             "share of the steps after which the kept share begins to fall from 1",
             ("linear", 0.0, 0.5),
             False,
-            check_share,
+            check_in("[0, 1]"),
         ),
         HyperParameter(
             "sparsify_until",
@@ -121,7 +117,7 @@ def _hyperparameters() -> tuple[HyperParameter, ...]:
             "share of the steps after which the kept share stands at kept_share",
             ("linear", 0.5, 1.0),
             False,
-            check_share,
+            check_in("[0, 1]"),
         ),
         number(
             "score_learning_rate",
@@ -147,7 +143,7 @@ SPARSE_IRM = Objective(
     not_applicable={
         "zero-weight-is-erm": "the mask remains without the penalty; with kept_share=1 too it is ERM, which "
         "tests/engine/components/test_sparse_mask.py checks",
-        "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
+        "authors-reduction": AUTHORS_L2,
         "textbook-steps": "its steps have a mask; tests/engine/components/test_sparse_mask.py has them by hand",
     },
 )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from irmtv.objectives.base import HyperParameter, Objective, Penalty
 from irmtv.objectives.build import penalised
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
+from irmtv.objectives.irm_tv_l2 import tv_l2
 from irmtv.objectives.parameters import check_at_least_zero, choice, number
 
 RATE = 0.01  # of Phi, rho and the selector in the released code; Phi's is a setting of `train`
@@ -68,7 +68,6 @@ _ZIN_LIKE = penalised(
     source="Tan et al., ICML",
     year=2023,
     not_applicable={
-        "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
         "zero-weight-is-erm": "its predictor reads aux beside x: it is ERM on those, checked in tests/engine/"
         "components/test_selector.py",
         "textbook-steps": "its own steps, the selector's among them, are checked by hand in tests/engine/"

@@ -59,7 +59,7 @@ class RhoOnAux(EnvironmentSource):
         return self.parameters.views
 
     def membership(self, rows: AuxRows) -> Membership:
-        return self.net.membership(self.views(), rows)
+        return rows.membership(self.net, self.views())
 
     def membership_of(self, rows: Sequence[Rows]) -> Callable[[], Membership]:
         z = self.read(rows).transpose(1, 2).contiguous()
