@@ -11,7 +11,7 @@ from engine.problems import arrays, close, losses, parameters, refuse, task_of
 from irmtv import Runs, train
 from irmtv.core.membership import Soft
 from irmtv.engine import Linear
-from irmtv.engine.snapshots import Watcher, covariance_of_means
+from irmtv.engine.snapshots import covariance_of_means, measure
 from irmtv.objectives.environments import AuxNetwork
 
 S = {"dtype": torch.float64, "learning_rate": 0.05}
@@ -195,21 +195,11 @@ def test_an_environment_that_rho_leaves_empty_has_no_rows(dtype, n_environments)
     generator = torch.Generator().manual_seed(0)
     p = {k: v[None].to(dtype) for k, v in net.init(0, generator).items()}
     q = {k: v[None].to(dtype) for k, v in rho.init(generator).items()}
-    watcher = Watcher(
-        [task.train],
-        task.train.x[None],
-        task.train.y[None],
-        1,
-        "train",
-        net,
-        task.loss,
-        lambda: rho.from_logits(rho.logits(q, task.train.aux[None].to(dtype).transpose(1, 2)), 1),
-        n_environments,
-        False,
-    )
+    f = net.forward(p, net.prepare(task.train.x[None])).logits[None]
     for below, gone in ((-3.0, False), (-12.0, False), (np.log(torch.finfo(dtype).eps) - 3, True)):
         q["c"][0, 0] = below
-        snapshot = watcher.look(0, p)
+        inferred = rho.from_logits(rho.logits(q, task.train.aux[None].to(dtype).transpose(1, 2)), 1)
+        snapshot = measure(0, "train", task.loss, f, task.train.y[None, None], inferred)
         assert (snapshot.rows[0] == 0).tolist() == [gone] + [False] * (n_environments - 1)
         for value in (snapshot.risk, snapshot.slope, snapshot.accuracy):
             assert torch.equal(value.isnan(), snapshot.rows == 0)

@@ -158,7 +158,7 @@ def test_chunks_do_not_matter(monkeypatch):
     rng, f, site = draw(seed=2)
     y = rng.integers(2, size=(R, N))
     whole = evaluate_environments(f, y, site, n_bootstrap=30, random_state=0)
-    monkeypatch.setattr(metrics.arrays, "_CHUNK", N + 1)
+    monkeypatch.setattr(metrics.evaluate, "CHUNK", N + 1)
     same_tables(whole, evaluate_environments(f, y, site, n_bootstrap=30, random_state=0))
 
 

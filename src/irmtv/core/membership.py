@@ -10,9 +10,9 @@ Where rows have weights w of their own, q_ie stands for w_i q_ie throughout, and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -107,14 +107,12 @@ class Blocks:
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Blocks:
-        return Blocks(
+        return replace(
+            self,
             order=self.order.to(device),
             weight=None if self.weight is None else self.weight.to(device, dtype),
             environment=self.environment.to(device),
             counts=self.counts.to(device, dtype),
-            length=self.length,
-            identity=self.identity,
-            per_set=self.per_set,
         )
 
     @property
@@ -208,24 +206,48 @@ def _block_length(counts: Tensor) -> int:
     return min(sorted(candidates), key=cost)
 
 
+class RowByRow:
+    """What memberships share that hold something of every row."""
+
+    held: ClassVar[str]  # the name of the field that has it
+
+    @property
+    def values(self) -> Tensor:  # (T, K, ..., N)
+        values: Tensor = getattr(self, self.held)
+        return values
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        return (self.values.shape[-1],)
+
+    @property
+    def total(self) -> float:
+        return float(self.values.shape[-1])
+
+    @property
+    def rows(self) -> Tensor:
+        return at_least_rounding(self.mass * self.total, self.total)
+
+    @property
+    def mass(self) -> Tensor:
+        raise NotImplementedError
+
+    def half(self, odd: bool) -> Self:
+        """Every other row."""
+        return replace(self, **{self.held: self.values[..., int(odd) :: 2]})  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class Codes:
+class Codes(RowByRow):
     """Given environments of a mini-batch: one code per row and run. An environment may be absent."""
 
+    held = "codes"
     codes: Tensor  # (T, K, b) int64
     n: int
 
     @property
     def n_environments(self) -> int:
         return self.n
-
-    @property
-    def rows_shape(self) -> tuple[int, ...]:
-        return (self.codes.shape[2],)
-
-    @property
-    def total(self) -> float:
-        return float(self.codes.shape[2])
 
     @cached_property
     def _counts(self) -> Tensor:  # (R, E), whole numbers: exact in any precision
@@ -245,69 +267,38 @@ class Codes:
         sums = v.new_zeros((*v.shape[:2], self.n, *trailing)).scatter_add(2, index, v)
         return sums.reshape(-1, self.n, *trailing)
 
-    def half(self, odd: bool) -> Codes:
-        return Codes(self.codes[..., int(odd) :: 2], self.n)
-
 
 @dataclass(frozen=True)
-class Soft:
+class Soft(RowByRow):
     """Inferred environments: q_ie by softmax, one einsum."""
 
+    held = "q"
     q: Tensor  # (T, K, E, N)
 
     @property
     def n_environments(self) -> int:
         return self.q.shape[2]
 
-    @property
-    def rows_shape(self) -> tuple[int, ...]:
-        return (self.q.shape[3],)
-
-    @property
-    def total(self) -> float:
-        return float(self.q.shape[3])
-
     @cached_property
     def mass(self) -> Tensor:
         return self.q.mean(3).flatten(0, 1)
-
-    @property
-    def rows(self) -> Tensor:
-        return at_least_rounding(self.mass * self.total, self.total)
 
     def sums(self, v: Tensor) -> Tensor:
         spec = "tken,tknj->tkej" if v.ndim > 3 else "tken,tkn->tke"
         return torch.einsum(spec, self.q, v).flatten(0, 1)
 
-    def half(self, odd: bool) -> Soft:
-        return Soft(self.q[..., int(odd) :: 2])
-
 
 @dataclass(frozen=True)
-class SoftPair:
+class SoftPair(RowByRow):
     """Two inferred environments (rho, 1 - rho): the second sum is the rest of the first."""
 
+    held = "rho"
     rho: Tensor  # (T, K, N)
-
-    @property
-    def n_environments(self) -> int:
-        return 2
+    n_environments: ClassVar[int] = 2
 
     @property
     def q(self) -> Tensor:  # (T, K, E, N)
         return torch.stack([self.rho, 1 - self.rho], 2)
-
-    @property
-    def rows_shape(self) -> tuple[int, ...]:
-        return (self.rho.shape[2],)
-
-    @property
-    def total(self) -> float:
-        return float(self.rho.shape[2])
-
-    @property
-    def rows(self) -> Tensor:
-        return at_least_rounding(self.mass * self.total, self.total)
 
     @cached_property
     def mass(self) -> Tensor:
@@ -318,9 +309,6 @@ class SoftPair:
         rho = self.rho.unsqueeze(-1) if v.ndim > 3 else self.rho
         first = (rho * v).sum(2)  # (T, K, ...)
         return torch.stack([first, v.sum(2) - first], 2).flatten(0, 1)
-
-    def half(self, odd: bool) -> SoftPair:
-        return SoftPair(self.rho[..., int(odd) :: 2])
 
 
 @dataclass(frozen=True)
@@ -340,8 +328,7 @@ class Weighted:
 
     @cached_property
     def _every(self) -> Tensor:  # (T, K, N)
-        held = {Codes: "codes", Soft: "q", SoftPair: "rho"}[type(self.base)]
-        return self.weight.expand(*getattr(self.base, held).shape[:2], -1)
+        return self.weight.expand(*self.base.values.shape[:2], -1)
 
     @cached_property
     def total(self) -> Tensor:

@@ -37,18 +37,8 @@ class Rows:
 
     def take(self, index: Tensor) -> Rows:
         """The rows at `index`, names kept."""
-
-        def pick(t: Tensor | None) -> Tensor | None:
-            return None if t is None else t[index]
-
-        return replace(
-            self,
-            x=self.x[index],
-            y=self.y[index],
-            environment=pick(self.environment),
-            aux=pick(self.aux),
-            weight=pick(self.weight),
-        )
+        taken: dict[str, Any] = {k: v[index] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **taken)
 
 
 def drop_zero_weight(rows: Rows, every_environment: bool = False) -> Rows:
@@ -62,6 +52,11 @@ def drop_zero_weight(rows: Rows, every_environment: bool = False) -> Rows:
     codes = (present.cumsum(0) - 1)[kept.environment]
     names = tuple(name for name, there in zip(rows.names, present.tolist(), strict=True) if there)
     return replace(kept, environment=codes, names=names)
+
+
+def codes_of(rows: Sequence[Rows]) -> Tensor:
+    """The environments of one data set's rows each: (T, N); all 0 where none are given."""
+    return torch.stack([torch.zeros(len(r)).long() if r.environment is None else r.environment for r in rows])
 
 
 def weights_of(rows: Sequence[Rows], across_sets: bool = False) -> Tensor | None:

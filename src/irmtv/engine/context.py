@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Rows, Task, weights_of
+from irmtv.core.types import Rows, Task, codes_of, weights_of
 from irmtv.engine.plan import Chunk
 from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.aux_network import AuxScaler
@@ -37,7 +38,9 @@ class Context:
         self.loss, self.n_outputs = self.tasks[0].loss, self.tasks[0].n_outputs
         self.n_sets, self.n_runs = len(chunk.data), len(chunk.runs)
         self.per_set = self.n_runs // self.n_sets
-        self.weights = weights_of([t.train for t in self.tasks])  # (T, N) float64, or None: all rows count the same
+        train = [t.train for t in self.tasks]
+        self.codes = codes_of(train)  # (T, N) environments
+        self.weights = weights_of(train)  # (T, N) float64, or None: all rows count the same
         self.steps: int = self.static["steps"]
         # a run's random numbers depend on its seed alone, whatever trains beside it
         self.generators = [torch.Generator().manual_seed(int(s["seed"])) for s in self.settings]
@@ -78,6 +81,15 @@ class Context:
                 "or dtype=torch.float64."
             )
         return column
+
+    def full(self, shape: Sequence[int], value: float) -> Tensor:
+        """A tensor of one number, in these runs' precision."""
+        return torch.full(tuple(shape), value, device=self.device, dtype=self.dtype)
+
+    @cached_property
+    def sets(self) -> Tensor:
+        """The data set of every run: (R, 1)."""
+        return torch.arange(self.n_sets, device=self.device).repeat_interleave(self.per_set).unsqueeze(1)
 
     def scaled_aux(self, rows: Sequence[Rows]) -> Tensor:
         """Standardised aux of one data set's rows each: (T, N, A)."""

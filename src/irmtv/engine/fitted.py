@@ -190,12 +190,8 @@ class FittedRuns:
             assert fitted.rho is not None and state.rho is not None
             scaled = _read(fitted, features, inputs, state.rho["W"]).transpose(1, 2)  # (T, A, N)
             with torch.no_grad():
-                logits = fitted.rho.logits(state.rho, scaled)  # (R, outputs, N)
-            if fitted.rho.n_outputs == 1:
-                first = torch.sigmoid(logits)
-                parts.append(torch.cat([first, 1 - first], 1).transpose(1, 2))
-            else:
-                parts.append(torch.softmax(logits, 1).transpose(1, 2))
+                q = fitted.rho.from_logits(fitted.rho.logits(state.rho, scaled), len(scaled)).q  # (T, K, E, N)
+            parts.append(q.flatten(0, 1).transpose(1, 2))
         return self._in_order(parts)
 
     def _features(self, x: Any) -> list[Tensor]:
@@ -206,8 +202,8 @@ class FittedRuns:
             raise ValueError(
                 f"x must be one array for all runs or one per data set ({len(self.tasks)}). Got {len(inputs)} arrays."
             )
+        expected = self.tasks[0].train.x.shape[1:]
         for v in inputs:
-            expected = self.tasks[0].train.x.shape[1:]
             if v.shape[1:] != expected:
                 raise ValueError(
                     f"x must have the features of the training rows, (rows, {', '.join(map(str, expected))}). "
@@ -300,25 +296,20 @@ class FittedRuns:
 
         `metric` is "accuracy" for classification and "mse" for regression unless named.
         """
-        sets: list[Rows] = []
-        if rows is None:
-            for task in self.tasks:
-                if task.test is None:
-                    raise ValueError(f"evaluate() needs rows: the task {task.name!r} has no test rows.")
-                sets.append(task.test)
-        else:
-            given: list[Any] = list(rows) if isinstance(rows, (list, tuple)) else [rows]
-            sets = given
-            if not all(isinstance(s, Rows) for s in sets):
-                raise ValueError(
-                    "rows must be irmtv.Rows, or one for each data set: task.train, task.test, or from arrays "
-                    f"make_task(x, y, environment=...).train. Got {type(rows).__name__}."
-                )
-        name = metric or {"binary": "accuracy", "multiclass": "accuracy"}.get(self.tasks[0].loss.name, "mse")
-        if len(sets) == 1:
-            y, environment = sets[0].y, sets[0].environment
-            logits = self.logits(sets[0].x, aux=sets[0].aux, which=which)
-        else:
+        given: Any = [t.test for t in self.tasks] if rows is None else rows
+        sets: list[Rows] = list(given) if isinstance(given, (list, tuple)) else [given]
+        for task, own in zip(self.tasks, sets, strict=False):
+            if rows is None and own is None:
+                raise ValueError(f"evaluate() needs rows: the task {task.name!r} has no test rows.")
+        if not all(isinstance(s, Rows) for s in sets):
+            raise ValueError(
+                "rows must be irmtv.Rows, or one for each data set: task.train, task.test, or from arrays "
+                f"make_task(x, y, environment=...).train. Got {type(rows).__name__}."
+            )
+        x: Any = sets[0].x
+        aux: Any = sets[0].aux
+        y, environment = sets[0].y, sets[0].environment
+        if len(sets) > 1:
             sizes = [len(s) for s in sets]
             if len(set(sizes)) > 1:
                 raise ValueError(
@@ -326,17 +317,16 @@ class FittedRuns:
                     "evaluate on one set of rows at a time, evaluate(rows)."
                 )
             owner = torch.tensor(self.runs.column("data"))
-            aux = [s.aux for s in sets]
-            missing = any(a is None for a in aux)
-            logits = self.logits([s.x for s in sets], aux=None if missing else aux, which=which)
+            x, aux = [s.x for s in sets], [s.aux for s in sets]
+            aux = None if any(a is None for a in aux) else aux
             y = torch.stack([s.y for s in sets])[owner]
-            codes = [s.environment for s in sets]
-            environment = None if codes[0] is None else torch.stack([c for c in codes if c is not None])[owner]
+            if environment is not None:
+                environment = torch.stack([s.environment for s in sets if s.environment is not None])[owner]
         return evaluate_environments(
-            logits,
+            self.logits(x, aux=aux, which=which),
             y,
             environment,
-            metric=name,
+            metric=metric or ("mse" if self.tasks[0].loss.name not in ("binary", "multiclass") else "accuracy"),
             names=sets[0].names or None,
             n_bootstrap=n_bootstrap,
             random_state=random_state,

@@ -48,26 +48,24 @@ class Net(Protocol):
     def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output: ...
 
 
-def _xavier(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Xavier-uniform for a weight (out, in, ...), as the authors start; biases are zero."""
-    receptive = math.prod(shape[2:])
-    bound = math.sqrt(6 / ((shape[0] + shape[1]) * receptive))
-    return torch.empty(shape, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
+class _Layers:
+    """Layers of weights W0, W1, ... (out, in, ...) and biases b0, b1, ..., of every run."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        raise NotImplementedError
+
+    def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Xavier-uniform weights and biases of zero, as the authors start."""
+        start = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self.shapes.items()}
+        for name, shape in self.shapes.items():
+            if name.startswith("W"):
+                bound = math.sqrt(6 / ((shape[0] + shape[1]) * math.prod(shape[2:])))
+                start[name].uniform_(-bound, bound, generator=generator)
+        return start
 
 
-def _init(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, Tensor]:
-    return {
-        name: _xavier(shape, generator) if name.startswith("W") else torch.zeros(shape, dtype=torch.float64)
-        for name, shape in shapes.items()
-    }
-
-
-def _rows_to_logits(out: Tensor) -> Tensor:
-    """(R, C, N) -> (R, N) or (R, N, C)."""
-    return out.squeeze(1) if out.shape[1] == 1 else out.transpose(1, 2)
-
-
-class MLP:
+class MLP(_Layers):
     """Linear layers with ReLU between them; `hidden=()` is a linear model."""
 
     def __init__(self, n_features: int, hidden: Sequence[int] = (), n_outputs: int = 1) -> None:
@@ -81,9 +79,6 @@ class MLP:
             shapes[f"W{i}"] = (n_out, n_in)
             shapes[f"b{i}"] = (n_out, 1)  # a column, so that no step has to reshape it
         return shapes
-
-    def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return _init(self.shapes, generator)
 
     def prepare(self, x: Tensor) -> Tensor:
         return x.flatten(2).transpose(1, 2).contiguous()  # (T, D, N)
@@ -103,7 +98,7 @@ class MLP:
             else:
                 h = torch.baddbmm(b, w, h)
         last = LastLayer(inputs, p[f"W{n_layers - 1}"].squeeze(1)) if self.n_outputs == 1 else None
-        return Output(_rows_to_logits(h), last)
+        return Output(h.squeeze(1) if h.shape[1] == 1 else h.transpose(1, 2), last)
 
 
 class Linear(MLP):
@@ -113,7 +108,7 @@ class Linear(MLP):
         super().__init__(n_features, (), n_outputs)
 
 
-class Conv1d:
+class Conv1d(_Layers):
     """Convolutions over series, then the mean over time: by default the paper's Landcover network.
 
     Conv-ReLU for every kernel, a max-pool of 2 after the layers in `pool_after`, and the last layer's
@@ -145,9 +140,6 @@ class Conv1d:
             shapes[f"W{i}"] = (self.widths[i + 1], self.widths[i], kernel)
             shapes[f"b{i}"] = (self.widths[i + 1],)
         return shapes
-
-    def init(self, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return _init(self.shapes, generator)
 
     def prepare(self, x: Tensor) -> Tensor:
         if x.ndim != 4:

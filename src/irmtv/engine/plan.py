@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,14 +116,7 @@ def leaders(
 
 def _pieces(items: Sequence[int], limit: int) -> list[Sequence[int]]:
     """Cut into as few pieces as fit, of nearly equal size."""
-    n_pieces = -(-len(items) // limit)
-    size, extra = divmod(len(items), n_pieces)
-    pieces, start = [], 0
-    for i in range(n_pieces):
-        stop = start + size + (i < extra)
-        pieces.append(items[start:stop])
-        start = stop
-    return pieces
+    return [piece.tolist() for piece in np.array_split(items, -(-len(items) // limit))]
 
 
 def _runs_per_chunk(n_rows: int, width: int, widest: int, on_cpu: bool, memory_bytes: float, limit: int | None) -> int:

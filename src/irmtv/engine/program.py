@@ -90,11 +90,11 @@ class Program:
         self.objective, self.loss = context.objective, context.loss
         self.static, self.steps = context.static, context.steps
         self.net = self._make_network()
-        self.phi = FlatParameters(self._starts(), call.device, call.dtype)
+        self.phi = FlatParameters(self._starts(), context.device, context.dtype)
         self.guard = Guard(self.phi)
         self.step = GradientStep(context, self.net, self.phi, self.guard)
         self.phases = self.step.weights.phases(self.step.source is not None)
-        self.watcher = self._make_watcher() if call.snapshot_every else None
+        self.watcher = Watcher(context, self.net, self.step.source, self.step.vector) if call.snapshot_every else None
         self.snapshots: list[Snapshot] = []
         self.kept: dict[int, State] = {}
         self.best: State | None = None
@@ -119,23 +119,6 @@ class Program:
         starts = [self.net.init(int(s["seed"]), g) for s, g in zip(context.settings, context.generators, strict=True)]
         # drawn all the same where they are given: what draws after Phi draws the same numbers
         return starts if given is None else given.put(starts, self.chunk.runs)
-
-    def _make_watcher(self) -> Watcher:
-        context, source = self.context, self.step.source
-        held_out = [t.held_out for t in context.tasks]
-        rows = [t.train if h is None else h for t, h in zip(context.tasks, held_out, strict=True)]
-        return Watcher(
-            rows,
-            context.inputs(rows),
-            context.targets(rows),
-            context.per_set,
-            "train" if held_out[0] is None else "held-out",
-            self.net,
-            self.loss,
-            None if source is None else source.membership_of(rows),
-            max(1, len(context.tasks[0].train.names)),
-            self.step.vector,
-        )
 
     # ---- training --------------------------------------------------------------------------------------------
 

@@ -28,8 +28,7 @@ class TrainingRows:
         rows = [t.train for t in context.tasks]
         x, y = context.inputs(rows), context.targets(rows)  # (T, N, ...), (T, N) or (T, N, C)
         n_rows = x.shape[1]
-        codes = torch.stack([_codes(r.environment, n_rows) for r in rows])  # (T, N)
-        self.n_environments, self.shares = n_environments, context.shares()
+        self.n_environments, self.shares, codes = n_environments, context.shares(), context.codes
         size = context.static["batch_size"]
         if size == "auto":
             size = None if n_rows < FULL_BATCH_BELOW else BATCH_ROWS
@@ -81,8 +80,7 @@ class TrainingRows:
             return self.whole
         context = self.context
         index = self.batches.next().to(context.device)  # (R, b)
-        size = index.shape[1]
-        sets = torch.arange(context.n_sets, device=context.device).repeat_interleave(context.per_set).unsqueeze(1)
+        size, sets = index.shape[1], context.sets
         # every run has rows of its own, so each is a data set of its own in the first layer
         x = self.net.prepare(self.x[sets, index])
         y = self.y[sets, index].view(context.n_sets, context.per_set, size, *self.y.shape[2:])
@@ -95,10 +93,6 @@ class TrainingRows:
             return StepRows(x, y, (size,), index, None, self.source.rows(index), weight)
         codes = Codes(self.codes[sets, index].view(context.n_sets, context.per_set, size), self.n_environments)
         return StepRows(x, y, (size,), index, codes if weight is None else Weighted(codes, weight), None, weight)
-
-
-def _codes(environment: Tensor | None, n_rows: int) -> Tensor:
-    return torch.zeros(n_rows, dtype=torch.int64) if environment is None else environment
 
 
 class Batches(ABC):

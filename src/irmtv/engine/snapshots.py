@@ -11,8 +11,10 @@ from torch import Tensor
 
 from irmtv.core.losses import Loss
 from irmtv.core.membership import Codes, Membership, Soft, SoftPair, Weighted
-from irmtv.core.risk import divide, per_sample
-from irmtv.core.types import Rows, weights_of
+from irmtv.core.risk import LastLayer, divide, per_sample
+from irmtv.core.types import Rows, codes_of, weights_of
+from irmtv.engine.components.base import EnvironmentSource
+from irmtv.engine.context import Context
 from irmtv.engine.networks import Net, Parameters
 from irmtv.selection.records import pad
 
@@ -36,8 +38,8 @@ class Snapshot:
 
     def take(self, index: Tensor) -> Snapshot:
         """The runs at `index`."""
-        tensors: dict[str, Any] = {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
-        return replace(self, **{name: values[index] for name, values in tensors.items()})
+        taken: dict[str, Any] = {k: v[index] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **taken)
 
 
 @dataclass(frozen=True)
@@ -89,65 +91,78 @@ def correct(loss: Loss, f: Tensor, y: Tensor) -> Tensor | None:
     return None
 
 
-class Watcher:
-    """Rows to measure on, prepared once, and the measuring."""
+def given_environments(rows: Sequence[Rows], per_set: int, n_environments: int, device: torch.device) -> Codes:
+    """The given environments of one data set's rows each, for `per_set` runs on each."""
+    return Codes(codes_of(rows).to(device).unsqueeze(1).expand(-1, per_set, -1), n_environments)
 
-    def __init__(
-        self,
-        rows: Sequence[Rows],  # one per data set
-        x: Tensor,  # (T, N, ...) what the network reads of them
-        y: Tensor,  # (T, N) or (T, N, C)
-        per_set: int,
-        on: Literal["held-out", "train"],
-        net: Net,
-        loss: Loss,
-        inferred: Callable[[], Membership] | None,  # their present inferred environments; None: those given
-        n_environments: int,  # that are given
-        vector: bool,
-    ) -> None:
-        self.on, self.net, self.loss, self.inferred, self.vector = on, net, loss, inferred, vector
-        self.n_sets, self.per_set = len(rows), per_set
-        self.x, self.y = net.prepare(x), y.unsqueeze(1)  # (T, 1, N, ...)
-        given = [r.environment if r.environment is not None else torch.zeros(len(r)).long() for r in rows]
-        codes = torch.stack(given).to(x.device).unsqueeze(1).expand(-1, per_set, -1)
+
+@torch.no_grad()
+def measure(
+    step: int,
+    on: Literal["held-out", "train"],
+    loss: Loss,
+    f: Tensor,
+    y: Tensor,
+    environments: Membership,
+    weight: Tensor | None = None,
+    last: LastLayer | None = None,
+    vector: bool = False,
+) -> Snapshot:
+    """A snapshot from logits f (T, K, N) or (T, K, N, C), labels y (T, 1, N, ...) and the rows' weights (T, 1, N).
+
+    `last` and `vector` are the last layer and whether w is a vector, see `per_sample`.
+    """
+    value, slope = per_sample(loss, f, y, True, last, vector)
+    assert slope is not None
+    membership = environments
+    if weight is not None:
+        assert isinstance(environments, (Codes, Soft, SoftPair))  # blocks are for training rows
+        membership = Weighted(environments, weight)
+    rows = membership.rows.to(f.dtype)
+    present = ~_absent(membership)
+
+    def mean(v: Tensor) -> Tensor:
+        means = divide(membership.sums(v), rows)
+        there = present if means.ndim == 2 else present.unsqueeze(-1)
+        return torch.where(there, means, torch.nan).cpu()
+
+    right = correct(loss, f, y)
+    risk = mean(value)
+    counted = torch.where(present, rows, 0).expand(len(risk), -1).cpu()  # what a mean divides by is not 0
+    return Snapshot(
+        step=step,
+        on=on,
+        rows=counted,
+        effective=counted if weight is None else torch.where(present, effective_rows(membership), 0).to(risk),
+        risk=risk,
+        risk_cov=covariance_of_means(membership, value).to(risk),
+        slope=mean(slope),
+        slope_cov=covariance_of_means(membership, slope).to(risk),
+        accuracy=torch.full_like(risk, torch.nan) if right is None else mean(right),
+    )
+
+
+class Watcher:
+    """The held-out rows of a chunk of runs (without those, the training rows), prepared once, and the measuring."""
+
+    def __init__(self, context: Context, net: Net, source: EnvironmentSource | None, vector: bool) -> None:
+        held_out = [t.held_out for t in context.tasks]
+        rows = [t.train if h is None else h for t, h in zip(context.tasks, held_out, strict=True)]
+        self.context, self.net, self.vector = context, net, vector
+        self.on: Literal["held-out", "train"] = "train" if held_out[0] is None else "held-out"
+        self.x, self.y = net.prepare(context.inputs(rows)), context.targets(rows).unsqueeze(1)  # y (T, 1, N, ...)
         weights = weights_of(rows, across_sets=True)
-        self.weight = None if weights is None else weights.to(x.device, x.dtype).unsqueeze(1)  # (T, 1, N)
-        self.codes = Codes(codes, n_environments)
+        self.weight = None if weights is None else weights.to(context.device, context.dtype).unsqueeze(1)  # (T, 1, N)
+        given = given_environments(rows, context.per_set, max(1, len(context.tasks[0].train.names)), context.device)
+        inferred = None if source is None else source.membership_of(rows)
+        self.environments: Callable[[], Membership] = (lambda: given) if inferred is None else inferred
 
     @torch.no_grad()
     def look(self, step: int, p: Parameters) -> Snapshot:
         out = self.net.forward(p, self.x)
-        f = out.logits.view(self.n_sets, self.per_set, *out.logits.shape[1:])
-        value, slope = per_sample(self.loss, f, self.y, True, out.last, self.vector)
-        assert slope is not None
-        membership: Membership = self.codes if self.inferred is None else self.inferred()
-        if self.weight is not None:
-            assert isinstance(membership, (Codes, Soft, SoftPair))  # blocks are for training rows
-            membership = Weighted(membership, self.weight)
-        rows = membership.rows.to(f.dtype)
-        present = ~_absent(membership)
-
-        def mean(v: Tensor) -> Tensor:
-            means = divide(membership.sums(v), rows)
-            there = present if means.ndim == 2 else present.unsqueeze(-1)
-            return torch.where(there, means, torch.nan).cpu()
-
-        right = correct(self.loss, f, self.y)
-        risk = mean(value)
-        counted = torch.where(present, rows, 0).expand(len(risk), -1).cpu()  # what a mean divides by is not 0
-        return Snapshot(
-            step=step,
-            on=self.on,
-            rows=counted,
-            effective=torch.where(present, effective_rows(membership), 0).to(risk)
-            if self.weight is not None
-            else counted,
-            risk=risk,
-            risk_cov=covariance_of_means(membership, value).to(risk),
-            slope=mean(slope),
-            slope_cov=covariance_of_means(membership, slope).to(risk),
-            accuracy=torch.full_like(risk, torch.nan) if right is None else mean(right),
-        )
+        f = out.logits.view(self.context.n_sets, self.context.per_set, *out.logits.shape[1:])
+        loss, environments = self.context.loss, self.environments()
+        return measure(step, self.on, loss, f, self.y, environments, self.weight, out.last, self.vector)
 
 
 def _absent(membership: Membership) -> Tensor:

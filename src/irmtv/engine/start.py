@@ -15,30 +15,24 @@ from irmtv.core.messages import did_you_mean, shown
 class Start:
     """Phi's parameters at step 0: one set for all runs, or one for every run."""
 
-    def __init__(self, given: Any, n_runs: int) -> None:
+    def __init__(self, given: Any, settings: Sequence[Mapping[str, Any]]) -> None:
         if not isinstance(given, Mapping) or not given:
             what = "an empty mapping" if isinstance(given, Mapping) else type(given).__name__
             raise ValueError(
                 "start must be a mapping from parameter names to tensors (runs, ...), such as "
                 f"fitted.state()[0].parameters. Got {what}."
             )
-        self.n_runs = n_runs
+        self.n_runs = n_runs = len(settings)
         self.parameters = {str(name): _tensor(name, value) for name, value in given.items()}
         for name, value in self.parameters.items():
             if value.ndim == 0 or len(value) not in (1, n_runs):
                 raise ValueError(
-                    f"start[{name!r}] must have an entry for every run, or one for all: {_lengths(n_runs)} along its "
+                    f"start[{name!r}] must have an entry for every run, or one for all: {n_runs} or 1 along its "
                     f"first axis. Got shape {tuple(value.shape)}; for parameters of one model use value.unsqueeze(0)."
                 )
 
-    def for_settings(self, settings: Sequence[Mapping[str, Any]]) -> Start:
-        """This start, if all runs have one network."""
         if len({s["hidden"] for s in settings}) > 1:
-            raise ValueError(
-                "start goes with one network for all runs. Got runs that differ in hidden; use one call for each of "
-                "them."
-            )
-        return self
+            raise ValueError("start goes with one network for all runs. Got runs that differ in hidden.")
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Whether these are the parameters of a network whose parameters have these shapes."""
@@ -61,10 +55,6 @@ class Start:
                     f"run. Got {got}; take it from runs of the same network on the same features."
                 )
 
-    def of(self, run: int) -> dict[str, Tensor]:
-        """One run's parameters."""
-        return {name: value[run if len(value) > 1 else 0] for name, value in self.parameters.items()}
-
     def key(self, run: int) -> tuple[bytes, ...]:
         """The same for runs that start at the same place, and for no others."""
         each = (value for value in self.parameters.values() if len(value) > 1)
@@ -73,7 +63,8 @@ class Start:
     def put(self, starts: Sequence[Mapping[str, Tensor]], runs: Sequence[int]) -> list[dict[str, Tensor]]:
         """In place of the random starts of these runs, each in its network's order of parameters."""
         self.check({name: tuple(value.shape) for name, value in starts[0].items()})
-        return [{name: self.of(run)[name] for name in start} for start, run in zip(starts, runs, strict=True)]
+        each = {name: value.expand(self.n_runs, *value.shape[1:]) for name, value in self.parameters.items()}
+        return [{name: each[name][run] for name in start} for start, run in zip(starts, runs, strict=True)]
 
 
 def _tensor(name: Any, value: Any) -> Tensor:
@@ -87,7 +78,3 @@ def _tensor(name: Any, value: Any) -> Tensor:
             "diverge."
         )
     return numbers.to(torch.float64, copy=True)
-
-
-def _lengths(n_runs: int) -> str:
-    return "1" if n_runs == 1 else f"{n_runs} or 1"

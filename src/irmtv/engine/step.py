@@ -68,7 +68,7 @@ class GradientStep:
         self.halves = self.rows.batches is not None and objective.wants_halves(self.static)
         self.gradient = self._choose_gradient()
         self._membership: Membership | None = None
-        self._no_mass = torch.zeros(1, self.n_environments, device=context.device, dtype=context.dtype)
+        self._no_mass = context.full((1, self.n_environments), 0.0)
 
     def _choose_gradient(self) -> Gradient:
         if self.row_weights is not None:

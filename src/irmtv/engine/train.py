@@ -119,7 +119,7 @@ def train(
     settings = resolve_settings(chosen, runs, engine, hyperparameters, len(tasks))
     check_tasks(tasks, chosen, settings)
     warn_of_frozen_rho(settings)
-    begin = None if start is None else Start(start, len(runs)).for_settings(settings)
+    begin = None if start is None else Start(start, settings)
     rule = as_rule(select)
     if select == "worst-env":
         check_watched_environments(tasks, chosen)

@@ -22,8 +22,7 @@ To read it: `irm_tv` (a loss from end to end), `base` (what they share), `batch`
 
 from irmtv.losses.base import EnvironmentLoss, warmup_weight
 from irmtv.losses.groupdro import GroupDROLoss
-from irmtv.losses.irm_tv import IRMTVLoss
+from irmtv.losses.irm_tv import IRMTVLoss, VRExLoss
 from irmtv.losses.minimax import MinimaxTVLoss
-from irmtv.losses.vrex import VRExLoss
 
 __all__ = ["EnvironmentLoss", "GroupDROLoss", "IRMTVLoss", "MinimaxTVLoss", "VRExLoss", "warmup_weight"]

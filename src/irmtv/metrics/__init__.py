@@ -1,12 +1,11 @@
 """A metric per environment, for many runs at once: overall, by environment, mean, worst, spread, intervals.
 
 Most metrics are the mean of a score per sample, so one pass of segment sums gives the whole table and a bootstrap
-is a matrix product with resampling counts. Those of all rows together (roc_auc, r2, rmse) are in `statistics`.
+is a matrix product with resampling counts. Statistics (roc_auc, r2, rmse) are of all rows together.
 
 Axes: R runs, N rows, E environments, C outputs, B bootstrap draws.
 
-To read it: `evaluate` (the front door), `scores` and `statistics` (the metrics) and `table` (the result); then what
-these are made of: `bootstrap` (intervals), `inputs` (checks) and `arrays` (shared by all).
+To read it: `evaluate` (outputs -> table), `definitions` (the metrics), `table` (the result), `inputs` (checks).
 
 >>> import numpy as np
 >>> logits = np.array([[2.0, -1.0, 0.5, -3.0], [2.0, 1.0, 0.5, -3.0]])  # (R, N)
@@ -20,9 +19,8 @@ array([[1. , 0.5],
 
 from __future__ import annotations
 
+from irmtv.metrics.definitions import METRICS, STATISTICS, Metric, Statistic, metric_for
 from irmtv.metrics.evaluate import evaluate_environments
-from irmtv.metrics.scores import METRICS, Metric
-from irmtv.metrics.statistics import STATISTICS, Statistic, metric_for
 from irmtv.metrics.table import EnvironmentTable, Interval
 
 __all__ = [

@@ -11,9 +11,8 @@ import pandas as pd
 from irmtv.core.messages import shown
 from irmtv.data.environments import encode_labels
 from irmtv.data.rows import as_array
-from irmtv.metrics.arrays import Array, Ints
-from irmtv.metrics.scores import Metric
-from irmtv.metrics.statistics import Statistic
+from irmtv.metrics.definitions import Metric, Statistic
+from irmtv.metrics.table import Array, Ints
 
 
 def check_bootstrap(n_bootstrap: int, confidence: float) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import html
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from irmtv.core.messages import did_you_mean, shown
-from irmtv.metrics.arrays import Array, Bools, Floats, Ints
+
+Array: TypeAlias = NDArray[Any]
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
 
 QUANTITIES = ("overall", "mean", "worst", "spread")  # one number per run
 _SHOWN = 20  # environments that a printed table lists
@@ -195,29 +200,24 @@ def _count(n: Ints) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _extremes(values: Floats, here: Bools, axis: int) -> tuple[Floats, Floats]:
-    """The smallest and the largest along an axis, of the values where the mask says so."""
-    return values.min(axis, where=here, initial=np.inf), values.max(axis, where=here, initial=-np.inf)
-
-
 def nan_extremes(values: Floats, here: Bools, axis: int) -> tuple[Floats, Floats]:
-    """As above, NaN where the mask leaves nothing."""
+    """The smallest and the largest along an axis, of the values where the mask says so; NaN where it leaves nothing."""
     some = here.any(axis)
-    low, high = _extremes(values, here, axis)
+    low, high = values.min(axis, where=here, initial=np.inf), values.max(axis, where=here, initial=-np.inf)
     return np.where(some, low, np.nan), np.where(some, high, np.nan)
 
 
 def _over_runs(values: Floats, here: Bools) -> dict[str, Array]:
     """Mean, std, min, max over the runs that count: (R, K) and a mask (R, K) -> K of each."""
     n = here.sum(0)
-    low, high = _extremes(values, here, 0)
+    low, high = nan_extremes(values, here, 0)
     with np.errstate(invalid="ignore", divide="ignore"):  # no runs: NaN by intention; inf - inf likewise
         mean = values.sum(0, where=here) / n
         variance = np.square(values - mean).sum(0, where=here) / (n - 1)
     return {
         "mean": mean,
         "std": np.sqrt(variance, where=n > 1, out=np.full_like(mean, np.nan)),
-        "min": np.where(n > 0, low, np.nan),
-        "max": np.where(n > 0, high, np.nan),
+        "min": low,
+        "max": high,
         "runs": n,
     }

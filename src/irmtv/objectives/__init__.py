@@ -20,14 +20,12 @@ from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
 from irmtv.objectives.irmv1 import IRMV1
 from irmtv.objectives.lff import LFF
-from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
-from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
+from irmtv.objectives.minimax_tv import MINIMAX_TV_L1, MINIMAX_TV_L2, ZIN
 from irmtv.objectives.mm_rex import MM_REX
 from irmtv.objectives.ood_tv import OOD_TV_IRM_L1, OOD_TV_IRM_L2, OOD_TV_MINIMAX_L1, OOD_TV_MINIMAX_L2
 from irmtv.objectives.sparse_irm import SPARSE_IRM
 from irmtv.objectives.tiva import TIVA
 from irmtv.objectives.vrex import VREX
-from irmtv.objectives.zin import ZIN
 
 BUILT_IN = (
     ERM,

@@ -14,6 +14,10 @@ INFERRED = {
     "environment-order": "its environments are inferred from aux; none are given",
     "duplicate-environment": "its environments are inferred from aux; none are given",
 }
+AUTHORS_L2 = (
+    "the authors' l2 (sum of squared mass-weighted slopes) is another penalty than the expectation: m_e^2 in place of "
+    "m_e"
+)
 
 
 def penalised(
@@ -21,9 +25,14 @@ def penalised(
 ) -> Objective:
     """An objective with one penalty and the usual hyper-parameters."""
     parameters = common_hyperparameters((penalty,), measure)
+    reasons = {} if needs == "environment" else dict(INFERRED)
+    if "slope" not in penalty.uses:
+        reasons["authors-reduction"] = "it uses no slopes"
+    elif penalty.power == 2:
+        reasons["authors-reduction"] = AUTHORS_L2
     if needs == "aux":
         parameters += minimax_hyperparameters()
-        about["not_applicable"] = {**INFERRED, **about.get("not_applicable", {})}
+    about["not_applicable"] = reasons | about.get("not_applicable", {})
     return Objective(
         name=name,
         needs=needs,

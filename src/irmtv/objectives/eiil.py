@@ -25,9 +25,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.objectives.base import Climbs, HyperParameter, Objective, Penalty
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
-from irmtv.objectives.parameters import check_choice, check_whole, common_hyperparameters, environment_rate
+from irmtv.objectives.base import Climbs, Objective, Penalty
+from irmtv.objectives.build import AUTHORS_L2
+from irmtv.objectives.irm_tv_l2 import tv_l2
+from irmtv.objectives.parameters import (
+    choice,
+    common_hyperparameters,
+    environment_rate,
+    whole,
+)
 
 
 def inference_gradient(a: Tensor, slope: Tensor) -> Tensor:
@@ -60,37 +66,24 @@ EIIL = Objective(
     penalties=(PENALTY,),
     hyperparameters=(
         *common_hyperparameters((PENALTY,)),
-        HyperParameter(
+        choice(
             "variant",
-            "two-stage",
+            ("two-stage", "joint"),
             "'two-stage': rows are split at the end of the warm-up by the slopes that Phi has there (the paper); "
             "'joint': soft memberships climb the penalty at every step of Phi",
-            ("two-stage", "joint"),
-            False,
-            check_choice("two-stage", "joint"),
         ),
-        HyperParameter(
+        choice(
             "inference",
-            "exact",
-            "how 'two-stage' splits: 'exact' by the sign of the slopes; 'ascent' by gradient steps that lead there",
             ("exact", "ascent"),
-            False,
-            check_choice("exact", "ascent"),
+            "how 'two-stage' splits: 'exact' by the sign of the slopes; 'ascent' by gradient steps that lead there",
         ),
-        HyperParameter(
-            "inference_steps",
-            10_000,
-            "gradient steps of inference='ascent'",
-            (1_000, 3_000, 10_000),
-            False,
-            check_whole(1),
-        ),
+        whole("inference_steps", 10_000, "gradient steps of inference='ascent'", (1_000, 3_000, 10_000)),
         replace(
             environment_rate(), meaning="Adam's rate for the rows' logits, where they climb ('joint', or 'ascent')"
         ),
     ),
     not_applicable={
-        "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
+        "authors-reduction": AUTHORS_L2,
         "textbook-steps": "its own steps are checked by hand in tests/engine/components/test_row_environments.py",
     },
 )

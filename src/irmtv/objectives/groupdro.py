@@ -19,8 +19,13 @@ from ERM: the published recipe therefore adds a strong l2 or stops early on the 
 import math
 from dataclasses import replace
 
-from irmtv.objectives.base import HyperParameter, Objective
-from irmtv.objectives.parameters import check_at_least_zero, check_choice, measure_hyperparameters
+from irmtv.objectives.base import Objective
+from irmtv.objectives.parameters import (
+    check_at_least_zero,
+    choice,
+    measure_hyperparameters,
+    number,
+)
 
 DEFAULTS = {"measure_distance": math.inf, "measure_rate": 0.01}
 
@@ -35,30 +40,21 @@ GROUPDRO = Objective(
     # the measure is what the method is: no setting of its own says so
     hyperparameters=(
         *(replace(h, default=DEFAULTS[h.name]) for h in measure_hyperparameters("learned") if h.name in DEFAULTS),
-        HyperParameter(
-            "measure_start",
-            "uniform",
-            "q before the first step: uniform, or the shares of the rows",
-            ("uniform", "empirical"),
-            False,
-            check_choice("uniform", "empirical"),
+        choice(
+            "measure_start", ("uniform", "empirical"), "q before the first step: uniform, or the shares of the rows"
         ),
-        HyperParameter(
+        number(
             "adjustment",
             0.0,
             "C of R_e + C / sqrt(n_e), which the update of q sees in place of R_e",
             ("linear", 0.0, 5.0),
-            True,
             check_at_least_zero,
         ),
-        HyperParameter(
+        choice(
             "sampling",
-            "stratified",
+            ("stratified", "balanced"),
             "mini-batches with each environment in its share of the rows, or 'balanced': equally often; no difference "
             "on the full batch",
-            ("stratified", "balanced"),
-            False,
-            check_choice("stratified", "balanced"),
         ),
     ),
     measure="learned",

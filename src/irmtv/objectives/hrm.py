@@ -33,7 +33,14 @@ from typing import Any
 from torch import Tensor
 
 from irmtv.objectives.base import HyperParameter, Objective
-from irmtv.objectives.parameters import check_above_zero, check_at_least_zero, check_choice, check_share, check_whole
+from irmtv.objectives.parameters import (
+    check_above_zero,
+    check_at_least_zero,
+    check_in,
+    choice,
+    number,
+    whole,
+)
 
 
 def gate_slope(opened: Tensor) -> Tensor:
@@ -85,10 +92,6 @@ def _check_above_one(value: object) -> str | None:
     return None if good else "a finite number of at least 1"
 
 
-def _check_open_share(value: object) -> str | None:
-    return None if check_share(value) is None and value not in (0, 1) else "a number in (0, 1)"
-
-
 def _refuses(settings: Mapping[str, Any]) -> str | None:
     if settings["hidden"] != ():
         return (
@@ -119,31 +122,24 @@ HRM = Objective(
     procedure="hrm",
     refuses=_refuses,
     hyperparameters=(
-        HyperParameter(
+        number(
             "penalty_weight",
             1000.0,
             "alpha, the weight of the differences between the clusters' gradients, in the first round",
             ("log", 1e0, 1e5),
-            True,
             check_at_least_zero,
         ),
-        HyperParameter(
+        number(
             "gate_weight",
             0.1,
             "lambda, the weight of (sum_j density_j - D)^2, which holds gates open, in the first round",
             ("log", 1e-3, 1e1),
-            True,
             check_at_least_zero,
         ),
-        HyperParameter(
-            "growth",
-            1.05,
-            "factor of alpha and lambda from round to round",
-            ("linear", 1.0, 1.5),
-            True,
-            _check_above_one,
+        number(
+            "growth", 1.05, "factor of alpha and lambda from round to round", ("linear", 1.0, 1.5), _check_above_one
         ),
-        HyperParameter("rounds", 5, "rounds of front end and back end", (1, 2, 3, 5), False, check_whole(1)),
+        whole("rounds", 5, "rounds of front end and back end", (1, 2, 3, 5)),
         HyperParameter(
             "erm_share",
             1 / 3,
@@ -151,86 +147,52 @@ HRM = Objective(
             "refit at the end is as long",
             ("linear", 0.1, 0.5),
             False,
-            _check_open_share,
+            check_in("(0, 1)"),
         ),
-        HyperParameter(
-            "n_clusters", 3, "clusters of rows, taken for environments", (2, 3, 4, 5), False, check_whole(2)
-        ),
-        HyperParameter(
+        whole("n_clusters", 3, "clusters of rows, taken for environments", (2, 3, 4, 5), least=2),
+        whole(
             "cluster_steps",
             3000,
             "steps of the clusters' models between two assignments of the rows; they come on top of `steps`",
             (300, 1000, 3000),
-            False,
-            check_whole(1),
         ),
-        HyperParameter(
-            "cluster_learning_rate",
-            1e-3,
-            "Adam's rate for the clusters' models",
-            ("log", 1e-4, 1e-1),
-            True,
-            check_above_zero,
-        ),
-        HyperParameter(
+        number("cluster_learning_rate", 1e-3, "Adam's rate for the clusters' models", ("log", 1e-4, 1e-1)),
+        number(
             "cluster_moves",
             0.125,
             "the clusters are settled when at most this share of the rows moves",
             ("linear", 0.0, 0.2),
-            True,
-            check_share,
+            check_in("[0, 1]"),
         ),
-        HyperParameter(
+        choice(
             "cluster_intercept",
-            False,
+            (False, True),
             "whether the clusters' models have intercepts; without, they read features (and a target of regression) "
             "less their means",
-            (False, True),
-            False,
-            check_choice(False, True),
         ),
-        HyperParameter(
+        number(
             "cluster_shrinkage",
             1.0,
             "weight of mean_j |density_j coef_kj| in the clusters' models",
             ("log", 0.1, 10.0),
-            True,
             check_at_least_zero,
         ),
-        HyperParameter(
+        number(
             "first_density",
             0.0,
             "the density of every feature in the front end of the first round",
             ("linear", 0.0, 1.0),
-            True,
-            check_share,
+            check_in("[0, 1]"),
         ),
-        HyperParameter(
-            "max_cluster_iterations",
-            20,
-            "assignments of the rows per round, at most",
-            (5, 20, 50),
-            False,
-            check_whole(1),
-        ),
-        HyperParameter(
-            "gate_noise",
-            0.1,
-            "sigma, standard deviation of the gates' noise",
-            ("log", 1e-2, 1.0),
-            True,
-            check_above_zero,
-        ),
-        HyperParameter(
-            "gate_learning_rate", 3e-4, "Adam's rate for mu, the gates", ("log", 1e-5, 1e-2), True, check_above_zero
-        ),
-        HyperParameter(
+        whole("max_cluster_iterations", 20, "assignments of the rows per round, at most", (5, 20, 50)),
+        number("gate_noise", 0.1, "sigma, standard deviation of the gates' noise", ("log", 1e-2, 1.0)),
+        number("gate_learning_rate", 3e-4, "Adam's rate for mu, the gates", ("log", 1e-5, 1e-2)),
+        number(
             "keep_density",
             0.2,
             "features with a larger density at the end are kept; where none is, the one with the largest",
             ("linear", 0.05, 0.5),
-            True,
-            check_share,
+            check_in("[0, 1]"),
         ),
     ),
     not_applicable={

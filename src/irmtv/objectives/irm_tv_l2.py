@@ -26,8 +26,6 @@ def tv_l2_subgradient(e: Statistics, mu: Tensor) -> Subgradient:
     return (pull * e.slope).sum(-1), None, 2 * pull
 
 
-AUTHORS_L2 = "(sum of squared mass-weighted slopes) is another penalty than the expectation: m_e^2 in place of m_e"
-
 IRM_TV_L2 = penalised(
     "irm-tv-l2",
     Penalty("irm-tv-l2", tv_l2, power=2, subgradient=tv_l2_subgradient),
@@ -35,5 +33,4 @@ IRM_TV_L2 = penalised(
     summary="mean squared slope of the risk in the classifier, environments given",
     source="Lai & Wang, ICML",
     year=2024,
-    not_applicable={"authors-reduction": f"the authors' l2 {AUTHORS_L2}"},
 )

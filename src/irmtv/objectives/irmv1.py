@@ -11,7 +11,7 @@ from torch import Tensor
 
 from irmtv.objectives.base import Penalty
 from irmtv.objectives.build import penalised
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2, tv_l2_subgradient
+from irmtv.objectives.irm_tv_l2 import tv_l2, tv_l2_subgradient
 
 
 def _divide_by_lambda(weight: Tensor) -> Tensor:
@@ -32,5 +32,4 @@ IRMV1 = penalised(
     year=2019,
     divisor=_divide_by_lambda,
     warmup_weight=_weight_one_before_annealing,
-    not_applicable={"authors-reduction": f"the authors' l2 {AUTHORS_L2}"},
 )

@@ -18,14 +18,11 @@ A cross-entropy is l = -log p, so everything here is a function of the losses.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from irmtv.core.messages import is_non_negative
-from irmtv.objectives.base import HyperParameter, Objective
-from irmtv.objectives.parameters import check_choice
+from irmtv.objectives.base import Objective
+from irmtv.objectives.parameters import check_in, choice, number
 
 NO_DIVISION_BY_ZERO = 1e-8  # the authors' constant
 
@@ -65,14 +62,6 @@ def relative_to_class(average: Tensor, classes: Tensor, largest: Tensor) -> Tens
     return average / largest.gather(-1, classes.expand_as(average)).clamp_min(torch.finfo(average.dtype).tiny)
 
 
-def _check_exponent(value: Any) -> str | None:
-    return None if is_non_negative(value) and 0 < value <= 1 else "a number in (0, 1]"
-
-
-def _check_averaging(value: Any) -> str | None:
-    return None if is_non_negative(value) and value < 1 else "a number in [0, 1)"
-
-
 LFF = Objective(
     name="lff",
     formula="mean_i W_i l_i, W_i = L_i^b / (L_i^b + L_i)",
@@ -82,31 +71,26 @@ LFF = Objective(
     needs="nothing",
     penalties=(),
     hyperparameters=(
-        HyperParameter(
+        choice(
             "variant",
-            "averaged",
+            ("averaged", "plain"),
             "'averaged': weights from moving averages of the losses, relative to the largest in the row's class (the "
             "published method); 'plain': from the present losses, and the biased network minimises the generalised "
             "cross-entropy itself (the code base on which the paper's experiments are built)",
-            ("averaged", "plain"),
-            False,
-            check_choice("averaged", "plain"),
         ),
-        HyperParameter(
+        number(
             "gce_exponent",
             0.7,
             "q of the generalised cross-entropy: the larger, the more the biased network keeps to what it has right",
             ("linear", 0.1, 1.0),
-            True,
-            _check_exponent,
+            check_in("(0, 1]"),
         ),
-        HyperParameter(
+        number(
             "averaging",
             0.7,
             "variant='averaged': the share of the past in the moving averages of the losses at each visit of a row",
             ("linear", 0.0, 0.99),
-            True,
-            _check_averaging,
+            check_in("[0, 1)"),
         ),
     ),
     tasks=("binary", "multiclass"),

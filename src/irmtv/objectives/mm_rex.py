@@ -28,5 +28,4 @@ MM_REX = penalised(
     summary="worst affine combination of the risks",
     source="Krueger et al., ICML",
     year=2021,
-    not_applicable={"authors-reduction": "it uses no slopes"},
 )

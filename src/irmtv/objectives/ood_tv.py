@@ -9,12 +9,11 @@ all parameters of Phi; `penalty_weight` is the unit (1 as published; 0 is ERM).
 from collections.abc import Mapping
 from dataclasses import replace
 
-from irmtv.objectives.base import HyperParameter, Objective
+from irmtv.objectives.base import Objective
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
 from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
-from irmtv.objectives.minimax_tv_l1 import MINIMAX_TV_L1
-from irmtv.objectives.minimax_tv_l2 import MINIMAX_TV_L2
-from irmtv.objectives.parameters import check_above_zero, check_at_least_zero, check_whole
+from irmtv.objectives.minimax_tv import MINIMAX_TV_L1, MINIMAX_TV_L2
+from irmtv.objectives.parameters import check_at_least_zero, number, whole
 
 DROPPED = ("penalty_schedule", "penalty_ramp", "penalty_weight", "weight_learning_rate")
 
@@ -22,23 +21,15 @@ DROPPED = ("penalty_schedule", "penalty_ramp", "penalty_weight", "weight_learnin
 def _with_weight_network(name: str, base: Objective) -> Objective:
     """`base` with lambda(Psi, Phi) in place of its penalty weight."""
     own = (
-        HyperParameter(
+        number(
             "penalty_weight",
             1.0,
             "the unit of lambda(Phi): what softplus(network(Phi)) is multiplied with; 0 is ERM",
             ("log", 1e-1, 1e4),
-            True,
             check_at_least_zero,
         ),
-        HyperParameter(
-            "weight_learning_rate",
-            1e-2,
-            "Adam's rate for the network that gives lambda",
-            ("log", 1e-4, 1e-1),
-            True,
-            check_above_zero,
-        ),
-        HyperParameter("weight_hidden", 16, "hidden units of that network", (8, 16, 32), False, check_whole(1)),
+        number("weight_learning_rate", 1e-2, "Adam's rate for the network that gives lambda", ("log", 1e-4, 1e-1)),
+        whole("weight_hidden", 16, "hidden units of that network", (8, 16, 32)),
     )
     kept = tuple(h for h in base.hyperparameters if h.name not in DROPPED)
     why: Mapping[str, str] = {

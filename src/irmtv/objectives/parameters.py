@@ -12,13 +12,6 @@ from irmtv.objectives.base import FOLLOWS_PHI, HyperParameter, Penalty
 from irmtv.objectives.environments.affine import Affine
 
 
-def check_choice(*choices: Any) -> Callable[[Any], str | None]:
-    def check(value: Any) -> str | None:
-        return None if any(value is c or value == c for c in choices) else f"one of {list(choices)}"
-
-    return check
-
-
 def check_whole(least: int) -> Callable[[Any], str | None]:
     def check(value: Any) -> str | None:
         good = isinstance(value, int) and not isinstance(value, bool) and value >= least
@@ -35,8 +28,40 @@ def check_at_least_zero(value: Any) -> str | None:
     return None if is_non_negative(value) else "a finite number of at least 0"
 
 
-def check_share(value: Any) -> str | None:
-    return None if is_non_negative(value) and value <= 1 else "a number in [0, 1]"
+def check_in(interval: str) -> Callable[[Any], str | None]:
+    """From 0 to 1, each end included or not: "[0, 1]", "(0, 1]", "[0, 1)" or "(0, 1)"."""
+
+    def check(value: Any) -> str | None:
+        good = is_non_negative(value) and value <= 1
+        good &= (value != 0 or interval[0] == "[") and (value != 1 or interval[-1] == "]")
+        return None if good else f"a number in {interval}"
+
+    return check
+
+
+def choice(name: str, choices: tuple[Any, ...], meaning: str, default: Any = None) -> HyperParameter:
+    """One of several values, by default the first; the same in all runs of a batch."""
+
+    def check(value: Any) -> str | None:
+        return None if any(value is c or value == c for c in choices) else f"one of {list(choices)}"
+
+    return HyperParameter(name, choices[0] if default is None else default, meaning, choices, False, check)
+
+
+def whole(name: str, default: int, meaning: str, search: tuple[int, ...], least: int = 1) -> HyperParameter:
+    """A whole number, the same in all runs of a batch."""
+    return HyperParameter(name, default, meaning, search, False, check_whole(least))
+
+
+def number(
+    name: str,
+    default: float,
+    meaning: str,
+    search: tuple[str, float, float],
+    check: Callable[[Any], str | None] = check_above_zero,
+) -> HyperParameter:
+    """A number that may differ between the runs of a batch."""
+    return HyperParameter(name, default, meaning, search, True, check)
 
 
 def _check_warmup(value: Any) -> str | None:
@@ -82,15 +107,11 @@ def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
                 near = did_you_mean(unknown[0], names).strip()
                 return f"a mapping over {names}" + (f" ({near})" if near else "")
             return None if all(map(is_non_negative, value.values())) else "finite numbers of at least 0"
-        several = "" if not isinstance(value, (list, tuple)) else "; several weights are several runs: Runs.grid("
-        several += "penalty_weight=[...])" if several else ""
-        if isinstance(value, str) and value in FOLLOWS_PHI:
+        if is_non_negative(value) or (isinstance(value, str) and value in FOLLOWS_PHI):
             return None
-        return (
-            None
-            if is_non_negative(value)
-            else f"a finite number of at least 0 (0 is ERM) or one of {list(FOLLOWS_PHI)}{several}"
-        )
+        several = "; several weights are several runs: Runs.grid(penalty_weight=[...])"
+        several = several if isinstance(value, (list, tuple)) else ""
+        return f"a finite number of at least 0 (0 is ERM) or one of {list(FOLLOWS_PHI)}{several}"
 
     default: Any = penalties[0].default_weight
     meaning = (
@@ -103,57 +124,7 @@ def _penalty_weight(penalties: tuple[Penalty, ...]) -> HyperParameter:
             "'adaptive-exact' or 'learned' weigh the sum of the penalties"
         )
         default = {p.name: p.default_weight for p in penalties}
-    return HyperParameter("penalty_weight", default, meaning, ("log", 1e-1, 1e6), True, check)
-
-
-def weight_hyperparameters(penalties: tuple[Penalty, ...]) -> list[HyperParameter]:
-    """lambda, and how it changes in training."""
-    return [
-        _penalty_weight(penalties),
-        HyperParameter(
-            "max_penalty_weight",
-            1e6,
-            "the largest lambda that a weight which follows Phi reaches",
-            ("log", 1e2, 1e8),
-            True,
-            check_above_zero,
-        ),
-        HyperParameter(
-            "weight_learning_rate",
-            0.05,
-            "Adam's rate for log lambda where penalty_weight='learned'; it starts at 1",
-            ("log", 1e-3, 1.0),
-            True,
-            check_above_zero,
-        ),
-        HyperParameter(
-            "penalty_schedule",
-            "constant",
-            "lambda after the warm-up: at once, or rising to its value: 'linear' from 0, 'geometric' from 1",
-            ("constant", "linear", "geometric"),
-            False,
-            check_choice("constant", "linear", "geometric"),
-        ),
-        HyperParameter(
-            "penalty_ramp",
-            1.0,
-            "steps (or share of the penalised steps) over which lambda rises, if it does",
-            ("linear", 0.1, 1.0),
-            True,
-            _check_ramp,
-        ),
-    ]
-
-
-def warmup_hyperparameter() -> HyperParameter:
-    return HyperParameter(
-        "warmup",
-        0.5,
-        "steps (or share of the steps) of ERM before the penalty acts",
-        ("linear", 0.0, 0.95),
-        True,
-        _check_warmup,
-    )
+    return number("penalty_weight", default, meaning, ("log", 1e-1, 1e6), check)
 
 
 def measure_hyperparameters(measure: Measure) -> list[HyperParameter]:
@@ -168,21 +139,18 @@ def measure_hyperparameters(measure: Measure) -> list[HyperParameter]:
             False,
             _check_measure,
         ),
-        HyperParameter(
+        number(
             "measure_distance",
             0.1,
             "how far a learned measure may go from the shares of the rows: Kullback-Leibler divergence, in nats",
             ("log", 1e-3, 1.0),
-            True,
             _check_distance,
         ),
-        HyperParameter(
+        number(
             "measure_rate",
             0.1,
             "step size of a learned measure: mu_e <- mu_e exp(rate * d objective / d mu_e), normalised",
             ("log", 1e-3, 1.0),
-            True,
-            check_above_zero,
         ),
     ]
 
@@ -190,86 +158,89 @@ def measure_hyperparameters(measure: Measure) -> list[HyperParameter]:
 def common_hyperparameters(penalties: tuple[Penalty, ...], measure: Measure = "empirical") -> list[HyperParameter]:
     """What every penalised objective has."""
     parameters = [
-        *(weight_hyperparameters(penalties) if penalties else []),
-        warmup_hyperparameter(),
-        HyperParameter(
+        _penalty_weight(penalties),
+        number(
+            "max_penalty_weight", 1e6, "the largest lambda that a weight which follows Phi reaches", ("log", 1e2, 1e8)
+        ),
+        number(
+            "weight_learning_rate",
+            0.05,
+            "Adam's rate for log lambda where penalty_weight='learned'; it starts at 1",
+            ("log", 1e-3, 1.0),
+        ),
+        choice(
+            "penalty_schedule",
+            ("constant", "linear", "geometric"),
+            "lambda after the warm-up: at once, or rising to its value: 'linear' from 0, 'geometric' from 1",
+        ),
+        number(
+            "penalty_ramp",
+            1.0,
+            "steps (or share of the penalised steps) over which lambda rises, if it does",
+            ("linear", 0.1, 1.0),
+            _check_ramp,
+        ),
+        number(
+            "warmup",
+            0.5,
+            "steps (or share of the steps) of ERM before the penalty acts",
+            ("linear", 0.0, 0.95),
+            _check_warmup,
+        ),
+        choice(
             "normalise",
-            True,
-            "divide the objective by 1 + lambda once the penalty acts, so that its size does not depend on lambda",
             (True, False),
-            False,
-            check_choice(True, False),
+            "divide the objective by 1 + lambda once the penalty acts, so that its size does not depend on lambda",
         ),
         *measure_hyperparameters(measure),
+        HyperParameter(
+            "expand",
+            None,
+            "penalise affine mixtures of the environments too: Affine(n=64, reach=0.5); every environment and "
+            "mixture then counts the same in the penalty",
+            (None, Affine(64, 0.5)),
+            False,
+            _check_expand,
+            _as_affine,
+        ),
     ]
-    if penalties:
-        parameters.append(
-            HyperParameter(
-                "expand",
-                None,
-                "penalise affine mixtures of the environments too: Affine(n=64, reach=0.5); every environment and "
-                "mixture then counts the same in the penalty",
-                (None, Affine(64, 0.5)),
-                False,
-                _check_expand,
-                _as_affine,
-            )
-        )
     if any("slope" in p.uses for p in penalties):
         parameters += [
-            HyperParameter(
+            choice(
                 "reduction",
-                penalties[0].reduction,
-                "'expectation' as the paper writes it; 'authors' sums mass-weighted slopes as the published code does",
                 ("expectation", "authors"),
-                False,
-                check_choice("expectation", "authors"),
+                "'expectation' as the paper writes it; 'authors' sums mass-weighted slopes as the published code does",
+                default=penalties[0].reduction,
             ),
-            HyperParameter(
+            choice(
                 "batch_estimator",
-                "auto",
+                ("auto", "plain", "halves"),
                 "mini-batches: 'halves' multiplies the slopes of two half batches, 'plain' squares one; 'auto' takes "
                 "halves for l2 (unbiased) and plain for l1",
-                ("auto", "plain", "halves"),
-                False,
-                check_choice("auto", "plain", "halves"),
             ),
         ]
     return parameters
 
 
 def environment_rate() -> HyperParameter:
-    return HyperParameter(
-        "environment_learning_rate",
-        1e-3,
-        "Adam's rate for rho",
-        ("log", 1e-4, 1e-1),
-        True,
-        check_above_zero,
-    )
+    return number("environment_learning_rate", 1e-3, "Adam's rate for rho", ("log", 1e-4, 1e-1))
 
 
 def minimax_hyperparameters() -> list[HyperParameter]:
     """What an objective has whose environments are inferred from aux by a network rho."""
     return [
-        HyperParameter(
+        choice(
             "schedule",
-            "annealed",
+            ("annealed", "alternating"),
             "'annealed': rho climbs during the warm-up and is frozen after it (the authors' code); "
             "'alternating': rho climbs one step before every step of Phi (the paper's update equations)",
-            ("annealed", "alternating"),
-            False,
-            check_choice("annealed", "alternating"),
         ),
-        HyperParameter("n_environments", 2, "environments to infer", (2, 3, 4, 8), False, check_whole(2)),
-        HyperParameter("environment_hidden", 16, "hidden units of rho", (8, 16, 32, 64), False, check_whole(2)),
+        whole("n_environments", 2, "environments to infer", (2, 3, 4, 8), least=2),
+        whole("environment_hidden", 16, "hidden units of rho", (8, 16, 32, 64), least=2),
         environment_rate(),
-        HyperParameter(
+        choice(
             "aux_scaling",
-            "column",
-            "standardise aux by column, or with one mean and deviation for the whole matrix as the authors do",
             ("column", "authors"),
-            False,
-            check_choice("column", "authors"),
+            "standardise aux by column, or with one mean and deviation for the whole matrix as the authors do",
         ),
     ]

@@ -21,11 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.core.messages import is_non_negative
 from irmtv.objectives.base import HyperParameter, Objective
+from irmtv.objectives.build import AUTHORS_L2
 from irmtv.objectives.irm_tv_l1 import IRM_TV_L1
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, IRM_TV_L2
-from irmtv.objectives.parameters import check_above_zero, check_choice, check_share, common_hyperparameters
+from irmtv.objectives.irm_tv_l2 import IRM_TV_L2
+from irmtv.objectives.parameters import (
+    check_in,
+    choice,
+    common_hyperparameters,
+    number,
+)
 from irmtv.objectives.vrex import VREX
 
 NEAREST = 1e-7  # to 0 and 1, for the logit of a probability strictly between them: what float32 can tell from 1
@@ -66,10 +71,6 @@ def kept_weights(scores: Tensor, share: Tensor) -> Tensor:
     return (scores >= 0.5) & (rank < budget)
 
 
-def _check_kept_share(value: Any) -> str | None:
-    return None if is_non_negative(value) and 0 < value <= 1 else "a number in (0, 1]; 1 keeps every weight"
-
-
 # one name and one weight for whichever is chosen: weights are given by the name of the objective
 PENALTIES = {
     o.name: replace(o.penalties[0], name="sparse-irm", default_weight=1e4) for o in (IRM_TV_L2, IRM_TV_L1, VREX)
@@ -90,21 +91,17 @@ def _hyperparameters() -> tuple[HyperParameter, ...]:
     common = common_hyperparameters((PENALTIES["irm-tv-l2"],))
     return (
         *(replace(h, default=0.13) if h.name == "warmup" else h for h in common),
-        HyperParameter(
+        choice(
             "penalty",
-            "irm-tv-l2",
-            "the invariance penalty: that of IRM ('irm-tv-l2'), of IRM-TV-l1 or of V-REx",
             tuple(PENALTIES),
-            False,
-            check_choice(*PENALTIES),
+            "the invariance penalty: that of IRM ('irm-tv-l2'), of IRM-TV-l1 or of V-REx",
         ),
-        HyperParameter(
+        number(
             "kept_share",
             0.95,
             "share of the weights that may be kept in the end; 1 is the penalty without a mask",
             ("linear", 0.1, 1.0),
-            True,
-            _check_kept_share,
+            check_in("(0, 1]"),
         ),
         HyperParameter(
             "sparsify_from",
@@ -112,7 +109,7 @@ def _hyperparameters() -> tuple[HyperParameter, ...]:
             "share of the steps after which the kept share begins to fall from 1",
             ("linear", 0.0, 0.5),
             False,
-            check_share,
+            check_in("[0, 1]"),
         ),
         HyperParameter(
             "sparsify_until",
@@ -120,15 +117,13 @@ def _hyperparameters() -> tuple[HyperParameter, ...]:
             "share of the steps after which the kept share stands at kept_share",
             ("linear", 0.5, 1.0),
             False,
-            check_share,
+            check_in("[0, 1]"),
         ),
-        HyperParameter(
+        number(
             "score_learning_rate",
             6e-3,
             "Adam's rate for the keep probabilities; that of the weights is learning_rate (the authors: 6e-4)",
             ("log", 1e-3, 1e-1),
-            True,
-            check_above_zero,
         ),
     )
 
@@ -148,7 +143,7 @@ SPARSE_IRM = Objective(
     not_applicable={
         "zero-weight-is-erm": "the mask remains without the penalty; with kept_share=1 too it is ERM, which "
         "tests/engine/components/test_sparse_mask.py checks",
-        "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
+        "authors-reduction": AUTHORS_L2,
         "textbook-steps": "its steps have a mask; tests/engine/components/test_sparse_mask.py has them by hand",
     },
 )

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from irmtv.objectives.base import HyperParameter, Objective, Penalty
 from irmtv.objectives.build import penalised
-from irmtv.objectives.irm_tv_l2 import AUTHORS_L2, tv_l2
-from irmtv.objectives.parameters import check_above_zero, check_at_least_zero, check_choice
+from irmtv.objectives.irm_tv_l2 import tv_l2
+from irmtv.objectives.parameters import check_at_least_zero, choice, number
 
 RATE = 0.01  # of Phi, rho and the selector in the released code; Phi's is a setting of `train`
 
@@ -32,38 +32,25 @@ def selector_loss(loss: Tensor, density: Tensor, gate_weight: Tensor) -> Tensor:
 def _hyperparameters(common: tuple[HyperParameter, ...]) -> tuple[HyperParameter, ...]:
     return (
         *(replace(h, default=RATE) if h.name == "environment_learning_rate" else h for h in common),
-        HyperParameter(
+        choice(
             "gated",
-            False,
-            "whether Phi reads the inputs through the gates (the paper), or as they are (the released code)",
             (False, True),
-            False,
-            check_choice(False, True),
+            "whether Phi reads the inputs through the gates (the paper), or as they are (the released code)",
         ),
-        HyperParameter(
-            "gate_noise",
-            1.0,
-            "sigma, the standard deviation of the noise in the gates",
-            ("log", 0.1, 2.0),
-            True,
-            check_above_zero,
-        ),
-        HyperParameter(
+        number("gate_noise", 1.0, "sigma, the standard deviation of the noise in the gates", ("log", 0.1, 2.0)),
+        number(
             "gate_weight",
             1e-3,
             "what open gates cost the selector; the released code's 0.001 often leaves gates open of inputs that do "
             "not predict y, and rho then has little to read: 0.03 closes them",
             ("log", 1e-4, 1.0),
-            True,
             check_at_least_zero,
         ),
-        HyperParameter(
+        number(
             "selector_learning_rate",
             RATE,
             "Adam's rate for the gates and the selector's own model",
             ("log", 1e-4, 1e-1),
-            True,
-            check_above_zero,
         ),
     )
 
@@ -81,7 +68,6 @@ _ZIN_LIKE = penalised(
     source="Tan et al., ICML",
     year=2023,
     not_applicable={
-        "authors-reduction": f"the authors' l2 {AUTHORS_L2}",
         "zero-weight-is-erm": "its predictor reads aux beside x: it is ERM on those, checked in tests/engine/"
         "components/test_selector.py",
         "textbook-steps": "its own steps, the selector's among them, are checked by hand in tests/engine/"

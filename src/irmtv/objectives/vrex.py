@@ -35,5 +35,4 @@ VREX = penalised(
     summary="variance of the risk over the environments",
     source="Krueger et al., ICML",
     year=2021,
-    not_applicable={"authors-reduction": "it uses no slopes"},
 )

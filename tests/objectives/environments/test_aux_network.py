@@ -108,7 +108,7 @@ def test_memberships_are_those_of_a_torch_network(n_environments, n_sets, per_se
     net = AuxNetwork(n_aux, n_environments, hidden)
     p = parameters(net, n_sets * per_set)
     aux = torch.randn(n_sets, n_rows, n_aux, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    membership = net.membership(p, PlainRows(aux.transpose(1, 2)))
+    membership = PlainRows(aux.transpose(1, 2)).membership(net, p)
     assert isinstance(membership, SoftPair if n_environments == 2 else Soft)
     assert membership.n_environments == n_environments
     q = membership.q if n_environments > 2 else torch.stack([membership.rho, 1 - membership.rho], 2)
@@ -129,10 +129,10 @@ def test_mini_batches_have_rows_of_their_own_per_run():
     net = AuxNetwork(2, 3, 4)
     p = parameters(net, 4)
     z = torch.randn(4, 2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    together = net.membership(p, PlainRows(z, None, 2))
+    together = PlainRows(z, None, 2).membership(net, p)
     assert together.q.shape == (2, 2, 3, 6)
     for r in range(4):
-        alone = net.membership({k: v[r : r + 1] for k, v in p.items()}, PlainRows(z[r : r + 1]))
+        alone = PlainRows(z[r : r + 1]).membership(net, {k: v[r : r + 1] for k, v in p.items()})
         torch.testing.assert_close(together.q[r // 2, r % 2], alone.q[0, 0])
 
 
@@ -213,7 +213,7 @@ def lay(rows, v):
 
 def penalties_and_gradients(net, p, rows, value, slope):
     """Statistics, the penalties of all minimax objectives, and their gradients in rho's parameters."""
-    e = summarise(lay(rows, value), lay(rows, slope), net.membership(p, rows), {"risk", "slope"})
+    e = summarise(lay(rows, value), lay(rows, slope), rows.membership(net, p), {"risk", "slope"})
     values = [OBJECTIVES[name].penalty_values(e, {})[0] for name in MINIMAX]
     gradients = [g for v in values for g in torch.autograd.grad(v.sum(), list(p.values()), retain_graph=True)]
     return [e.mean_risk, e.mass, e.risk, e.slope, *values, *gradients]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from irmtv.engine.components.base import EnvironmentSource, Mask, RowWeights
+from irmtv.engine.components.base import EnvironmentSource, Mask
 from irmtv.engine.components.biased_net import RelativeDifficulty
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.components.row_environments import RowEnvironments
@@ -23,4 +23,4 @@ MASKS: Mapping[str, Callable[[Context, Net, FlatParameters, EnvironmentSource | 
     "gates": GatedInputs,
     "sparse": SparseMask,
 }
-ROW_WEIGHTS: Mapping[str, Callable[[Context, Net], RowWeights]] = {"relative-difficulty": RelativeDifficulty}
+ROW_WEIGHTS: Mapping[str, Callable[[Context, Net], RelativeDifficulty]] = {"relative-difficulty": RelativeDifficulty}

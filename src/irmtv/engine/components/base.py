@@ -2,26 +2,27 @@
 
 A component acts in a step beside Phi, the predictor. There are five kinds, each with its place in `engine/step.py`:
 
-| kind                | what it does                                           | where                                 |
-|---------------------|--------------------------------------------------------|---------------------------------------|
-| `EnvironmentSource` | infers environments during training                    | `rho`, `selector`, `row_environments` |
-| `Mask`              | switches parameters of Phi off, or partly off          | `sparse_mask`, `selector`             |
-| `RowWeights`        | gives every row a weight in Phi's risk                 | `biased_net`                          |
-| `PenaltyWeights`    | gives lambda at a step                                 | `penalty_weights`                     |
-| `LearnedMeasure`    | moves the measure on the environments up the objective | `learned_measure`                     |
+| kind                 | what it does                                       | where                                 |
+|----------------------|----------------------------------------------------|---------------------------------------|
+| `EnvironmentSource`  | infers environments during training                | `rho`, `selector`, `row_environments` |
+| `Mask`               | switches parameters of Phi off, or partly off      | `sparse_mask`, `selector`             |
+| `RelativeDifficulty` | gives every row a weight in Phi's risk             | `biased_net`                          |
+| `PenaltyWeights`     | gives lambda at a step                             | `penalty_weights`                     |
+| `LearnedMeasure`     | moves the measure on environments up the objective | `learned_measure`                     |
 
 Every component has `state()`: what a fitted model keeps of it, a name and a tensor (R, ...) each.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from irmtv.core.membership import Membership
+from irmtv.core.membership import Membership, mean_over_rows
 from irmtv.core.types import Rows
 from irmtv.engine.networks import Parameters
 from irmtv.engine.optim import Adam, FlatParameters
@@ -55,94 +56,81 @@ class StepRows(NamedTuple):
     weight: Tensor | None = None  # (T, 1 or K, *shape) the rows' weights, summing to 1; None where all are equal
 
 
-class EnvironmentSource(Protocol):
+class EnvironmentSource(ABC):
     """Infers environments during training. `rows` below is what `rows()` gave: its own view of a step's rows."""
 
     n_environments: int
+    parameters: FlatParameters | None  # what climbs the penalties; None where nothing does
+    adam: Adam | None
+    rate: Tensor  # (R,) of Adam
 
-    @property
-    def parameters(self) -> FlatParameters | None:
-        """What climbs the penalties; None where nothing does."""
-        ...
-
-    @property
-    def adam(self) -> Adam | None: ...
-
-    @property
-    def rate(self) -> Tensor:
-        """Of Adam: (R,)."""
-        ...
-
+    @abstractmethod
     def arrange(self, as_they_are: bool) -> tuple[Tensor | None, tuple[int, ...]]:
         """Full batch: the order (T, N') in which it wants the rows (None: as they are), and their shape."""
-        ...
 
+    @abstractmethod
     def rows(self, index: Tensor | None) -> Any:
         """What it reads of all rows (None), or of the rows (R, b) of a mini-batch."""
-        ...
 
     def mean(self, value: Tensor) -> Tensor:
         """Mean over the rows of every run, pads left out: (R,). Of rows without weights of their own."""
-        ...
+        return mean_over_rows(value, None)
 
     def begin(self, phase: Phase, slopes: Callable[[], Tensor]) -> None:
         """Before a phase. `slopes()` are those of all training rows, in their order, under the present Phi: (R, N)."""
-        ...
+        return
 
     def before_climbing(self, rows: Any, y: Tensor, weight: Tensor | None) -> None:
         """What it does at every step at which it climbs, before it climbs the penalties.
 
         `weight` (T, 1 or K, N) are the rows' weights, summing to 1; None where all are equal.
         """
-        ...
+        return
 
+    @abstractmethod
     def membership(self, rows: Any) -> Membership:
         """The rows' q; with the rows' weights in it only where the rows come in blocks."""
-        ...
 
     def membership_of(self, rows: Sequence[Rows]) -> Callable[[], Membership] | None:
         """For other rows (one set per data set): a function that gives their present membership.
 
         None where only training rows have one.
         """
-        ...
+        return None
 
     def optimizers(self) -> list[Adam]:
         """Of all that it learns."""
-        ...
+        return [] if self.adam is None else [self.adam]
 
     def learned(self) -> dict[str, Tensor]:
         """What it learns beside its memberships, by name."""
-        ...
+        return {}
 
+    @abstractmethod
     def state(self) -> dict[str, Tensor]: ...
 
 
-class Mask(Protocol):
+class Mask(ABC):
     """Switches parameters of Phi off, or partly off."""
 
-    adam: Adam | None  # of what it learns in Phi's own backward pass; None where it learns nothing there
+    adam: Adam | None = None  # of what it learns in Phi's own backward pass; None where it learns nothing there
 
+    @abstractmethod
     def apply(self, views: Parameters) -> Parameters:
         """What a training step computes with in place of Phi's parameters (R, ...): differentiable in them."""
-        ...
 
     def step(self) -> None:
         """Its own step, after Phi's."""
-        ...
+        return
 
+    @abstractmethod
     def fitted(self, views: Parameters) -> dict[str, Tensor]:
         """What a fitted model predicts with: no noise, no graph."""
-        ...
 
-    def state(self) -> dict[str, Tensor]: ...
+    def state(self) -> dict[str, Tensor]:
+        return {}
 
 
-class RowWeights(Protocol):
-    """Gives every row a weight in Phi's risk."""
-
-    def weigh(self, rows: StepRows, f: Tensor, value: Tensor) -> Tensor:
-        """(T, K, *shape), from Phi's logits and losses of these rows, both without a graph; takes its own step too."""
-        ...
-
-    def state(self) -> dict[str, Tensor]: ...
+def gated(views: Parameters, name: str, gates: Tensor) -> dict[str, Tensor]:
+    """A network that reads gated inputs: its first layer's weights (R, out, in), each column times its gate."""
+    return {**views, name: views[name] * gates.unsqueeze(1)}

@@ -54,7 +54,7 @@ class RelativeDifficulty:
         weights = context.weights
         self.left_out = None if weights is None else (weights == 0).to(context.device).unsqueeze(1)  # (T, 1, N)
         # in the order of the training rows; NaN before a row's first visit: (T, K, N) each
-        self.last = torch.full(self.classes.shape, torch.nan, device=context.device, dtype=context.dtype)
+        self.last = context.full(self.classes.shape, torch.nan)
         if self.averaged:
             self.of_biased, self.of_phi = self.last.clone(), self.last.clone()
 
@@ -63,6 +63,7 @@ class RelativeDifficulty:
         return column.view(self.context.n_sets, self.context.per_set, 1)
 
     def weigh(self, rows: StepRows, f: Tensor, value: Tensor) -> Tensor:
+        """(T, K, *shape), from Phi's logits and losses of these rows, both without a graph; takes its own step too."""
         logits = self.net.forward(self.parameters.views, rows.x, training=True).logits.view(f.shape)
         loss = self.context.loss.value(logits, rows.y).flatten(2)  # (T, K, n) with a graph
         of_phi = value.flatten(2)

@@ -28,9 +28,7 @@ class LearnedMeasure:
         self.distance = torch.tensor(distances, device=context.device, dtype=context.dtype).unsqueeze(1)
         self.bounded = bool(self.distance.isfinite().any())
         self.shares: Tensor | None = None  # (R, E), of given environments
-        self.mu = torch.full(
-            (context.n_runs, n_environments), 1 / n_environments, device=context.device, dtype=context.dtype
-        )
+        self.mu = context.full((context.n_runs, n_environments), 1 / n_environments)
         self.begun = torch.zeros(context.n_runs, 1, device=context.device, dtype=torch.bool)  # of inferred environments
         self.adjustment: Tensor | None = None
         if self.objective.infers is not None:
@@ -111,13 +109,13 @@ def _rows_of(context: Context, n_environments: int) -> tuple[Tensor, Tensor]:
 
     The same, unless rows have weights: then sum w, and (sum w)^2 / sum w^2.
     """
-    codes = [t.train.environment for t in context.tasks if t.train.environment is not None]  # `check_tasks` saw to it
+    codes = context.codes
     if context.weights is None:
         counts = torch.stack([torch.bincount(c, minlength=n_environments) for c in codes])
         return counts, counts
 
     def sums(weights: Tensor) -> Tensor:
-        return weights.new_zeros(len(codes), n_environments).scatter_add(1, torch.stack(codes), weights)
+        return weights.new_zeros(len(codes), n_environments).scatter_add(1, codes, weights)
 
     counts = sums(context.weights)
     return counts, counts.square() / sums(context.weights.square()).clamp_min(torch.finfo(counts.dtype).tiny)

@@ -28,20 +28,14 @@ class PenaltyWeights:
         self.exact = self.mode == "adaptive-exact"
         # whether lambda may differ from step to step
         self.varies = bool(self.objective.penalties) and (self.mode != "given" or self.ramp != "constant")
-        self.last = torch.zeros(
-            context.n_runs, device=context.device, dtype=context.dtype
-        )  # of the sum, for the record
+        self.last = torch.zeros(context.n_runs, device=context.device, dtype=context.dtype)  # for the record
         self.learner: LogWeight | WeightNetwork | None = None
         if not self.objective.penalties:
             return
-        self.full = torch.tensor(
-            [self.objective.weights(s["penalty_weight"]) for s in context.settings],
-            device=context.device,
-            dtype=context.dtype,
-        )  # (R, P)
-        self.warm = torch.tensor(
-            [warmup_steps(s["warmup"], context.steps) for s in context.settings], device=context.device
-        )  # (R,)
+        full = [self.objective.weights(s["penalty_weight"]) for s in context.settings]
+        self.full = torch.tensor(full, device=context.device, dtype=context.dtype)  # (R, P)
+        warm = [warmup_steps(s["warmup"], context.steps) for s in context.settings]
+        self.warm = torch.tensor(warm, device=context.device)  # (R,)
         ramps = [
             warmup_steps(s["penalty_ramp"], max(1, context.steps - int(w))) if "penalty_ramp" in s else 1
             for s, w in zip(context.settings, self.warm, strict=True)
@@ -60,7 +54,7 @@ class PenaltyWeights:
         """Cut the steps where a run's warm-up ends."""
         context = self.context
         if not self.objective.penalties:
-            ones = torch.ones(context.n_runs, device=context.device, dtype=context.dtype)
+            ones = torch.ones_like(self.last)
             none = ones < 0
             return [Phase(0, context.steps, none, none, ones[:, None][:, :0], (), ones, False, None)]
         when = self.objective.climbs(context.static) if infers else "never"

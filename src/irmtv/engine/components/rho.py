@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from irmtv.core.membership import Membership
 from irmtv.core.types import Rows
-from irmtv.engine.components.base import Phase
+from irmtv.engine.components.base import EnvironmentSource
 from irmtv.engine.context import Context
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.objectives.environments.aux_network import AuxNetwork, AuxRows, GroupedRows, PlainRows, lay_out
 
 
-class RhoOnAux:
+class RhoOnAux(EnvironmentSource):
     """rho, a network on auxiliary variables, climbs the penalties."""
+
+    parameters: FlatParameters
+    adam: Adam
 
     def __init__(self, context: Context) -> None:
         self.context, static = context, context.static
         self.aux = self.read([t.train for t in context.tasks])  # (T, N, A)
         self.net = AuxNetwork(self.aux.shape[2], static["n_environments"], static["environment_hidden"])
-        self.n_environments: int = self.net.n_environments
+        self.n_environments = self.net.n_environments
         self.parameters = FlatParameters([self.net.init(g) for g in context.generators], context.device, context.dtype)
         self.rate = context.column("environment_learning_rate")
         self.adam = Adam(self.parameters, self.rate, maximise=True)
@@ -45,38 +47,23 @@ class RhoOnAux:
         if index is None:
             assert self.all_rows is not None
             return self.all_rows
-        sets = (
-            torch.arange(self.context.n_sets, device=index.device).repeat_interleave(self.context.per_set).unsqueeze(1)
-        )
-        return PlainRows(self.aux[sets, index].transpose(1, 2).contiguous(), None, self.context.n_sets)
+        return PlainRows(self.aux[self.context.sets, index].transpose(1, 2).contiguous(), None, self.context.n_sets)
 
     def mean(self, value: Tensor) -> Tensor:
         if isinstance(self.all_rows, GroupedRows):
             return self.all_rows.blocks.mean(value)
-        return value.flatten(2).mean(2).flatten()
-
-    def before_climbing(self, rows: AuxRows, y: Tensor, weight: Tensor | None) -> None:
-        pass
+        return super().mean(value)
 
     def views(self) -> Mapping[str, Tensor]:
         """The parameters that the network computes with: (R, ...), differentiable in those that climb."""
         return self.parameters.views
 
     def membership(self, rows: AuxRows) -> Membership:
-        return self.net.membership(self.views(), rows)
-
-    def begin(self, phase: Phase, slopes: Callable[[], Tensor]) -> None:
-        pass
+        return rows.membership(self.net, self.views())
 
     def membership_of(self, rows: Sequence[Rows]) -> Callable[[], Membership]:
         z = self.read(rows).transpose(1, 2).contiguous()
         return lambda: self.net.from_logits(self.net.logits(self.views(), z), self.context.n_sets)
-
-    def optimizers(self) -> list[Adam]:
-        return [self.adam]
-
-    def learned(self) -> dict[str, Tensor]:
-        return {}
 
     def state(self) -> dict[str, Tensor]:
         return {name: view.detach().clone() for name, view in self.views().items()}

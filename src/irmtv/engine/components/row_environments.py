@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from irmtv.core.membership import SoftPair
-from irmtv.core.types import Rows
-from irmtv.engine.components.base import Phase
+from irmtv.engine.components.base import EnvironmentSource, Phase
 from irmtv.engine.context import Context
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.objectives.eiil import exact_split, inference_gradient
 
 
-class RowEnvironments:
+class RowEnvironments(EnvironmentSource):
     """Two environments (q, 1 - q) with q (R, N): climbing at every step, or split where a run's warm-up ends.
 
     The split is by the slope in one w on all logits, whichever classifier the penalty then has.
@@ -29,7 +28,7 @@ class RowEnvironments:
         self.rate = context.column("environment_learning_rate")
         n_rows = len(context.tasks[0].train)
         # until it is split a run's penalty has weight 0: any finite q will do
-        self.q = torch.full((context.n_runs, n_rows), 0.5, device=context.device, dtype=context.dtype)
+        self.q = context.full((context.n_runs, n_rows), 0.5)
         self.known = torch.full((context.n_runs, 1), self.joint, device=context.device)
         self.starts: list[dict[str, Tensor]] = []
         if self.joint or context.static["inference"] == "ascent":
@@ -42,12 +41,6 @@ class RowEnvironments:
 
     def rows(self, index: Tensor | None) -> Tensor | None:
         return index
-
-    def mean(self, value: Tensor) -> Tensor:
-        return value.flatten(2).mean(2).flatten()
-
-    def before_climbing(self, rows: Tensor | None, y: Tensor, weight: Tensor | None) -> None:
-        pass
 
     def membership(self, rows: Tensor | None) -> SoftPair:
         if self.parameters is None:
@@ -74,23 +67,13 @@ class RowEnvironments:
         shares = self.context.shares()
         if shares is not None:
             slope = slope * (shares * shares.shape[1])[which // self.context.per_set]
-        starts = [self.starts[r] for r in which.tolist()]
-        logits = FlatParameters(starts, self.context.device, self.context.dtype)
+        logits = FlatParameters([self.starts[r] for r in which.tolist()], self.context.device, self.context.dtype)
         adam, a = Adam(logits, self.rate[which], maximise=True), logits.views["a"].detach()
         gradient = logits.gradient.view_as(a)
         for _ in range(self.context.static["inference_steps"]):
             gradient.copy_(inference_gradient(a, slope))
             adam.step()
         return (a > 0).to(slope.dtype)
-
-    def membership_of(self, rows: Sequence[Rows]) -> None:
-        return None
-
-    def optimizers(self) -> list[Adam]:
-        return [] if self.adam is None else [self.adam]
-
-    def learned(self) -> dict[str, Tensor]:
-        return {}
 
     def state(self) -> dict[str, Tensor]:
         """Probability of the first environment, for the training rows in their own order; NaN before the split."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from irmtv.core.membership import mean_over_rows
 from irmtv.core.types import Rows
+from irmtv.engine.components.base import Mask, gated
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
 from irmtv.engine.networks import MLP, Net, Parameters
@@ -31,10 +32,8 @@ class Selector:
         self.context, self.n_inputs = context, n_inputs
         self.h = MLP(n_inputs, (), context.n_outputs)
         zero = torch.zeros(n_inputs, dtype=torch.float64)
-        starts = [
-            {**self.h.init(int(s["seed"]), g), "mu": zero}
-            for s, g in zip(context.settings, context.generators, strict=True)
-        ]
+        both = zip(context.settings, context.generators, strict=True)
+        starts = [{**self.h.init(int(s["seed"]), g), "mu": zero} for s, g in both]
         self.parameters = FlatParameters(starts, context.device, context.dtype)
         self.rate = self.parameters.spread(context.column("selector_learning_rate"))  # (P,)
         self.adam = Adam(self.parameters, context.column("selector_learning_rate"))
@@ -63,11 +62,6 @@ class Selector:
 
     def state(self) -> dict[str, Tensor]:
         return {"gates": self.gates()}
-
-
-def gated(views: Mapping[str, Tensor], name: str, gates: Tensor) -> dict[str, Tensor]:
-    """A network that reads gated inputs: its first layer's weights (R, out, in), each column times its gate."""
-    return {**views, name: views[name] * gates.unsqueeze(1)}
 
 
 class RhoOnTheRest(RhoOnAux):
@@ -99,10 +93,8 @@ class RhoOnTheRest(RhoOnAux):
         return gated(super().views(), "W", 1 - self.selector.gates())
 
 
-class GatedInputs:
+class GatedInputs(Mask):
     """Phi reads gate * u: the gates are the selector's, Phi does not move them."""
-
-    adam: Adam | None = None
 
     def __init__(self, context: Context, net: Net, phi: FlatParameters, source: object) -> None:
         assert isinstance(source, RhoOnTheRest)
@@ -116,11 +108,5 @@ class GatedInputs:
     def apply(self, views: Parameters) -> Parameters:
         return gated(views, "W0", self.selector.gates())
 
-    def step(self) -> None:
-        pass
-
     def fitted(self, views: Parameters) -> dict[str, Tensor]:
         return {name: view.detach().clone() for name, view in self.apply(views).items()}
-
-    def state(self) -> dict[str, Tensor]:
-        return {}  # the gates are in the selector's state

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.projection import onto_box_with_sum
+from irmtv.engine.components.base import Mask
 from irmtv.engine.context import Context
 from irmtv.engine.networks import MLP, Conv1d, Net, Parameters
 from irmtv.engine.optim import Adam, FlatParameters
@@ -19,7 +20,7 @@ from irmtv.objectives.sparse_irm import kept_at, kept_weights, soft_mask, temper
 STREAM = 0x5BA5  # of the noise: no other component's
 
 
-class SparseMask:
+class SparseMask(Mask):
     """A keep probability for every weight of every run: scores (R, n).
 
     They start at 1, where the mask is exactly 1 and has no slope, so nothing moves before the kept share falls.
@@ -38,8 +39,7 @@ class SparseMask:
         starts = [{"scores": torch.ones(self.n)}] * context.n_runs
         self.parameters = FlatParameters(starts, context.device, context.dtype)
         self.scores = self.parameters.views["scores"]  # (R, n)
-        self.optimizer = Adam(self.parameters, context.column("score_learning_rate"))
-        self.adam: Adam | None = self.optimizer
+        self.adam = self.optimizer = Adam(self.parameters, context.column("score_learning_rate"))
         self.kept_share = context.column("kept_share")
         self.first = round(context.static["sparsify_from"] * context.steps)
         self.last = round(context.static["sparsify_until"] * context.steps)
@@ -80,9 +80,7 @@ class SparseMask:
         now = self._now()
         if isinstance(self.optimizer.steps, Tensor):  # a recorded step: its count begins with the falling share, too
             self.optimizer.steps.mul_(now >= self.first)
-        moving = (
-            self.parameters.by_name(self.optimizer.rate)["scores"][:, 0] > 0
-        )  # the guard sets a frozen run's rate to 0
+        moving = self.parameters.by_name(self.optimizer.rate)["scores"][:, 0] > 0  # a frozen run has rate 0
         share = kept_at(now + 1, self.first, self.last, self.kept_share)
         self.share.copy_(torch.where(moving, share, self.share))
         nearest = within_budget(self.scores, self.share * self.n)

@@ -25,14 +25,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from irmtv.core.losses import ClosedForm, Loss, Squared
 from irmtv.core.messages import shown, users_stacklevel
-from irmtv.engine.components.selector import gated
+from irmtv.engine.components.base import Mask, gated
 from irmtv.engine.context import Context
 from irmtv.engine.device import CapturedStep
 from irmtv.engine.fitted import State
@@ -47,29 +46,71 @@ NOISE_STREAM = 11
 NOISE_BLOCK = 128  # steps whose gate noise is drawn at once
 
 
-class ClusterRisks(Protocol):
-    """What a step asks of the mean losses R_e of a linear model on the rows of every cluster.
+class RowRisks:
+    """What a step asks of the mean losses R_e of a linear model on the rows of every cluster, for any loss.
 
     Weights are (..., C, D + 1), the intercept last (or without one, where x has no column of ones). Of a cluster
     without rows everything is 0.
     """
 
-    rows: Tensor  # (R, E)
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        codes: Tensor,
+        n_clusters: int,
+        loss: Loss,
+        n_outputs: int,
+        weight: Tensor | None = None,
+    ) -> None:
+        """x (T, N, D + 1), y (T, N) or (T, N, C), codes (R, N), weight (R, N)."""
+        self.x, self.x_t = x, x.transpose(1, 2).contiguous()
+        self.y, self.loss, self.n_outputs, self.n_sets = y.unsqueeze(1), loss, n_outputs, len(x)
+        one_hot = torch.nn.functional.one_hot(codes, n_clusters).to(x).transpose(1, 2)  # (R, E, N)
+        self.own = one_hot.unsqueeze(2).contiguous()  # (R, E, 1, N)
+        counted = one_hot if weight is None else one_hot * weight.unsqueeze(1).to(x)
+        self.rows = counted.sum(2)
+        self.share = counted.unsqueeze(2).contiguous() / torch.where(self.rows > 0, self.rows, 1)[:, :, None, None]
 
     def gradients(self, w: Tensor, curve: bool = False) -> Tensor:
         """Of R_e in the weights (R, 1, C, D + 1), or (R, E, C, D + 1), a model for each cluster: (R, E, C, D + 1).
 
         `curve` says that `hessian_product` will be asked for.
         """
-        ...
+        f = logits(self.x_t, w)  # (R, 1 or E, C, N)
+        f = self._outputs_last(f.squeeze(1) if w.shape[1] == 1 else (f * self.own).sum(1))
+        if curve:
+            self.f = f.requires_grad_()
+            with torch.enable_grad():
+                self.residual = self.loss.residual(f, self.y)
+            residual = self.residual.detach()
+        else:
+            residual = self.loss.residual(f, self.y)
+        return self._times_x(self.share * self._outputs_first(residual).unsqueeze(1))
 
     def hessian_product(self, v: Tensor) -> Tensor:
         """sum_e H_e v_e (R, C, D + 1) of v (R, E, C, D + 1), at the weights (R, 1, C, D + 1) asked for last."""
-        ...
+        by_residual = (logits(self.x_t, v) * self.share).sum(1)  # (R, C, N)
+        (by_f,) = torch.autograd.grad(self.residual, self.f, self._outputs_last(by_residual))
+        return self._times_x(self._outputs_first(by_f))
+
+    def _outputs_last(self, f: Tensor) -> Tensor:
+        """(R, C, N) -> (T, K, N), or (T, K, N, C) for several outputs."""
+        f = f.view(self.n_sets, -1, *f.shape[1:])
+        return f.squeeze(2) if self.n_outputs == 1 else f.transpose(2, 3)
+
+    def _outputs_first(self, f: Tensor) -> Tensor:
+        f = f.flatten(0, 1)
+        return f.unsqueeze(1) if self.n_outputs == 1 else f.transpose(1, 2)
+
+    def _times_x(self, value: Tensor) -> Tensor:
+        """(R, ..., N) -> (R, ..., D + 1): sums over the rows of value times x."""
+        flat = value.reshape(self.n_sets, -1, value.shape[-1])
+        return (flat @ self.x).view(*value.shape[:-1], -1)
 
 
 class GramRisks:
-    """For squared errors: R_e = (w' A_e w - 2 w' c_e) / C + constant, summed over the C targets."""
+    """The same for squared errors: R_e = (w' A_e w - 2 w' c_e) / C + constant, summed over the C targets."""
 
     def __init__(self, x: Tensor, y: Tensor, codes: Tensor, n_clusters: int, weight: Tensor | None = None) -> None:
         """x (T, N, D + 1), y (T, N, C), codes (R, N), weight (R, N)."""
@@ -93,58 +134,7 @@ class GramRisks:
         return (v @ self.a).sum(1).mul_(self.factor)
 
 
-class RowRisks:
-    """For any loss, from the rows."""
-
-    def __init__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        codes: Tensor,
-        n_clusters: int,
-        loss: Loss,
-        n_outputs: int,
-        weight: Tensor | None = None,
-    ) -> None:
-        """x (T, N, D + 1), y (T, N) or (T, N, C), codes (R, N), weight (R, N)."""
-        self.x, self.x_t = x, x.transpose(1, 2).contiguous()
-        self.y, self.loss, self.n_outputs, self.n_sets = y.unsqueeze(1), loss, n_outputs, len(x)
-        one_hot = torch.nn.functional.one_hot(codes, n_clusters).to(x).transpose(1, 2)  # (R, E, N)
-        self.own = one_hot.unsqueeze(2).contiguous()  # (R, E, 1, N)
-        counted = one_hot if weight is None else one_hot * weight.unsqueeze(1).to(x)
-        self.rows = counted.sum(2)
-        self.share = counted.unsqueeze(2).contiguous() / torch.where(self.rows > 0, self.rows, 1)[:, :, None, None]
-
-    def gradients(self, w: Tensor, curve: bool = False) -> Tensor:
-        f = logits(self.x_t, w)  # (R, 1 or E, C, N)
-        f = self._outputs_last(f.squeeze(1) if w.shape[1] == 1 else (f * self.own).sum(1))
-        if curve:
-            self.f = f.requires_grad_()
-            with torch.enable_grad():
-                self.residual = self.loss.residual(f, self.y)
-            residual = self.residual.detach()
-        else:
-            residual = self.loss.residual(f, self.y)
-        return self._times_x(self.share * self._outputs_first(residual).unsqueeze(1))
-
-    def hessian_product(self, v: Tensor) -> Tensor:
-        by_residual = (logits(self.x_t, v) * self.share).sum(1)  # (R, C, N)
-        (by_f,) = torch.autograd.grad(self.residual, self.f, self._outputs_last(by_residual))
-        return self._times_x(self._outputs_first(by_f))
-
-    def _outputs_last(self, f: Tensor) -> Tensor:
-        """(R, C, N) -> (T, K, N), or (T, K, N, C) for several outputs."""
-        f = f.view(self.n_sets, -1, *f.shape[1:])
-        return f.squeeze(2) if self.n_outputs == 1 else f.transpose(2, 3)
-
-    def _outputs_first(self, f: Tensor) -> Tensor:
-        f = f.flatten(0, 1)
-        return f.unsqueeze(1) if self.n_outputs == 1 else f.transpose(1, 2)
-
-    def _times_x(self, value: Tensor) -> Tensor:
-        """(R, ..., N) -> (R, ..., D + 1): sums over the rows of value times x."""
-        flat = value.reshape(self.n_sets, -1, value.shape[-1])
-        return (flat @ self.x).view(*value.shape[:-1], -1)
+Risks = RowRisks | GramRisks
 
 
 def logits(x_t: Tensor, w: Tensor) -> Tensor:
@@ -160,7 +150,7 @@ def _column_means(values: Tensor, weights: Tensor | None) -> Tensor:
     return (share.view(*share.shape, *(1,) * (values.ndim - 2)) * values).sum(1, keepdim=True)
 
 
-class Gates:
+class Gates(Mask):
     """One gate per feature: stochastic in the rounds, what was kept after them."""
 
     def __init__(self, context: Context, n_features: int) -> None:
@@ -170,10 +160,9 @@ class Gates:
         self.mu = self.parameters.views["mu"].detach()  # (R, D), the same memory
         self.sigma = context.column("gate_noise").unsqueeze(1)
         self.rate = context.column("gate_learning_rate")
-        self.adam: Adam | None = None
         self.noise = context.noise(NOISE_STREAM)
         # of the steps of a block, made between steps: (R, block, D)
-        self.block = torch.zeros(context.n_runs, NOISE_BLOCK, n_features, device=context.device, dtype=context.dtype)
+        self.block = context.full((context.n_runs, NOISE_BLOCK, n_features), 0.0)
         self.opened = torch.ones_like(self.mu)
         self.kept: Tensor | None = None  # (R, D) of 0 and 1
 
@@ -218,7 +207,7 @@ class Gates:
         return none
 
     def density(self) -> Tensor:
-        return density(self.mu, self.sigma)
+        return density(self.mu, self.sigma)  # (R, D)
 
     def fitted(self, views: Parameters) -> dict[str, Tensor]:
         opened = gate(self.mu) if self.kept is None else self.kept
@@ -259,7 +248,7 @@ class HrmProgram(Program):
         self.codes = torch.zeros(n_runs, n_rows, dtype=torch.int64, device=context.device)
         self.alpha, self.opening = context.column("penalty_weight"), context.column("gate_weight")
         self.growth = context.column("growth")
-        self.nothing = torch.zeros(n_runs, device=context.device, dtype=context.dtype)
+        self.nothing = context.full((n_runs,), 0.0)
 
     def lengths(self) -> list[tuple[int, int, int]]:
         """For every round: where its ERM steps begin, where its penalised steps begin, and where it ends."""
@@ -308,7 +297,7 @@ class HrmProgram(Program):
         self.adam = Adam(self.phi, self.context.column("learning_rate"))
         self.l2_gradient = self.phi.spread(2 * self.l2) if bool(self.l2.any()) else None
 
-    def _risks(self, x: Tensor, y: Tensor, codes: Tensor, n_clusters: int) -> ClusterRisks:
+    def _risks(self, x: Tensor, y: Tensor, codes: Tensor, n_clusters: int) -> Risks:
         if isinstance(self.loss, Squared):
             return GramRisks(x, y.view(*y.shape[:2], -1), codes, n_clusters, self.weight)
         return RowRisks(x, y, codes, n_clusters, self.loss, self.context.n_outputs, self.weight)
@@ -352,7 +341,7 @@ class HrmProgram(Program):
             return which.to(dtype).mean(1)
         return ((which * self.weight).sum(1) / self.weight.sum(1)).to(dtype)
 
-    def _fit(self, models: FlatParameters, risks: ClusterRisks, wanted: Tensor, rate: Tensor) -> None:
+    def _fit(self, models: FlatParameters, risks: Risks, wanted: Tensor, rate: Tensor) -> None:
         """Every cluster's model to its own rows."""
         adam, w = Adam(models, rate), models.views["w"].detach()
         gradient = models.views["w"].grad
@@ -393,13 +382,13 @@ class HrmProgram(Program):
         if self.l2_gradient is not None:
             self.phi.gradient.addcmul_(self.phi.vector, self.l2_gradient)
 
-    def _plain_step(self, everything: ClusterRisks) -> None:
+    def _plain_step(self, everything: Risks) -> None:
         """theta alone, on the mean loss."""
         self._pull(everything.gradients(self._gated()).squeeze(1))
         self.guard.check(self.nothing, self.context.now, self.adam)
         self.adam.step()
 
-    def _penalised_step(self, risks: ClusterRisks, mean: Tensor, alpha: Tensor, opening: Tensor) -> None:
+    def _penalised_step(self, risks: Risks, mean: Tensor, alpha: Tensor, opening: Tensor) -> None:
         """theta and the gates, on the back end's objective; its gradient is written out."""
         gates, mu = self.gates, self.gates.mu
         gradient = risks.gradients(self._gated(), curve=True)  # (R, E, C, D + 1)
@@ -425,7 +414,7 @@ class HrmProgram(Program):
         self.adam.step()
         gates.step()
 
-    def _refit(self, report: Reporter, start: int, everything: ClusterRisks) -> None:
+    def _refit(self, report: Reporter, start: int, everything: Risks) -> None:
         """On the features kept, from where the last round left them."""
         self.phi.views["W0"].copy_(self.gates.fitted(self.phi.views)["W0"])
         none = self.gates.settle(self.guard.dead)

@@ -98,10 +98,6 @@ class AuxNetwork:
         hidden = torch.baddbmm(p["b"].reshape(n_sets, -1, 1), w, z).relu().view(n_runs, self.hidden, -1)
         return torch.baddbmm(p["c"].unsqueeze(-1), p["V"], hidden)
 
-    def membership(self, p: Parameters, rows: AuxRows) -> Membership:
-        """q for the training rows, in whichever layout costs least."""
-        return rows.membership(self, p)
-
     def from_logits(self, logits: Tensor, n_sets: int) -> Soft | SoftPair:
         """(R, outputs, N) -> q."""
         shaped = logits.view(n_sets, -1, *logits.shape[1:])  # (T, K, outputs, N)

@@ -1,23 +1,78 @@
-"""Metrics that are no means of a score per sample: the area under the ROC curve, R^2, the root of the squared error.
+"""The metrics: means of a score per sample, and statistics of all rows together.
 
-Each is a function of rows and of how often each counts, so that one piece of code gives the value (every row once) and
-all draws of a bootstrap. Some have no value on some rows: there is no curve where all rows are of one class, and
-nothing to explain where y does not vary. Such an environment is NaN and does not enter mean, worst and spread.
+A statistic (the area under the ROC curve, R^2, the root of the squared error) is a function of rows and of how often
+each counts, so that one piece of code gives the value (every row once) and all draws of a bootstrap. Some have no value
+on some rows: there is no curve where all rows are of one class, and nothing to explain where y does not vary. Such an
+environment is NaN and does not enter mean, worst and spread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from irmtv.core.messages import did_you_mean
-from irmtv.metrics.arrays import Array, Bools, Floats, Ints, chunks
-from irmtv.metrics.bootstrap import Draws, as_intervals
-from irmtv.metrics.scores import METRICS, Metric
-from irmtv.metrics.table import QUANTITIES, Interval, nan_extremes
+from irmtv.metrics.table import Array, Bools, Floats
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric that is the mean of a score per sample."""
+
+    name: str
+    score: Callable[[Floats, Array], Array]  # logits (R, N) or (R, N, C), y that broadcasts -> (R, N)
+    greater_is_better: bool
+    losses: tuple[str, ...]  # names of the losses (see irmtv.core.losses) whose outputs it can read
+    percent: bool = False  # print as a percentage
+
+    @property
+    def classifies(self) -> bool:
+        """Whether y holds classes (one per row) and not targets (one per output)."""
+        return "binary" in self.losses or "multiclass" in self.losses
+
+
+def _accuracy(f: Floats, y: Array) -> Array:
+    """1 where the sign (one logit) or the largest logit names the class. NaN stays NaN: no guess."""
+    if f.ndim == 2:
+        return np.where(np.isnan(f), np.nan, (f > 0) == (y > 0.5))
+    return np.where(np.isnan(f).any(-1), np.nan, f.argmax(-1) == y)
+
+
+def _log_loss(f: Floats, y: Array) -> Array:
+    """log(1 + exp(-f)) for y = 1, log(1 + exp(f)) for y = 0; logsumexp(f) - f_y for several logits."""
+    if f.ndim == 2:
+        return np.asarray(np.logaddexp(0.0, (1.0 - 2.0 * y) * f))
+    f = f - f.max(-1, keepdims=True)
+    index = np.broadcast_to(y.astype(np.int64), f.shape[:-1])[..., None]  # (R, N, 1)
+    return np.asarray(np.log(np.exp(f).sum(-1)) - np.take_along_axis(f, index, -1)[..., 0])
+
+
+def _squared_error(f: Floats, y: Array) -> Array:
+    return _over_targets(np.square(f - y))
+
+
+def _absolute_error(f: Floats, y: Array) -> Array:
+    return _over_targets(np.abs(f - y))
+
+
+def _over_targets(error: Array) -> Array:
+    return np.asarray(error.mean(-1)) if error.ndim == 3 else error
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        m.name: m
+        for m in (
+            Metric("accuracy", _accuracy, True, ("binary", "multiclass"), percent=True),
+            Metric("log_loss", _log_loss, False, ("binary", "multiclass")),
+            Metric("mse", _squared_error, False, ("squared",)),
+            Metric("mae", _absolute_error, False, ("squared",)),
+        )
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -124,78 +179,3 @@ def metric_for(loss: str, metric: str | None) -> str:
 
 def _known() -> dict[str, Metric | Statistic]:
     return {**METRICS, **STATISTICS}
-
-
-@np.errstate(all="ignore")  # infinite or NaN outputs of a run that diverged show in its results
-def statistic_by_environment(
-    statistic: Statistic, f: Floats, y: Array, codes: Ints, n_env: int
-) -> tuple[Floats, Floats, Bools]:
-    """Values (R, E) and overall (R,), and where rows have no value (R, E); codes (N,) or (R, N)."""
-    values, undefined = np.full((len(f), n_env), np.nan), np.full((len(f), n_env), False)
-    overall = np.empty(len(f))
-    for runs, own_f, own_y, own_codes in _alike(f, y, codes):
-        once = np.ones((1, f.shape[1]))
-        overall[runs] = statistic.value(own_f, own_y, once)[:, 0]
-        for e in np.unique(own_codes):
-            rows = own_codes == e
-            defined = np.broadcast_to(statistic.defined(own_y[:, rows]), len(own_f))
-            value = statistic.value(own_f[:, rows], own_y[:, rows], once[:, rows])[:, 0]
-            values[runs, e], undefined[runs, e] = np.where(defined, value, np.nan), ~defined
-    return values, overall, undefined
-
-
-@np.errstate(all="ignore")
-def statistic_intervals(
-    statistic: Statistic,
-    f: Floats,
-    y: Array,
-    codes: Ints,
-    n_env: int,
-    draws: Draws,
-) -> dict[str, Interval]:
-    """Percentile intervals by quantity; rows are resampled within each environment, draws without a value left out."""
-    seed = draws.seed()
-    limits = np.empty((2, len(f), len(QUANTITIES) + n_env))
-    for runs, own_f, own_y, own_codes in _alike(f, y, codes):
-        rng = np.random.default_rng(seed)
-        drawn = np.full((len(own_f), draws.n, n_env), np.nan)
-        total = np.empty((len(own_f), draws.n))
-        members = {int(e): (own_codes == e).nonzero()[0] for e in np.unique(own_codes)}
-        for part in chunks(draws.n, f.shape[1] * len(own_f)):
-            times = np.zeros((part.stop - part.start, f.shape[1]))
-            for rows in members.values():
-                times[:, rows] = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=len(times))
-            total[:, part] = statistic.value(own_f, own_y, times)
-            for e, rows in members.items():
-                drawn[:, part, e] = statistic.value(own_f[:, rows], own_y[:, rows], times[:, rows])
-        diverged = np.full((len(own_f), 1, n_env), False)  # those are no draws to leave out: the run has no interval
-        for e, rows in members.items():
-            diverged[:, 0, e] = ~np.isfinite(own_f[:, rows]).reshape(len(own_f), -1).all(1)
-        here = ~np.isnan(drawn) | diverged
-        low, high = nan_extremes(drawn, here, -1)
-        mean = drawn.sum(-1, where=here) / here.sum(-1)
-        quantities = (total, mean, low if statistic.greater_is_better else high, high - low)  # in order of QUANTITIES
-        every = np.concatenate([np.stack(quantities, -1), drawn], -1)  # (R, B, 4 + E)
-        limits[:, runs] = _quantiles(every, draws.tails)
-    return as_intervals(limits)
-
-
-def _quantiles(drawn: Floats, tails: list[float]) -> Floats:
-    """(R, B, K) -> (2, R, K), over the draws that have a value; NaN where none has."""
-    limits = np.full((len(tails), drawn.shape[0], drawn.shape[2]), np.nan)
-    for r, k in np.ndindex(drawn.shape[0], drawn.shape[2]):
-        values = drawn[r, :, k]
-        values = values[~np.isnan(values)]
-        if len(values):
-            limits[:, r, k] = np.quantile(values, tails)
-    return limits
-
-
-def _alike(f: Floats, y: Array, codes: Ints) -> Iterator[tuple[slice, Floats, Array, Ints]]:
-    """Runs that share their environments: all of them, or one by one; with their outputs, y and codes (N,)."""
-    if codes.ndim == 1:
-        yield slice(0, len(f)), f.astype(np.float64, copy=False), y, codes
-        return
-    for r in range(len(f)):
-        run = slice(r, r + 1)
-        yield run, f[run].astype(np.float64, copy=False), y if len(y) == 1 else y[run], codes[r]
