@@ -26,11 +26,6 @@ THEORY_DESCRIPTION = "Every statement of the paper's mathematics, run: one page 
 RUNNING_TIMES_DESCRIPTION = "The paper's running times on its five data sets beside ours, and the ratio of l1 to l2."
 
 
-def register(app: typer.Typer) -> None:
-    app.command("run")(run_spec)
-    app.command("reproduce")(reproduce)
-
-
 Out = Annotated[Path, typer.Option("--out", help="Folder of the experiment; one that exists is continued.")]
 Repetitions = Annotated[int | None, typer.Option(help="Number of repetitions (default: the spec's).")]
 Settings = Annotated[

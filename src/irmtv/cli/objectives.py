@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from irmtv.objectives import Objective
 
 
-def register(app: typer.Typer) -> None:
-    app.command("list")(list_objectives)
-
-
 def list_objectives(
     name: Annotated[
         str | None, typer.Argument(help="Objective to describe: formula and hyper-parameters (default: list all).")

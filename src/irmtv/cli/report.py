@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 NAME = "report.html"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("report")(report)
-
-
 def report(
     source: Annotated[
         Path,

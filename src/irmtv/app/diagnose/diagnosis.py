@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from irmtv.app.diagnose.erm_model import ErmModel, fit_erm
 from irmtv.app.diagnose.features import FeatureChanges, feature_changes
 from irmtv.app.diagnose.inferred_environments import NAMES, InferredEnvironments, environments_in_aux
 from irmtv.app.diagnose.informative import Informative, given_informative, inferred_informative
 from irmtv.app.diagnose.loss_split import LossSplits, split_losses
 from irmtv.app.diagnose.losses import LossByEnvironment, loss_by_environment
-from irmtv.app.diagnose.plain_model import PlainModel, fit_plain_model
 from irmtv.app.diagnose.rows import DiagnosisRows
 from irmtv.app.diagnose.two_sample import TwoSample, two_sample_test
 from irmtv.app.diagnose.words import LEVEL
@@ -40,7 +40,7 @@ class Diagnosis:
     found: InferredEnvironments | None  # inferred from aux
     informative: tuple[Informative, ...]
     splits: LossSplits | None
-    model: PlainModel
+    model: ErmModel
     notes: tuple[str, ...] = ()
     about: tuple[tuple[str, Any], ...] = ()  # file, columns, command, versions
 
@@ -82,7 +82,7 @@ def diagnose_rows(
     """Every part in turn. `progress` is called with the share of the work that is done and what is being done."""
     report = progress or (lambda share, what: None)
     report(0.0, "ERM")
-    erm = fit_plain_model(rows, seed, model, lambda share, what: report(0.2 * share, f"ERM: {what}"))
+    erm = fit_erm(rows, seed, model, lambda share, what: report(0.2 * share, f"ERM: {what}"))
     notes = [*rows.notes, *erm.notes]
     inferred, informative = None, []
     if rows.environment is not None:

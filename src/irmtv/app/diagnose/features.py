@@ -37,7 +37,7 @@ import torch
 from scipy.special import expit, logit, softmax
 from sklearn.linear_model import Ridge
 
-from irmtv.app.diagnose.plain_model import PlainModel
+from irmtv.app.diagnose.erm_model import ErmModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.app.diagnose.words import LEVEL
 from irmtv.core.numbers import listed, number, p_text
@@ -162,7 +162,7 @@ class FeatureChanges:
         }
 
 
-def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = None) -> FeatureChanges:
+def feature_changes(rows: DiagnosisRows, seed: int, model: ErmModel | None = None) -> FeatureChanges:
     """Weights under ERM and under invariance, and the test of every feature.
 
     Without a model, or with a linear one, slopes are those of the target itself.
@@ -201,7 +201,7 @@ def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = N
     return FeatureChanges(tuple(features), rows.names, joint_test(rows, seed, model=model), float(p[0]), weight, kind)
 
 
-def own_slopes(rows: DiagnosisRows, model: PlainModel | None = None) -> tuple[Floats, Floats]:
+def own_slopes(rows: DiagnosisRows, model: ErmModel | None = None) -> tuple[Floats, Floats]:
     """Level and slopes of every environment, and their squared standard errors: (1 + D, E), with C classes (.., C)."""
     assert rows.environment is not None
     coef, residual, curvature, probability = (
@@ -238,7 +238,7 @@ def own_slopes(rows: DiagnosisRows, model: PlainModel | None = None) -> tuple[Fl
 
 
 def joint_test(
-    rows: DiagnosisRows, seed: int, permutations: int = PERMUTATIONS, model: PlainModel | None = None
+    rows: DiagnosisRows, seed: int, permutations: int = PERMUTATIONS, model: ErmModel | None = None
 ) -> float:
     """p-value of "no feature's relation to the target changes": permuted labels of the environments."""
     assert rows.environment is not None
@@ -289,7 +289,7 @@ def _pooled(rows: DiagnosisRows) -> tuple[Floats, Floats, Floats, Floats]:
     return coef, _indicators(rows) - p, p * (1 - p), p
 
 
-def _residuals_of(rows: DiagnosisRows, model: PlainModel) -> tuple[Floats, Floats, Floats, Floats]:
+def _residuals_of(rows: DiagnosisRows, model: ErmModel) -> tuple[Floats, Floats, Floats, Floats]:
     """The same of a model that is not linear, at its held-out outputs: no coefficients, and what it leaves."""
     f = model.outputs.reshape(len(rows), -1)  # (N, C) or (N, 1)
     coef = np.zeros((f.shape[1], 1 + rows.x.shape[1]))
@@ -306,7 +306,7 @@ def _indicators(rows: DiagnosisRows) -> Floats:
     return np.asarray(np.eye(rows.n_outputs)[rows.y.astype(np.int64)])
 
 
-def _standardised(model: PlainModel, c: int) -> Floats:
+def _standardised(model: ErmModel, c: int) -> Floats:
     """The outputs of a class, as a feature has them: (N,)."""
     f = model.outputs.reshape(len(model.outputs), -1)[:, c]
     return np.asarray((f - f.mean()) / max(float(f.std()), 1e-12))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from irmtv.app.diagnose.plain_model import PlainModel
+from irmtv.app.diagnose.erm_model import ErmModel
 from irmtv.app.diagnose.rows import FEWEST, DiagnosisRows, Floats, Ints
 from irmtv.app.diagnose.words import place
 from irmtv.core.numbers import listed
@@ -88,7 +88,7 @@ class InferredEnvironments:
 
 
 def environments_in_aux(
-    rows: DiagnosisRows, model: PlainModel, seed: int, progress: Callable[[Progress], None] | None = None
+    rows: DiagnosisRows, model: ErmModel, seed: int, progress: Callable[[Progress], None] | None = None
 ) -> InferredEnvironments:
     """The environments of one network on all rows; labels are of networks trained without the fold of a row."""
     assert rows.aux is not None
@@ -132,7 +132,7 @@ def _curve(fitted: FittedRuns, aux: Tensor, order: Tensor) -> Floats:
 
 def train_environment_networks(
     rows: DiagnosisRows,
-    model: PlainModel,
+    model: ErmModel,
     parts: Sequence[tuple[Tensor, Tensor]],
     seed: int,
     progress: Callable[[Progress], None] | None = None,

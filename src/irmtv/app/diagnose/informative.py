@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from irmtv.app.diagnose.erm_model import ErmModel
 from irmtv.app.diagnose.inferred_environments import train_environment_networks
-from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.app.diagnose.words import LEVEL
 from irmtv.core.numbers import number, p_text
@@ -86,7 +86,7 @@ class Informative:
         }
 
 
-def given_informative(rows: DiagnosisRows, model: PlainModel, seed: int, permutations: int = OF_LABELS) -> Informative:
+def given_informative(rows: DiagnosisRows, model: ErmModel, seed: int, permutations: int = OF_LABELS) -> Informative:
     """The test of given environments: their labels are permuted among the rows."""
     assert rows.environment is not None
     codes, n_env = rows.environment, len(rows.names)
@@ -99,7 +99,7 @@ def given_informative(rows: DiagnosisRows, model: PlainModel, seed: int, permuta
 
 def inferred_informative(
     rows: DiagnosisRows,
-    model: PlainModel,
+    model: ErmModel,
     seed: int,
     permutations: int = OF_AUX,
     progress: Callable[[Progress], None] | None = None,

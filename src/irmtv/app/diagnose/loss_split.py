@@ -23,7 +23,7 @@ from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from irmtv.app.diagnose.plain_model import PlainModel
+from irmtv.app.diagnose.erm_model import ErmModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats
 from irmtv.app.diagnose.two_sample import quadratic_basis
 from irmtv.core.numbers import Estimate, number, within
@@ -112,7 +112,7 @@ class LossSplits:
         }
 
 
-def split_losses(rows: DiagnosisRows, model: PlainModel, seed: int) -> LossSplits:
+def split_losses(rows: DiagnosisRows, model: ErmModel, seed: int) -> LossSplits:
     """Every environment against the rest."""
     assert rows.environment is not None
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from irmtv.app.diagnose.plain_model import KINDS, PlainModel
+from irmtv.app.diagnose.erm_model import KINDS, ErmModel
 from irmtv.app.diagnose.rows import DiagnosisRows
 from irmtv.app.diagnose.words import LEVEL
 from irmtv.core.numbers import Estimate, number, p_text, within
@@ -84,7 +84,7 @@ class LossByEnvironment:
         }
 
 
-def loss_by_environment(rows: DiagnosisRows, model: PlainModel, seed: int) -> LossByEnvironment:
+def loss_by_environment(rows: DiagnosisRows, model: ErmModel, seed: int) -> LossByEnvironment:
     """Means with bootstrap intervals (rows drawn within environments), and the test that they are all equal."""
     assert rows.environment is not None
     loss_metric, metric = ("mse", "rmse") if rows.task == "regression" else ("log_loss", "accuracy")

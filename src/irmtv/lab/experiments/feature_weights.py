@@ -36,20 +36,8 @@ KEPT = (
 
 
 def normalised(weights: npt.ArrayLike) -> Floats:
-    """Absolute weights that sum to 1.
+    """Absolute weights (..., D) that sum to 1; NaN for a model whose weights are all zero.
 
-    Parameters
-    ----------
-    weights : array, shape (..., D)
-        Coefficients of linear models.
-
-    Returns
-    -------
-    array, shape (..., D)
-        NaN for a model whose weights are all zero.
-
-    Examples
-    --------
     >>> normalised([3.0, -1.0]).tolist()
     [0.75, 0.25]
     """
@@ -59,21 +47,8 @@ def normalised(weights: npt.ArrayLike) -> Floats:
 
 
 def invariant_share(weights: npt.ArrayLike, n_invariant: int) -> Floats:
-    """The share of the absolute weights that the first `n_invariant` columns have.
+    """The share (...) of the absolute weights (..., D) that the first `n_invariant` columns have.
 
-    Parameters
-    ----------
-    weights : array, shape (..., D)
-        Coefficients of linear models, the invariant columns first; normalised or not.
-    n_invariant : int
-        Invariant columns.
-
-    Returns
-    -------
-    array, shape (...)
-
-    Examples
-    --------
     >>> float(invariant_share([3.0, -1.0, 1.0, 1.0], n_invariant=2).round(3))
     0.667
     """
@@ -83,8 +58,6 @@ def invariant_share(weights: npt.ArrayLike, n_invariant: int) -> Floats:
 def net_share(weights: npt.ArrayLike, n_invariant: int) -> Floats:
     """|V| / (|V| + |S|), with parameters as in `invariant_share`: weights of both signs cancel within V and within S.
 
-    Examples
-    --------
     >>> float(net_share([3.0, 1.0, -1.0, 1.0], n_invariant=2))  # the spurious weights cancel
     1.0
     """

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from irmtv.lab.experiments.evaluation import IN_TABLES, TEST_ROWS
 from irmtv.lab.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
-from irmtv.lab.experiments.spec import Method, Spec
-from irmtv.lab.experiments.spec_checks import settled_from
+from irmtv.lab.experiments.spec import Method, Spec, settled_from
 from irmtv.lab.experiments.store import RunRecord, Store
 from irmtv.metrics import METRICS
 from irmtv.objectives import OBJECTIVES
