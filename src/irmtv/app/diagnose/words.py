@@ -1,18 +1,33 @@
-"""What the sentences of a diagnosis share: the level of its tests, and values of aux as text."""
+"""What the parts of a diagnosis share: the level of their tests, their summary as JSON, and values of aux as text."""
 
 from __future__ import annotations
 
 import calendar
+import dataclasses
 import math
 from datetime import date, timedelta
+from typing import Any, ClassVar
 
 from irmtv.core.numbers import number
+from irmtv.core.plain_json import plain_json
 
 LEVEL = 0.05  # of every test
 NOTHING_TO_COMPARE = (
     "a diagnosis compares environments: give environment (a column that says where each row came from: a site, a year, "
     "a device), or aux (columns in which environments are looked for: a time, a place), or both. Got neither."
 )
+
+
+class Part:
+    """A part of a diagnosis: a dataclass with a sentence."""
+
+    ALSO: ClassVar[tuple[str, ...]] = ()  # properties that stand in the summary beside the fields
+    sentence: Any
+
+    def summary(self) -> dict[str, Any]:
+        """JSON: the sentence ("said"), the fields, and `ALSO`; None where a number is not finite."""
+        names = [f.name for f in dataclasses.fields(self) if f.repr]  # type: ignore[arg-type]
+        return dict(plain_json({"said": self.sentence, **{name: getattr(self, name) for name in (*names, *self.ALSO)}}))
 
 
 def as_date(decimal_year: float) -> str:
