@@ -172,7 +172,7 @@ def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     spec, trained = _train(path, out, options)
     made = report_experiment(spec, out)
     if made.results.empty:
-        _nothing(out)
+        _no_result(out)
     files = made.write(out)  # first: a pipe may be closed while the tables are printed
     files.append(write_page(experiment_content(made, spec, stored_versions(out)), out / PAGE))
     if as_json:
@@ -184,7 +184,7 @@ def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
         raise typer.Exit(1)
 
 
-def _nothing(out: Path) -> NoReturn:
+def _no_result(out: Path) -> NoReturn:
     note(f"irmtv: {out} has no result to make a table of.")
     raise typer.Exit(1)
 
@@ -197,7 +197,7 @@ def _identifiability(path: Path, out: Path, as_json: bool, options: RunOptions) 
     spec, trained = _train(path, out, options)
     made = report_identifiability(spec, out)
     if made is None:
-        _nothing(out)
+        _no_result(out)
     _show_and_write(made, out, identifiability_content(made, stored_versions(out)), as_json)
     if trained.failed:
         raise typer.Exit(1)
@@ -211,11 +211,10 @@ def _running_times(
     from irmtv.lab.tables.running_times import report_running_times
 
     _check_folder(out)
-    given: dict[str, Any] = {"steps": steps, "repetitions": repetitions, "device": device}
+    given = {"steps": steps, "repetitions": repetitions, "device": device}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     with progress(RUNNING_TIMES) as bar:
-        measured = measure_running_times(
-            columns, progress=bar.at, **{name: value for name, value in given.items() if value is not None}
-        )
+        measured = measure_running_times(columns, progress=bar.at, **known)
     made = report_running_times(measured)
     _show_and_write(made, out, running_times_content(made), as_json)
 

@@ -65,14 +65,9 @@ def _search(search: tuple[Any, ...]) -> str:
 
 
 def _described(objective: Objective) -> dict[str, Any]:
+    keys = ("name", "summary", "formula", "needs", "tasks", "source", "year")
     return {
-        "name": objective.name,
-        "summary": objective.summary,
-        "formula": objective.formula,
-        "needs": objective.needs,
-        "tasks": list(objective.tasks),
-        "source": objective.source,
-        "year": objective.year,
+        **{key: getattr(objective, key) for key in keys},
         "hyperparameters": [
             {"name": h.name, "default": str(h.default), "meaning": h.meaning, "per_run": h.per_run}
             for h in objective.hyperparameters

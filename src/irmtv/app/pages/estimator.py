@@ -24,29 +24,14 @@ MEASURED = ("step", "risk", "worst_risk", "p_slopes", "p_risks", "left_out_risk"
 
 
 def estimator_content(model: Any, name: str = "") -> page.Content:
-    """The page of a fitted estimator or Pipeline.
-
-    Parameters
-    ----------
-    model : estimator of irmtv, or Pipeline that ends in one
-        Fitted.
-    name : str, default ""
-        Of the file it comes from.
-
-    Returns
-    -------
-    Content
-        For `irmtv.html.page.page`.
-    """
+    """The page of a fitted estimator, or of a Pipeline that ends in one; `name`: of the file it comes from."""
     steps = [[step, type(part).__name__] for step, part in model.steps] if isinstance(model, Pipeline) else []
     estimator = model.steps[-1][1] if isinstance(model, Pipeline) else model
     settings = {key: value for key, value in estimator.get_params(deep=False).items() if value is not None}
-    pipeline = (
-        [page.section("steps", "Steps of the pipeline", "", [page.table(["step", "what"], steps)])] if steps else []
-    )
-    given = page.section(
-        "settings", "Settings", "as given; all others have their defaults", [page.settings_table(settings)]
-    )
+    given = "as given; all others have their defaults"
+    sections = [page.section("settings", "Settings", given, [page.settings_table(settings)])]
+    if steps:
+        sections.insert(0, page.section("steps", "Steps of the pipeline", "", [page.table(["step", "what"], steps)]))
     return page.content(
         f"{type(estimator).__name__}{f' from {name}' if name else ''}",
         _headline(estimator),
@@ -58,7 +43,7 @@ def estimator_content(model: Any, name: str = "") -> page.Content:
                 *_training(getattr(estimator, "history_", None)),
                 *_environments(estimator),
             ],
-            "Settings": [*pipeline, given],
+            "Settings": sections,
         },
         __version__,
         lead=[

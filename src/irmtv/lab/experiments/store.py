@@ -352,9 +352,14 @@ class Store:
         ):
             if run_id in metrics_of:
                 metrics_of[run_id].append(Metric(environment, metric, as_value(value)))
+        columns = _RUN_COLUMNS.split(", ")
         return [
-            RunRecord(*names, json.loads(settings), status, diverged_at, arrays_of[run_id], tuple(metrics_of[run_id]))
-            for run_id, *names, settings, status, diverged_at in rows
+            RunRecord(
+                **{**dict(zip(columns, row, strict=True)), "hyperparameters": json.loads(row[7])},
+                arrays=arrays_of[run_id],
+                metrics=tuple(metrics_of[run_id]),
+            )
+            for run_id, *row in rows
         ]
 
     def specs(self) -> list[tuple[str, str]]:

@@ -131,14 +131,9 @@ def explaining(path: Path) -> Iterator[None]:
 
 def check_target(folder: Path) -> None:
     """Raise unless `folder` can become a store, or is one that this version can write to. Changes nothing."""
-    _check_no_file(folder)
-    if not folder.exists():
-        return
-    if (folder / DATABASE).exists():
+    if _has_database(folder):
         check_identity(folder)
-        return
-    others = _others(folder)
-    if others:
+    elif folder.exists() and (others := _others(folder)):
         raise StoreError(
             f"{folder} is not empty and holds no experiment ({DATABASE}), so nothing is written into it. "
             f"It has {shown(others)}. Name a new folder."
@@ -147,19 +142,20 @@ def check_target(folder: Path) -> None:
 
 def check_source(folder: Path) -> None:
     """Raise unless `folder` is a store that this version can read."""
-    _check_no_file(folder)
-    if not folder.exists():
+    if _has_database(folder):
+        check_identity(folder)
+    elif not folder.exists():
         raise StoreError(f"{folder} does not exist. Name the folder that an experiment was written to.")
-    if not (folder / DATABASE).exists():
+    else:
         others = _others(folder)
         holds = f"It has {shown(others)}" if others else "It is empty"
         raise StoreError(f"{folder} holds no experiment ({DATABASE}). {holds}. Name the folder of an experiment.")
-    check_identity(folder)
 
 
-def _check_no_file(folder: Path) -> None:
+def _has_database(folder: Path) -> bool:
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file. An experiment is a folder: name a new one, or that of an experiment.")
+    return (folder / DATABASE).exists()
 
 
 def _others(folder: Path) -> list[str]:

@@ -38,21 +38,7 @@ def experiment_content(
 ) -> page.Content:
     """The page of an experiment with tables of scores.
 
-    Parameters
-    ----------
-    made : ExperimentReport
-        From `irmtv.lab.tables.report_experiment`.
-    spec : Spec
-        By which it was run.
-    versions : sequence of mappings, default ()
-        Of packages: each different set that the runs were computed with.
-    notes : sequence of str, default ()
-        What a reader of this page must know besides, in sentences.
-
-    Returns
-    -------
-    Content
-        For `irmtv.html.page.page`.
+    `versions`: each different set of packages that the runs were computed with; `notes`: sentences before everything.
     """
     summary, rule = made.summary, main_rule(made.summary)
     over = [t for t in overview(summary) if not t.detail]
@@ -98,11 +84,9 @@ def identifiability_content(made: Identifiability, versions: Versions = ()) -> p
 
 def _weights_headline(made: Identifiability) -> page.Headline:
     """Which method puts most of its weight on invariant features, and the share of each."""
-    shares = {}
-    for method in made.methods if "fixed" in made.spec.selection.rules else ():
-        share = made.numbers()["methods"][method]["fixed"]["share"]["mean"]
-        if share is not None:
-            shares[method] = share
+    of_method = made.numbers()["methods"] if "fixed" in made.spec.selection.rules else {}
+    means = {method: rules["fixed"]["share"]["mean"] for method, rules in of_method.items()}
+    shares = {method: share for method, share in means.items() if share is not None}
     answer = f"Of {several(len(made.methods), 'method')} none has a weight."
     if shares:
         best = max(shares, key=lambda method: shares[method])
@@ -131,18 +115,7 @@ def running_times_content(made: RunningTimesReport) -> page.Content:
 
 
 def folder_content(folder: str | os.PathLike[str]) -> page.Content:
-    """The page of a folder that `irmtv run` or `irmtv reproduce` wrote, by the last spec that it was run by.
-
-    Parameters
-    ----------
-    folder : path
-        It has an experiment.sqlite.
-
-    Returns
-    -------
-    Content
-        A ValueError says where there is no result yet.
-    """
+    """The page of a folder that `irmtv run` or `irmtv reproduce` wrote, by the last spec that it was run by."""
     target = Path(folder)
     with Store.read(target) as store:
         texts, versions = [text for _, text in store.specs()], store.versions()

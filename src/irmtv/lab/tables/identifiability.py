@@ -159,7 +159,7 @@ class Identifiability:
         theirs = self.published_share(method)
         worst = self._choices(method, "fixed")["worst"].to_numpy(np.float64)
         together = 100 * invariant_share(_mean(np.abs(w)), n)
-        ours = (self.share(method), [float(together)], 100 * net_share(w, n), 100 * worst)
+        ours: tuple[Floats, ...] = (self.share(method), together, 100 * net_share(w, n), 100 * worst)
         return [NO_VALUE if theirs is None else f"{100 * theirs:.2f}", *map(mean_and_sd, ours)]
 
     def _by_invariance(self) -> TextTable:
