@@ -93,6 +93,9 @@ def reproduce(
     if steps is not None and name != RUNNING_TIMES:
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
     options = RunOptions(repetitions, settings, methods, device, jobs, wait)
+    # before minutes of work rather than after; the store of an experiment looks itself
+    if name in (RUNNING_TIMES, THEORY) and out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
     if name == RUNNING_TIMES:
         why = "tables of scores; times are measured one by one. Leave it out."
         _reject(why, methods=methods is not None, jobs=jobs != 1, wait=wait)
@@ -210,7 +213,6 @@ def _running_times(
     from irmtv.lab.tables.experiment_page import running_times_content
     from irmtv.lab.tables.running_times import report_running_times
 
-    _check_folder(out)
     given = {"steps": steps, "repetitions": repetitions, "device": device}
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     with progress(RUNNING_TIMES) as bar:
@@ -233,15 +235,9 @@ def _show_and_write(made: Identifiability | RunningTimesReport, out: Path, conte
     written(*files)
 
 
-def _check_folder(out: Path) -> None:
-    if out.exists() and not out.is_dir():  # before minutes of work rather than after
-        raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
-
-
 def _theory(out: Path, as_json: bool, jobs: int) -> None:
     from irmtv.lab.theory import run_statements
 
-    _check_folder(out)
     with progress(THEORY) as bar:
         report = run_statements(jobs=jobs, progress=lambda share, name: bar.at(share, escape(name)))
     files = report.write(out)

@@ -28,6 +28,7 @@ def estimator_content(model: Any, name: str = "") -> page.Content:
     steps = [[step, type(part).__name__] for step, part in model.steps] if isinstance(model, Pipeline) else []
     estimator = model.steps[-1][1] if isinstance(model, Pipeline) else model
     settings = {key: value for key, value in estimator.get_params(deep=False).items() if value is not None}
+    curves = history_curves(getattr(estimator, "history_", None))
     given = "as given; all others have their defaults"
     sections = [page.section("settings", "Settings", given, [page.settings_table(settings)])]
     if steps:
@@ -40,7 +41,7 @@ def estimator_content(model: Any, name: str = "") -> page.Content:
             "What the model knows": [
                 *_path(getattr(estimator, "cv_results_", None)),
                 *_coefficients(estimator),
-                *_training(getattr(estimator, "history_", None)),
+                *([] if curves is None else [page.section("training", "Training", "", [curves_figure(curves)])]),
                 *_environments(estimator),
             ],
             "Settings": sections,
@@ -59,11 +60,6 @@ def _path(results: Any) -> list[page.Section]:
     points = path_points(results)
     blocks = [path_figure(points), path_table(points, tested=False)]
     return [page.section("path", "The path of penalty weights", "held-out rows", blocks)]
-
-
-def _training(history: Any) -> list[page.Section]:
-    curves = history_curves(history)
-    return [] if curves is None else [page.section("training", "Training", "", [curves_figure(curves)])]
 
 
 def path_points(results: pd.DataFrame) -> list[PathPoint]:

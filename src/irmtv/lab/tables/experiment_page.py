@@ -52,8 +52,11 @@ def experiment_content(
         chapters[f"{metric[:1].upper()}{metric[1:]}"] = sections
     counts = counted_outcomes(made.results, INVARIANCE)
     chapters["What the rule of invariance found"] = [_outcomes(counts)] if len(counts) else []
-    chapters["How it was run"] = [_reading(summary), _spec(spec), _versions(versions)]
-    title = f"{spec.name}: {_first_sentence(spec.description)}" if spec.description else spec.name
+    captions = dict.fromkeys(line for table in tables(summary) for line in table.caption)
+    reading = page.section("reading", "How to read the tables", "", [page.text(line) for line in captions])
+    chapters["How it was run"] = [reading, _spec(spec), _versions(versions)]
+    first_sentence = " ".join(spec.description.split()).split(". ")[0].rstrip(".")
+    title = f"{spec.name}: {first_sentence}" if spec.description else spec.name
     return page.content(
         title, _headline(summary, rule), _facts(spec, made.results), chapters, __version__, lead=list(notes)
     )
@@ -228,11 +231,6 @@ def _outcomes(counts: pd.DataFrame) -> page.Section:
     return page.section("outcomes", "Outcomes by method", "number of repetitions", blocks)
 
 
-def _reading(summary: pd.DataFrame) -> page.Section:
-    captions = dict.fromkeys(line for shown in tables(summary) for line in shown.caption)
-    return page.section("reading", "How to read the tables", "", [page.text(line) for line in captions])
-
-
 def _spec(spec: Spec) -> page.Section:
     known = spec.name in papers.paper_specs()
     command = f"irmtv reproduce {spec.name} --out FOLDER" if known else "irmtv run spec.toml --out FOLDER"
@@ -269,8 +267,3 @@ def _text_tables(shown: Sequence[TextTable]) -> list[page.Section]:
         blocks = [page.table(t.columns, t.rows, numeric), *(page.text(note) for note in t.notes)]
         sections.append(page.section(f"table-{i}", t.title, "", blocks))
     return sections
-
-
-def _first_sentence(description: str) -> str:
-    words = " ".join(description.split())
-    return words.split(". ")[0].rstrip(".")
