@@ -131,6 +131,18 @@ def estimates(rows: Sequence[Any], factor: float = 1.0) -> tuple[Floats, Floats,
     return value, low, high
 
 
+def row_figure(n: int, margin: float, per_row: float) -> tuple[Figure, Axes, Floats]:
+    """A figure of n rows one below the other, its axes, and where the rows stand; heights in inches."""
+    made = new_figure(margin + per_row * n)
+    return made, made.subplots(), -np.arange(n, dtype=np.float64)
+
+
+def line(axes: Axes, x: Floats, y: Floats, style: Style, **more: Any) -> Any:
+    """A line with markers. Returns what a legend shows."""
+    (drawn,) = axes.plot(x, y, color=style.colour, ls=style.dash, marker=style.marker, **more)
+    return drawn
+
+
 def bars(
     axes: Axes, place: Floats, values: Floats, height: float, style: Style, ends: tuple[Floats, Floats] | None = None
 ) -> Any:

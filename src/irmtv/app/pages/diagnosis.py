@@ -143,9 +143,7 @@ def differ_figure(differ: Part) -> page.Block:
     """Areas under the curve, each environment against the rest."""
     rows = differ["environments"]
     drawn = [{"name": "all environments", "auc": differ["auc"]}, *rows[:MOST_ENVIRONMENTS]]
-    made = drawing.new_figure(1.0 + 0.3 * len(drawn))
-    ax = made.subplots()
-    place = -np.arange(len(drawn), dtype=np.float64)
+    made, ax, place = drawing.row_figure(len(drawn), 1.0, 0.3)
     drawing.points(ax, place, drawing.estimates([row["auc"] for row in drawn]), drawing.CHOSEN.colour, 5)
     drawing.name_rows(ax, place, [drawing.label(row["name"], 18) for row in drawn])
     drawing.plain_axes(ax, x="area under the ROC curve, environment against the rest", grid="x")
@@ -274,9 +272,7 @@ def features_figure(features: Part) -> page.Block:
     """Weights under ERM beside those under invariance, what changes first."""
     rows = features["features"]
     shown = rows[:MOST_FEATURES]
-    place = -np.arange(len(shown), dtype=np.float64)
-    made = drawing.new_figure(1.2 + 0.34 * len(shown))
-    ax = made.subplots()
+    made, ax, place = drawing.row_figure(len(shown), 1.2, 0.34)
     handles = [
         drawing.bars(ax, place + offset, 100 * drawing.floats([row[key] for row in shown]), 0.36, style)
         for key, style, offset in (("erm", drawing.PLAIN, 0.19), ("invariant", drawing.CHOSEN, -0.19))
@@ -329,9 +325,7 @@ def splits_figure(splits: Part) -> page.Block:
     """Parts of the difference of the loss, each environment against the rest."""
     rows = sorted(splits["environments"], key=lambda row: -(row["gap"]["value"] or 0.0))
     shown = rows[:MOST_ENVIRONMENTS]
-    place = -np.arange(len(shown), dtype=np.float64)
-    made = drawing.new_figure(1.2 + 0.45 * len(shown))
-    ax = made.subplots()
+    made, ax, place = drawing.row_figure(len(shown), 1.2, 0.45)
     handles = []
     everything: list[drawing.Floats] = [np.zeros(1)]
     for key, style, offset in (("from_x", drawing.STYLES[2], 0.2), ("from_y_given_x", drawing.STYLES[1], -0.2)):

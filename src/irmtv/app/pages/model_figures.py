@@ -240,11 +240,8 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
         names += [f"{len(others)} others", "mean of all"]
     for k, e in enumerate(named):
         style = drawing.STYLES[k % len(drawing.STYLES)]
-        (line,) = ax.plot(
-            steps, risk[e], color=style.colour, ls=style.dash, lw=1.5, marker=style.marker, ms=4,
-            markevery=(k % 3, max(1, len(steps) // 8)), zorder=4,
-        )  # fmt: skip
-        handles.append(line)
+        every = (k % 3, max(1, len(steps) // 8))
+        handles.append(drawing.line(ax, steps, risk[e], style, lw=1.5, ms=4, markevery=every, zorder=4))
         names.append(drawing.label(curves["environments"][e], 22))
     drawing.plain_axes(ax, x=rhythm, y="risk of the training rows", grid="y")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -289,12 +286,8 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> p
     handles, names = [], []
     for k, curve in enumerate(losses):
         style = MODELS.get(curve["model"], drawing.STYLES[(k + 3) % len(drawing.STYLES)])
-        (line,) = ax.plot(
-            x, risks[curve["model"]][order], color=style.colour, ls=style.dash, marker=style.marker, lw=1.5,
-            ms=6 if n <= 30 else 3.5,
-        )  # fmt: skip
+        handles.append(drawing.line(ax, x, risks[curve["model"]][order], style, lw=1.5, ms=6 if n <= 30 else 3.5))
         weight = curve["penalty_weight"]
-        handles.append(line)
         names.append(drawing.label(curve["model"]) + ("" if not weight else f", λ = {weight:g}"))
     every = max(1, -(-n // 16))
     ticks = [drawing.label(environments[e], 14) for e in order[::every]]

@@ -38,9 +38,7 @@ class TreeMember:
         if self.iterations == 0:
             return np.zeros(features.shape[1])
         options = {"pred_contrib": True, "num_iteration": self.iterations, "num_threads": n_jobs}
-        each = self.booster.predict(features, **options).reshape(
-            len(features), len(self.base), -1
-        )  # last: the mean
+        each = self.booster.predict(features, **options).reshape(len(features), len(self.base), -1)  # last: the mean
         moved: Floats = np.abs(each[:, :, :-1]).mean(0).sum(0)
         return moved
 
