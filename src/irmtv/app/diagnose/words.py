@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import calendar
-import dataclasses
 import math
+from dataclasses import dataclass, fields
 from datetime import date, timedelta
 from typing import Any, ClassVar
 
@@ -18,16 +18,20 @@ NOTHING_TO_COMPARE = (
 )
 
 
+@dataclass(frozen=True)
 class Part:
-    """A part of a diagnosis: a dataclass with a sentence."""
+    """A part of a diagnosis: numbers, and a sentence that says what they mean."""
 
     ALSO: ClassVar[tuple[str, ...]] = ()  # properties that stand in the summary beside the fields
-    sentence: Any
+
+    @property
+    def sentence(self) -> str:
+        raise NotImplementedError
 
     def summary(self) -> dict[str, Any]:
-        """JSON: the sentence ("said"), the fields, and `ALSO`; None where a number is not finite."""
-        names = [f.name for f in dataclasses.fields(self) if f.repr]  # type: ignore[arg-type]
-        return dict(plain_json({"said": self.sentence, **{name: getattr(self, name) for name in (*names, *self.ALSO)}}))
+        """JSON: the sentence ("said"), the fields that `repr` shows, and `ALSO`; None where a number is not finite."""
+        names = [*(f.name for f in fields(self) if f.repr), *self.ALSO]
+        return dict(plain_json({"said": self.sentence, **{name: getattr(self, name) for name in names}}))
 
 
 def as_date(decimal_year: float) -> str:
