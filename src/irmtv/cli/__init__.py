@@ -16,7 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (fit.fit, predict.predict, evaluate.evaluate, diagnose.diagnose, report.report, verify.verify):
-    app.command()(command)
+    app.command(command.__name__)(command)
 app.command("list")(objectives.list_objectives)
 app.command("run")(experiments.run_spec)
 app.command("reproduce")(experiments.reproduce)
