@@ -42,7 +42,7 @@ def as_date(decimal_year: float) -> str:
     """
     year = math.floor(decimal_year)
     if not 1 <= year <= 9998:
-        return f"{decimal_year:,.6g}"
+        return number(decimal_year, 6)
     days = 366 if calendar.isleap(year) else 365
     return (date(year, 1, 1) + timedelta(days=(decimal_year - year) * days + 1e-6)).isoformat()
 
