@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from scipy.special import expit
 
+from irmtv.app.diagnose.erm_model import KINDS, fit_erm
 from irmtv.app.diagnose.features import joint_test, own_slopes
 from irmtv.app.diagnose.informative import given_informative
 from irmtv.app.diagnose.losses import loss_by_environment
-from irmtv.app.diagnose.plain_model import KINDS, fit_plain_model
 from irmtv.app.diagnose.rows import DiagnosisRows, read_rows
 from irmtv.selection.equality import equal_means, holm
 
@@ -42,7 +42,7 @@ def world(kind: str, task: str, n: int, seed: int) -> DiagnosisRows:
 
 def rejected(rows: DiagnosisRows, model: str, seed: int) -> tuple[bool, ...]:
     """Which tests say p < 0.05; "a feature" is whether any is named, corrected for their number."""
-    plain = fit_plain_model(rows, seed, model)
+    plain = fit_erm(rows, seed, model)
     beyond = None if model == "linear" else plain
     p = equal_means(*(torch.as_tensor(v) for v in own_slopes(rows, beyond))).numpy()  # level, then the features
     return (

@@ -13,9 +13,8 @@ import pytest
 from irmtv.datasets import DATASETS
 from irmtv.lab.experiments import Spec, SpecError, load_spec, parse_spec, plan
 from irmtv.lab.experiments.results import COLUMNS
-from irmtv.lab.experiments.schema import TABLES
-from irmtv.lab.experiments.spec import Data, Head, Method, PublishedTable, Selection, Training
-from irmtv.lab.experiments.spec_values import LIST_VALUED, METHOD_KEYS
+from irmtv.lab.experiments.spec import LIST_VALUED, METHOD_KEYS, Data, Head, Method, PublishedTable, Selection, Training
+from irmtv.lab.experiments.store_files import TABLES
 from irmtv.objectives import BUILT_IN, OBJECTIVES
 from irmtv.objectives.base import FOLLOWS_PHI
 from irmtv.selection import RULES

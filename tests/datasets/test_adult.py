@@ -22,7 +22,8 @@ from irmtv.core.losses import Binary
 from irmtv.datasets import DATASETS, Tables, adult, load_adult
 from irmtv.datasets.adult import CATEGORIES, COLUMNS, FILES, INTEGERS, SUBGROUPS, adult_task, read_adult
 from irmtv.datasets.fetch import VARIABLE, find_files
-from irmtv.lab.experiments.spec_checks import data_problems
+from irmtv.lab.experiments.spec import Data
+from irmtv.lab.experiments.spec_file import data_problems
 
 HEADER = ", ".join(COLUMNS[:-1]) + ", Y"
 TINY = (90, 60)  # rows of the tiny adult.data and adult.test
@@ -381,8 +382,8 @@ def test_specs_may_ask_for_it(tiny):
     entry = DATASETS["adult"]
     assert entry.make is adult_task
     assert entry.arguments({}) == {"fit_on": "all", "n_components": 0.99}  # where the files lie decides nothing
-    assert data_problems("adult", {"fit_on": "train", "n_components": 53}, {"adult": {}}) == []
-    (problem,) = data_problems("adult", {"as_frame": True}, {"adult": {}})
+    assert list(data_problems(Data(name="adult", arguments={"fit_on": "train", "n_components": 53}))) == []
+    (problem,) = data_problems(Data(name="adult", arguments={"as_frame": True}))
     assert "as_frame is not an argument of data set 'adult'" in problem
     a = entry.make(**entry.arguments({"data_home": str(tiny)}), random_state=4)
     assert torch.equal(a.train.x, load_adult(4, data_home=tiny).train.x)

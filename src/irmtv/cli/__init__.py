@@ -15,8 +15,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (fit, predict, evaluate, diagnose, report, verify, objectives, experiments):
-    command.register(app)
+for command in (fit.fit, predict.predict, evaluate.evaluate, diagnose.diagnose, report.report, verify.verify):
+    app.command(command.__name__)(command)
+app.command("list")(objectives.list_objectives)
+app.command("run")(experiments.run_spec)
+app.command("reproduce")(experiments.reproduce)
 app.add_typer(data.app, name="data")
 
 

@@ -13,17 +13,12 @@ from irmtv.cli.output import note, print_json, progress, say, written
 if TYPE_CHECKING:
     from irmtv.datasets.sources import CheckResult, LocalFiles, Source
 
-app = typer.Typer(help="Data sets: list them, locate their files, check these.")
+app = typer.Typer(help="Data sets: list them, locate their files, check these.", no_args_is_help=True)
 
 DataHome = Annotated[
     Path | None,
     typer.Option("--data-home", help="Folder of the files (default: IRMTV_DATA, else the download cache)."),
 ]
-
-
-@app.callback(no_args_is_help=True)
-def _root() -> None:
-    pass
 
 
 @app.command("list")
@@ -135,12 +130,7 @@ def _chosen(names: list[str]) -> list[Source]:
 def _summary(found: LocalFiles) -> dict[str, Any]:
     source = found.source
     return {
-        "name": source.name,
-        "title": source.title,
-        "rows": source.rows,
-        "licence": source.licence,
-        "source": source.source,
-        "citation": source.citation,
+        **{key: getattr(source, key) for key in ("name", "title", "rows", "licence", "source", "citation")},
         "loader": f"irmtv.datasets.{source.loader}",
         "here": found.here,
         "files": [
@@ -153,10 +143,7 @@ def _summary(found: LocalFiles) -> dict[str, Any]:
 def _verdict(checked: CheckResult) -> dict[str, Any]:
     return {
         "name": checked.found.source.name,
-        "good": checked.good,
-        "problem": checked.problem,
-        "n_train": checked.n_train,
-        "n_test": checked.n_test,
+        **{key: getattr(checked, key) for key in ("good", "problem", "n_train", "n_test")},
         "files": [
             {"name": f.file.name, "path": str(f.path), "original": f.original, "note": f.note} for f in checked.files
         ],

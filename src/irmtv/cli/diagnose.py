@@ -25,10 +25,6 @@ FEWEST_ROWS = 100  # that a diagnosis needs
 MOST_LINES = 12  # of a table in a terminal; the page has all
 
 
-def register(app: typer.Typer) -> None:
-    app.command("diagnose")(diagnose)
-
-
 def diagnose(
     data: DataPath,
     target: Target,

@@ -21,10 +21,6 @@ MOST = 40  # environments that are printed; --out has all
 FEWEST = 10  # rows of an environment: below, draws of them say nothing about others, and there is no interval
 
 
-def register(app: typer.Typer) -> None:
-    app.command("evaluate")(evaluate)
-
-
 def evaluate(
     model: ModelPath,
     data: DataPath,

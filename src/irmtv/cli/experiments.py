@@ -26,11 +26,6 @@ THEORY_DESCRIPTION = "Every statement of the paper's mathematics, run: one page 
 RUNNING_TIMES_DESCRIPTION = "The paper's running times on its five data sets beside ours, and the ratio of l1 to l2."
 
 
-def register(app: typer.Typer) -> None:
-    app.command("run")(run_spec)
-    app.command("reproduce")(reproduce)
-
-
 Out = Annotated[Path, typer.Option("--out", help="Folder of the experiment; one that exists is continued.")]
 Repetitions = Annotated[int | None, typer.Option(help="Number of repetitions (default: the spec's).")]
 Settings = Annotated[
@@ -98,6 +93,9 @@ def reproduce(
     if steps is not None and name != RUNNING_TIMES:
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
     options = RunOptions(repetitions, settings, methods, device, jobs, wait)
+    # before minutes of work rather than after; the store of an experiment looks itself
+    if name in (RUNNING_TIMES, THEORY) and out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
     if name == RUNNING_TIMES:
         why = "tables of scores; times are measured one by one. Leave it out."
         _reject(why, methods=methods is not None, jobs=jobs != 1, wait=wait)
@@ -177,7 +175,7 @@ def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     spec, trained = _train(path, out, options)
     made = report_experiment(spec, out)
     if made.results.empty:
-        _nothing(out)
+        _no_result(out)
     files = made.write(out)  # first: a pipe may be closed while the tables are printed
     files.append(write_page(experiment_content(made, spec, stored_versions(out)), out / PAGE))
     if as_json:
@@ -189,7 +187,7 @@ def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
         raise typer.Exit(1)
 
 
-def _nothing(out: Path) -> NoReturn:
+def _no_result(out: Path) -> NoReturn:
     note(f"irmtv: {out} has no result to make a table of.")
     raise typer.Exit(1)
 
@@ -202,7 +200,7 @@ def _identifiability(path: Path, out: Path, as_json: bool, options: RunOptions) 
     spec, trained = _train(path, out, options)
     made = report_identifiability(spec, out)
     if made is None:
-        _nothing(out)
+        _no_result(out)
     _show_and_write(made, out, identifiability_content(made, stored_versions(out)), as_json)
     if trained.failed:
         raise typer.Exit(1)
@@ -215,12 +213,10 @@ def _running_times(
     from irmtv.lab.tables.experiment_page import running_times_content
     from irmtv.lab.tables.running_times import report_running_times
 
-    _check_folder(out)
-    given: dict[str, Any] = {"steps": steps, "repetitions": repetitions, "device": device}
+    given = {"steps": steps, "repetitions": repetitions, "device": device}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     with progress(RUNNING_TIMES) as bar:
-        measured = measure_running_times(
-            columns, progress=bar.at, **{name: value for name, value in given.items() if value is not None}
-        )
+        measured = measure_running_times(columns, progress=bar.at, **known)
     made = report_running_times(measured)
     _show_and_write(made, out, running_times_content(made), as_json)
 
@@ -239,15 +235,9 @@ def _show_and_write(made: Identifiability | RunningTimesReport, out: Path, conte
     written(*files)
 
 
-def _check_folder(out: Path) -> None:
-    if out.exists() and not out.is_dir():  # before minutes of work rather than after
-        raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
-
-
 def _theory(out: Path, as_json: bool, jobs: int) -> None:
     from irmtv.lab.theory import run_statements
 
-    _check_folder(out)
     with progress(THEORY) as bar:
         report = run_statements(jobs=jobs, progress=lambda share, name: bar.at(share, escape(name)))
     files = report.write(out)

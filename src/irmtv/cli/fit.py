@@ -27,10 +27,6 @@ Aux = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    app.command("fit")(fit)
-
-
 def fit(
     data: DataPath,
     target: Target,

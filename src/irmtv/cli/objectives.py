@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from irmtv.objectives import Objective
 
 
-def register(app: typer.Typer) -> None:
-    app.command("list")(list_objectives)
-
-
 def list_objectives(
     name: Annotated[
         str | None, typer.Argument(help="Objective to describe: formula and hyper-parameters (default: list all).")
@@ -69,14 +65,9 @@ def _search(search: tuple[Any, ...]) -> str:
 
 
 def _described(objective: Objective) -> dict[str, Any]:
+    keys = ("name", "summary", "formula", "needs", "tasks", "source", "year")
     return {
-        "name": objective.name,
-        "summary": objective.summary,
-        "formula": objective.formula,
-        "needs": objective.needs,
-        "tasks": list(objective.tasks),
-        "source": objective.source,
-        "year": objective.year,
+        **{key: getattr(objective, key) for key in keys},
         "hyperparameters": [
             {"name": h.name, "default": str(h.default), "meaning": h.meaning, "per_run": h.per_run}
             for h in objective.hyperparameters

@@ -13,10 +13,6 @@ from irmtv.cli.options import AsJson, DataPath, Encoding, ModelPath, column_name
 from irmtv.cli.output import note, notes, print_json, progress
 
 
-def register(app: typer.Typer) -> None:
-    app.command("predict")(predict)
-
-
 def predict(
     model: ModelPath,
     data: DataPath,

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 NAME = "report.html"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("report")(report)
-
-
 def report(
     source: Annotated[
         Path,
@@ -44,7 +40,9 @@ def report(
         )
     from irmtv.app.io.write import check_writable
 
-    check_writable(path, inputs=_stored(source))
+    # a page may take the place of an older one, but not of what it is made of
+    stored = [p for p in source.iterdir() if p.suffix != ".html"] if source.is_dir() else [source]
+    check_writable(path, inputs=stored)
     from irmtv.html.page import write_page
 
     content = _of_folder(source) if source.is_dir() else _of_model(source)
@@ -63,11 +61,6 @@ def report(
         )
     else:
         say(str(path))
-
-
-def _stored(source: Path) -> list[Path]:
-    """The files that a page is made of; a page may take the place of an older one."""
-    return [p for p in source.iterdir() if p.suffix != ".html"] if source.is_dir() else [source]
 
 
 def _of_folder(folder: Path) -> Content:

@@ -14,10 +14,6 @@ from irmtv.cli.output import print_json, say
 MOST = 30  # columns that are printed; --json has all
 
 
-def register(app: typer.Typer) -> None:
-    app.command("verify")(verify)
-
-
 def verify(model: ModelPath, as_json: AsJson = False) -> None:
     """Check a model file: checksum, version, what it is, which columns it needs, whether it loads and predicts.
 

@@ -6,7 +6,7 @@ No pyplot: nothing global is touched, and a figure is freed by itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -125,10 +125,22 @@ def error_bars(values: Floats, low: Floats, high: Floats) -> Floats:
     return np.asarray(np.where(np.isfinite(reach), np.maximum(reach, 0.0), 0.0))
 
 
-def estimates(rows: Sequence[Mapping[str, float | None]], factor: float = 1.0) -> tuple[Floats, Floats, Floats]:
+def estimates(rows: Sequence[Any], factor: float = 1.0) -> tuple[Floats, Floats, Floats]:
     """Values, lower and upper ends of estimates (`irmtv.core.numbers.Estimate`), NaN for None."""
     value, low, high = (factor * floats([row[key] for row in rows]) for key in ("value", "low", "high"))
     return value, low, high
+
+
+def row_figure(n: int, margin: float, per_row: float) -> tuple[Figure, Axes, Floats]:
+    """A figure of n rows one below the other, its axes, and where the rows stand; heights in inches."""
+    made = new_figure(margin + per_row * n)
+    return made, made.subplots(), -np.arange(n, dtype=np.float64)
+
+
+def line(axes: Axes, x: Floats, y: Floats, style: Style, **more: Any) -> Any:
+    """A line with markers. Returns what a legend shows."""
+    (drawn,) = axes.plot(x, y, color=style.colour, ls=style.dash, marker=style.marker, **more)
+    return drawn
 
 
 def bars(

@@ -116,22 +116,7 @@ def content(
 ) -> Content:
     """A page of parts; facts without a value and chapters without a section are left out.
 
-    Parameters
-    ----------
-    title : str
-    headline : Headline or None
-        The answer.
-    facts : pairs of name and value
-    chapters : sections by the title of their chapter
-    version : str
-        Of irmtv, for the foot.
-    lead : paragraphs before everything else
-    source : str, default ""
-        What the page was made of, for the foot: " from the stored summary".
-
-    Returns
-    -------
-    Content
+    `chapters`: sections by title; `version` of irmtv and `source` (" from the stored summary") stand in the foot.
     """
     made: Content = {
         "title": title,
@@ -208,24 +193,10 @@ def value_text(value: Any) -> str:
 
 
 def figure(drawn: Figure, alt: str, *, name: str = "", data: FigureData | None = None, text: str = "") -> Block:
-    """A matplotlib figure.
+    """A matplotlib figure, drawn as for white paper; the page gives it the reader's theme.
 
-    Parameters
-    ----------
-    drawn : Figure
-        It is drawn as for white paper; the page gives it the reader's theme.
-    alt : str
-        What it shows, in words, for those who do not see it.
-    name : str, default ""
-        Of the files in which a reader may keep it; else that of its section.
-    data : FigureData or None, default None
-        The numbers in it: a table in the page, and a CSV to keep.
-    text : str, default ""
-        How it is to be read: stands under it.
-
-    Returns
-    -------
-    Block
+    `alt`: what it shows, for those who do not see it; `name`: of the files in which a reader may keep it, else that of
+    its section; `data`: its numbers, a table in the page and a CSV to keep; `text`: how to read it, stands under it.
     """
     block: Block = {"kind": "figure", "svg": figure_svg(drawn, letters=True), "alt": alt, "text": text}
     if name:
@@ -315,7 +286,15 @@ def page(content: Content) -> str:
     if twice:
         raise ValueError(f"every section's id must be its own, since links lead to it. Got more than one {twice[0]!r}.")
     drawing = _Drawings()
-    body = _template("body.html").render(content=content, drawing=drawing, **_helpers())
+    body = _template("body.html").render(
+        content=content,
+        drawing=drawing,
+        csv_uri=csv_uri,
+        file_name=file_name,
+        numeric_columns=numeric_columns,
+        shown_cells=shown_cells,
+        most_rows=MOST_ROWS,
+    )
     script = _resource("page.js")
     return _template("page.html").render(
         title=content["title"],
@@ -340,13 +319,3 @@ def _policy(script: str) -> str:
         f"default-src 'none'; script-src 'sha256-{own}'; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _helpers() -> Mapping[str, Any]:
-    return {
-        "csv_uri": csv_uri,
-        "file_name": file_name,
-        "numeric_columns": numeric_columns,
-        "shown_cells": shown_cells,
-        "most_rows": MOST_ROWS,
-    }

@@ -8,9 +8,9 @@ from scipy.stats import binom
 
 from app.diagnose.worlds import regression, rows_of, task_rows
 from irmtv.app.diagnose import inferred_environments, informative
+from irmtv.app.diagnose.erm_model import fit_erm
 from irmtv.app.diagnose.inferred_environments import crossings_of, environments_in_aux
 from irmtv.app.diagnose.informative import given_informative, inferred_informative
-from irmtv.app.diagnose.plain_model import fit_plain_model
 from irmtv.app.diagnose.words import as_date, place
 from irmtv.datasets import make_control, make_simulation
 from irmtv.estimators.strength import split_strength
@@ -19,7 +19,7 @@ from irmtv.estimators.strength import split_strength
 @pytest.fixture(scope="module")
 def shifting():
     rows = task_rows(make_simulation(1500, p_s=(0.999, 0.7), random_state=0), aux=True)
-    return rows, fit_plain_model(rows, 0)
+    return rows, fit_erm(rows, 0)
 
 
 def test_the_boundary_is_where_the_simulation_changes(shifting):
@@ -46,7 +46,7 @@ def test_dates_are_said_as_dates(shifting):
 def test_labels_come_from_networks_that_have_not_seen_the_row(monkeypatch):
     """The network of a fold reads the rows of the others alone."""
     rows = task_rows(make_simulation(400, p_s=(0.999, 0.7), random_state=0), aux=True)
-    model = fit_plain_model(rows, 0)
+    model = fit_erm(rows, 0)
     seen = []
     real = inferred_environments.train_environment_networks
 
@@ -70,7 +70,7 @@ def test_two_columns_divide_a_plane():
     x = rng.normal(size=(1500, 1))
     y = np.where(north, 2.0, -0.5) * x[:, 0] + rng.normal(size=1500)
     rows = rows_of(x, y, aux=aux, aux_names=("long", "lat"))
-    found = environments_in_aux(rows, fit_plain_model(rows, 0), seed=0)
+    found = environments_in_aux(rows, fit_erm(rows, 0), seed=0)
     assert max(np.mean(found.labels == north), np.mean(found.labels != north)) > 0.85
     assert found.curve is None and found.crossings == ()
     assert "with means: long " in found.sentence
@@ -120,7 +120,7 @@ def test_where_nothing_differs_environments_are_informative_as_often_as_the_leve
     n, by_found, by_given = 60, 0, 0
     for seed in range(n):
         rows = task_rows(make_control(150, "nothing", n_informative=2, n_noise=1, random_state=seed), aux=True)
-        model = fit_plain_model(rows, seed)
+        model = fit_erm(rows, seed)
         by_found += inferred_informative(rows, model, seed, permutations=19).p <= 0.05
         by_given += given_informative(rows, model, seed, permutations=39).p <= 0.05
     for rejected in (by_found, by_given):
@@ -132,7 +132,7 @@ def test_a_small_noisy_environment_is_not_taken_for_an_informative_one():
     n, by_test, by_penalty = 120, 0, 0
     for seed in range(n):
         rows = regression(n=800, noise=(0.5, 1.5), seed=seed).take(np.r_[0:400, 400:480])
-        model = fit_plain_model(rows, seed)
+        model = fit_erm(rows, seed)
         by_test += given_informative(rows, model, seed, permutations=39).p <= 0.05
         by_penalty += split_strength(model.slope, rows.environment, 39, seed).p_value <= 0.05
     assert by_test <= binom.ppf(0.999, n, 0.06) < by_penalty
@@ -154,5 +154,5 @@ def test_the_statistics_by_hand():
 
 def test_nothing_is_said_to_be_nothing():
     rows = task_rows(make_control(600, "nothing", random_state=1), aux=True)
-    given = given_informative(rows, fit_plain_model(rows, 0), 0)
+    given = given_informative(rows, fit_erm(rows, 0), 0)
     assert not given.informative and "not shown to be informative" in given.sentence

@@ -8,8 +8,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from app.diagnose.worlds import regression, rows_of
+from irmtv.app.diagnose.erm_model import ErmModel, fit_erm
 from irmtv.app.diagnose.loss_split import decompose, split_losses
-from irmtv.app.diagnose.plain_model import PlainModel, fit_plain_model
 
 
 def integrals(mean_p, mean_q, loss_p, loss_q):
@@ -68,9 +68,9 @@ def test_with_a_classifier_that_was_learned(world):
     rows = rows_of(
         np.column_stack([x, rng.normal(size=6000)]), rng.normal(size=6000), environment=np.array(["p", "q"])[e]
     )
-    model = PlainModel(np.zeros(6000), loss, np.zeros(6000), rows.folds(0))
+    model = ErmModel(np.zeros(6000), loss, np.zeros(6000), rows.folds(0))
     found = split_losses(rows, model, 0).splits[1]
-    assert found.environment == "q" and found.rows == 1000
+    assert found.name == "q" and found.rows == 1000
     assert found.gap["value"] == pytest.approx(gap, abs=0.15)
     assert found.from_x["value"] == pytest.approx(from_x, abs=0.15)
     assert found.from_y_given_x["value"] == pytest.approx(from_y, abs=0.15)
@@ -80,9 +80,9 @@ def test_with_a_classifier_that_was_learned(world):
 def test_a_level_of_its_own_is_a_change_in_y_given_x():
     rows = regression(n=2000, level=(0.0, 3.0), noise=(0.5, 0.5), seed=0)
     rows = rows.take(np.r_[0:1000, 1000:1400])  # fewer in b: the model fits a
-    found = split_losses(rows, fit_plain_model(rows, 0), 0)
+    found = split_losses(rows, fit_erm(rows, 0), 0)
     largest = found.largest
-    assert largest.environment == "b"
+    assert largest.name == "b"
     assert largest.from_y_given_x["low"] > 0 and abs(largest.from_x["value"]) < 0.1 * largest.from_y_given_x["value"]
     assert "In b the loss is" in found.sentence and "higher than in the rest" in found.sentence
 
@@ -92,13 +92,13 @@ def test_a_curve_that_a_line_misses_where_only_one_environment_goes_is_a_change_
     x = np.r_[rng.normal(0, 0.5, 1500), rng.normal(1.2, 0.7, 500)]
     y = np.maximum(x, 0) ** 2 + 0.1 * rng.normal(size=2000)
     rows = rows_of(x, y, environment=np.repeat(["near", "far"], [1500, 500]))
-    found = {s.environment: s for s in split_losses(rows, fit_plain_model(rows, 0), 0).splits}["far"]
+    found = {s.name: s for s in split_losses(rows, fit_erm(rows, 0), 0).splits}["far"]
     assert found.gap["value"] > 0.02
     assert found.from_x["value"] > 3 * abs(found.from_y_given_x["value"])
 
 
 def test_supports_that_hardly_overlap_are_warned_of():
     rows = regression(n=1000, shift=(0.0, 12.0))
-    found = split_losses(rows, fit_plain_model(rows, 0), 0).largest
+    found = split_losses(rows, fit_erm(rows, 0), 0).largest
     assert not found.trusted and found.overlap < 0.1
     assert "hardly overlap" in found.sentence and found.summary()["trusted"] is False

@@ -10,17 +10,17 @@ from sklearn.metrics import log_loss
 
 from app.diagnose.worlds import regression, rows_of
 from irmtv.app.diagnose import losses
+from irmtv.app.diagnose.erm_model import fit_erm
 from irmtv.app.diagnose.losses import loss_by_environment
-from irmtv.app.diagnose.plain_model import fit_plain_model
 
 
 def found(rows, seed=0):
-    return loss_by_environment(rows, fit_plain_model(rows, seed), seed)
+    return loss_by_environment(rows, fit_erm(rows, seed), seed)
 
 
 def test_outputs_are_of_models_that_have_not_seen_the_row():
     rows = regression(n=100)
-    model = fit_plain_model(rows, 3)
+    model = fit_erm(rows, 3)
     for k in range(5):
         held = model.fold == k
         expected = Ridge(alpha=1.0).fit(rows.x[~held], rows.y[~held]).predict(rows.x[held])
@@ -34,7 +34,7 @@ def test_classes_by_scikit_learn():
     x = rng.normal(size=(240, 3))
     y = np.array(["u", "v", "w"])[(x[:, :2] + rng.normal(size=(240, 2))).argmax(1) + (x[:, 2] > 1)]
     rows = rows_of(x, y, "multiclass", environment=np.tile(["a", "b"], 120))
-    model = fit_plain_model(rows, 0)
+    model = fit_erm(rows, 0)
     held = model.fold == 2
     reference = LogisticRegression(max_iter=300).fit(rows.x[~held], rows.y[~held])
     one_by_one = [-np.log(p[c]) for p, c in zip(reference.predict_proba(rows.x[held]), rows.y[held], strict=True)]
@@ -59,7 +59,7 @@ def test_a_regression_has_its_metric_in_the_units_of_the_target():
 
 def test_the_test_of_equality_agrees_with_an_analysis_of_variance_where_spreads_are_equal():
     rows = regression(n=2000, noise=(1.0, 1.05), seed=5)
-    model = fit_plain_model(rows, 0)
+    model = fit_erm(rows, 0)
     p = f_oneway(*(model.loss[rows.environment == e] for e in (0, 1))).pvalue
     assert loss_by_environment(rows, model, 0).p == pytest.approx(p, abs=0.02)
 

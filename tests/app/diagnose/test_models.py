@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import binom
 
 from app.diagnose.worlds import regression, rows_of, task_rows
-from irmtv.app.diagnose import diagnose, diagnose_table, losses, plain_model
+from irmtv.app.diagnose import diagnose, diagnose_table, erm_model, losses
+from irmtv.app.diagnose.erm_model import fit_erm, simplest
 from irmtv.app.diagnose.features import (
     TREES_PENALTY_WEIGHT,
     equal_means,
@@ -22,7 +23,6 @@ from irmtv.app.diagnose.features import (
 )
 from irmtv.app.diagnose.informative import given_informative
 from irmtv.app.diagnose.losses import loss_by_environment
-from irmtv.app.diagnose.plain_model import fit_plain_model, simplest
 from irmtv.app.pages.diagnosis import diagnosis_content
 from irmtv.datasets import make_simulation
 from irmtv.html.page import page
@@ -71,12 +71,12 @@ def parity(n=1500, fade=1.0, seed=0):
 def test_outputs_have_nothing_to_do_with_the_targets_of_their_own_fold(kind, quick):
     """Neither the fit, nor its size, nor when it stops."""
     rows = curved(300)
-    before = fit_plain_model(rows, 3, kind)
+    before = fit_erm(rows, 3, kind)
     for k in (0, 4):
         held = before.fold == k
         y = rows.y.copy()
         y[held] = 5 * np.random.default_rng(k).normal(size=held.sum())
-        after = fit_plain_model(replace(rows, y=y), 3, kind)
+        after = fit_erm(replace(rows, y=y), 3, kind)
         assert after.outputs[held] == pytest.approx(before.outputs[held], abs=1e-5)
         assert np.abs(after.outputs[~held] - before.outputs[~held]).mean() > 0.1
 
@@ -85,7 +85,7 @@ def test_outputs_have_nothing_to_do_with_the_targets_of_their_own_fold(kind, qui
 @pytest.mark.parametrize("kind", OTHERS)
 def test_every_kind_sees_a_curve_that_a_line_does_not(kind, task, quick):
     rows = curved(900, task)
-    linear, other = fit_plain_model(rows, 0), fit_plain_model(rows, 0, kind)
+    linear, other = fit_erm(rows, 0), fit_erm(rows, 0, kind)
     assert other.kind == other.asked == kind and linear.kind == "linear"
     assert other.outputs.shape == linear.outputs.shape
     assert other.loss.mean() < 0.97 * linear.loss.mean()
@@ -103,27 +103,27 @@ def test_leaves_and_rounds_are_chosen(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 3))
     nothing = rows_of(x, rng.normal(size=600), environment=np.tile(["a", "b"], 300))
-    assert fit_plain_model(nothing, 0, "trees").trees[1] < 20 < fit_plain_model(curved(600), 0, "trees").trees[1]
+    assert fit_erm(nothing, 0, "trees").trees[1] < 20 < fit_erm(curved(600), 0, "trees").trees[1]
     signs = rng.uniform(-1, 1, (1000, 3))
     wide = rows_of(signs, np.sign(signs).prod(1) + 0.1 * rng.normal(size=1000), environment=["a", "b"] * 500)
-    assert fit_plain_model(wide, 0, "trees").trees[0] == max(TreeErm.LEAVES)
+    assert fit_erm(wide, 0, "trees").trees[0] == max(TreeErm.LEAVES)
 
 
 def test_auto_takes_the_lowest_held_out_risk(quick):
-    found = fit_plain_model(parity(), 0, "auto")
+    found = fit_erm(parity(), 0, "auto")
     assert list(found.risks) == ["linear", "mlp", "trees"] and found.asked == "auto"
-    alone = {kind: fit_plain_model(parity(), 0, kind).loss.mean() for kind in found.risks}
+    alone = {kind: fit_erm(parity(), 0, kind).loss.mean() for kind in found.risks}
     assert dict(found.risks) == pytest.approx(alone)
     assert found.kind == min(alone, key=alone.get) == "trees"
     assert found.loss.mean() == alone["trees"] < 0.6 * alone["linear"]
 
 
 def test_auto_keeps_a_line_where_there_is_one_or_it_is_as_good(quick, monkeypatch):
-    found = fit_plain_model(regression(n=600), 0, "auto")
+    found = fit_erm(regression(n=600), 0, "auto")
     assert found.kind == "linear" and found.risks["linear"] < min(found.risks["mlp"], found.risks["trees"])
-    assert found.outputs == pytest.approx(fit_plain_model(regression(n=600), 0).outputs)
-    monkeypatch.setattr(plain_model, "ALIKE", 0.1)  # a line has less than ten times the lowest risk
-    kept = fit_plain_model(parity(400), 0, "auto")
+    assert found.outputs == pytest.approx(fit_erm(regression(n=600), 0).outputs)
+    monkeypatch.setattr(erm_model, "ALIKE", 0.1)  # a line has less than ten times the lowest risk
+    kept = fit_erm(parity(400), 0, "auto")
     assert kept.kind == "linear" and min(kept.risks.values()) < 0.9 * kept.risks["linear"]
 
 
@@ -146,9 +146,9 @@ def test_without_lightgbm(monkeypatch, quick):
         monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
         return lightgbm()
 
-    monkeypatch.setattr(plain_model, "lightgbm", missing)
+    monkeypatch.setattr(erm_model, "lightgbm", missing)
     rows = curved(300)
-    found = fit_plain_model(rows, 0, "auto")
+    found = fit_erm(rows, 0, "auto")
     assert list(found.risks) == ["linear", "mlp"]
     assert "pip install 'irmtv[boosting]'" in found.notes[0]
     x, y, e = rows.x, rows.y, rows.environment
@@ -169,7 +169,7 @@ def test_a_curve_whose_parts_the_sites_see_is_no_change(kind):
     linear, other = [], []
     for seed in range(4):
         rows = curved(1000, seed=seed, shift=1.0)
-        for model, found in ((fit_plain_model(rows, seed), linear), (fit_plain_model(rows, seed, kind), other)):
+        for model, found in ((fit_erm(rows, seed), linear), (fit_erm(rows, seed, kind), other)):
             beyond = None if model.kind == "linear" else model
             found.append((given_informative(rows, model, seed, 99).p, joint_test(rows, seed, 99, beyond)))
     assert (np.array(linear) <= 0.02).all()
@@ -185,7 +185,7 @@ def test_levels_where_nothing_differs(kind, monkeypatch):
     n, found = 30, []
     for seed in range(n):
         rows = curved(200, seed=seed, d=3, task="binary" if seed % 2 else "regression")
-        model = fit_plain_model(rows, seed, kind)
+        model = fit_erm(rows, seed, kind)
         p = equal_means(*(torch.as_tensor(v) for v in own_slopes(rows, model))).numpy()
         found.append(
             [
@@ -205,7 +205,7 @@ def test_levels_where_nothing_differs(kind, monkeypatch):
 @pytest.mark.parametrize("kind", OTHERS)
 def test_the_feature_that_changes_is_named_and_no_other(kind, quick):
     rows = regression(n=1000, slopes=(2.0, 0.5), shift=(0.0, 0.5), level=(0.0, 2.0), d=4)
-    found = feature_changes(rows, 0, fit_plain_model(rows, 0, kind))
+    found = feature_changes(rows, 0, fit_erm(rows, 0, kind))
     assert [f.name for f in found.changing] == ["x0"] and found.model == kind
     low, high = found.features[0].slopes[1], found.features[0].slopes[0]
     assert low < 0 < high  # less in b, more in a, than what serves both
@@ -219,7 +219,7 @@ def test_the_feature_that_changes_is_named_and_no_other(kind, quick):
 
 def test_slopes_of_what_is_left_are_those_of_least_squares_on_the_residuals():
     rows = regression(n=200, slopes=(2.0, 0.5))
-    model = replace(fit_plain_model(rows, 0), kind="mlp", outputs=np.tanh(rows.x[:, 0]))
+    model = replace(fit_erm(rows, 0), kind="mlp", outputs=np.tanh(rows.x[:, 0]))
     slope, _ = own_slopes(rows, model)
     for e in (0, 1):
         here = rows.environment == e
@@ -231,8 +231,8 @@ def test_slopes_of_what_is_left_are_those_of_least_squares_on_the_residuals():
 
 def test_what_matters_only_together_and_fades_is_seen_by_trees_alone():
     rows = parity(fade=0.2)
-    trees = fit_plain_model(rows, 0, "trees")
-    assert joint_test(rows, 0, 99) > 0.05 and not given_informative(rows, fit_plain_model(rows, 0), 0, 99).informative
+    trees = fit_erm(rows, 0, "trees")
+    assert joint_test(rows, 0, 99) > 0.05 and not given_informative(rows, fit_erm(rows, 0), 0, 99).informative
     assert joint_test(rows, 0, 99, trees) <= 0.02 and given_informative(rows, trees, 0, 99).informative
 
 
@@ -245,7 +245,7 @@ def test_a_shortcut_weighs_less_under_invariance(kind, quick):
     right = np.where(rng.random(n) < np.where(later, 0.7, 0.98), y, 1 - y)
     x = np.column_stack([y + rng.normal(size=n), 2 * right + 0.5 * rng.normal(size=n)])
     rows = rows_of(x, y, "binary", environment=np.where(later, "b", "a"))
-    found = {f.name: f for f in feature_changes(rows, 0, fit_plain_model(rows, 0, kind)).features}
+    found = {f.name: f for f in feature_changes(rows, 0, fit_erm(rows, 0, kind)).features}
     assert found["x1"].changes and found["x1"].invariant < found["x1"].erm
 
 

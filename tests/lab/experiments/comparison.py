@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from irmtv.lab.experiments.schema import as_json, run_name
-from irmtv.lab.experiments.store import RunRecord, Store
+from irmtv.lab.experiments.store import RunRecord, Store, as_json, run_name
 
 
 def store_differences(a: Store, b: Store) -> list[str]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from irmtv.lab.experiments.store import Store, StoreError, group_key
+from irmtv.lab.experiments import Store, StoreError
+from irmtv.lab.experiments.store import group_key
 from lab.experiments.comparison import store_differences
 from lab.experiments.small import ERM, MINIMAX, TV, small_text
 

@@ -33,7 +33,7 @@ def series(random_state: Any = None, n_samples: int = 60, n_test: int = 30) -> A
 def spec(monkeypatch):
     monkeypatch.setitem(plan_module.INFERENCE, "steps", 30)
     known = {**DATASETS, "series": DataSet(series)}
-    for module in ("plan", "run", "spec_checks"):
+    for module in ("plan", "run", "spec_file"):
         monkeypatch.setattr(f"irmtv.lab.experiments.{module}.DATASETS", known)
 
     def make(*methods, **more):

@@ -15,10 +15,9 @@ from pydantic import ValidationError
 
 import irmtv
 import irmtv.datasets
-from irmtv.lab.experiments import spec_checks
-from irmtv.lab.experiments.spec import Method, Selection, Spec, Training
+from irmtv.lab.experiments import spec_file
+from irmtv.lab.experiments.spec import Method, Selection, Spec, SpecError, Training
 from irmtv.lab.experiments.spec_file import load_spec, parse_spec
-from irmtv.lab.experiments.spec_values import SpecError
 
 MINIMAL = """
 name = "minimal"
@@ -605,7 +604,7 @@ def test_a_spec_that_lacks_a_part(text, message):
 
 
 def one_data_set(monkeypatch, make):
-    monkeypatch.setattr(spec_checks, "DATASETS", {"simulation": SimpleNamespace(make=make)})
+    monkeypatch.setattr(spec_file, "DATASETS", {"simulation": SimpleNamespace(make=make)})
 
 
 def test_arguments_without_default_must_be_given_somewhere(monkeypatch):

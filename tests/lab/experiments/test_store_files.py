@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from irmtv._version import __version__
-from irmtv.lab.experiments import schema
-from irmtv.lab.experiments.store import FORMAT, Store, StoreError, StoreFull
+from irmtv.lab.experiments.store import Store, as_array
+from irmtv.lab.experiments.store_files import APPLICATION_ID, FORMAT, StoreError, StoreFull
 from lab.experiments.records import POSIX, a_group, a_run, files, filled, raw
 
 
@@ -94,8 +94,8 @@ def test_a_file_that_is_no_database(tmp_path, content):
         "",
         "CREATE TABLE t (a);",
         "CREATE TABLE meta (key, value); INSERT INTO meta VALUES ('format', '1');",
-        f"PRAGMA application_id = {schema.APPLICATION_ID}; CREATE TABLE t (a);",
-        f"PRAGMA application_id = {schema.APPLICATION_ID}; CREATE TABLE meta (key, value);",
+        f"PRAGMA application_id = {APPLICATION_ID}; CREATE TABLE t (a);",
+        f"PRAGMA application_id = {APPLICATION_ID}; CREATE TABLE meta (key, value);",
         "PRAGMA journal_mode = WAL; CREATE TABLE t (a);",
     ],
 )
@@ -150,7 +150,7 @@ def test_a_damaged_store_is_an_error_not_a_wrong_answer(folder):
 )
 def test_an_array_that_does_not_fit_its_description_is_an_error(kind, shape, data):
     with pytest.raises(StoreError, match=r"array 'x' is damaged"):
-        schema.as_array("x", kind, shape, data)
+        as_array("x", kind, shape, data)
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------

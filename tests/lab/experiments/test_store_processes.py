@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from irmtv.lab.experiments import Store, StoreBusy, StoreError, store_files
 from irmtv.lab.experiments import store as store_module
-from irmtv.lab.experiments import store_files
-from irmtv.lab.experiments.store import Store, StoreBusy, StoreError
 from lab.experiments.records import POSIX, a_group, a_run, files, filled, raw
 
 pytestmark = pytest.mark.time_limit(60)
@@ -41,7 +40,8 @@ for name in ("irmtv", "irmtv.lab", "irmtv.lab.experiments"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [{source!r} + name.replace("irmtv", "", 1).replace(".", "/")]
 import numpy as np
-from irmtv.lab.experiments.store import Group, RunRecord, Store, StoreBusy, group_key
+from irmtv.lab.experiments.store import Group, RunRecord, Store, group_key
+from irmtv.lab.experiments.store_files import StoreBusy
 
 def say(*words):
     print(*words, flush=True)

@@ -31,7 +31,7 @@ def uneven(random_state: Any = None, n_samples: int = 240, n_test: int = 120) ->
 @pytest.fixture
 def spec(monkeypatch):
     known = {**DATASETS, "uneven": DataSet(uneven, iid=("like training",))}
-    for module in ("plan", "run", "spec_checks"):
+    for module in ("plan", "run", "spec_file"):
         monkeypatch.setattr(f"irmtv.lab.experiments.{module}.DATASETS", known)
     stated = {**TV, "fixed": {"penalty_weight": 100.0}}
     return small(ERM, stated, rules=["fixed", "oracle"], data="uneven", summaries=ALL)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from irmtv.app.diagnose.erm_model import ErmModel, fit_erm
 from irmtv.app.diagnose.features import FeatureChanges, feature_changes
 from irmtv.app.diagnose.inferred_environments import NAMES, InferredEnvironments, environments_in_aux
 from irmtv.app.diagnose.informative import Informative, given_informative, inferred_informative
 from irmtv.app.diagnose.loss_split import LossSplits, split_losses
 from irmtv.app.diagnose.losses import LossByEnvironment, loss_by_environment
-from irmtv.app.diagnose.plain_model import PlainModel, fit_plain_model
 from irmtv.app.diagnose.rows import DiagnosisRows
 from irmtv.app.diagnose.two_sample import TwoSample, two_sample_test
 from irmtv.app.diagnose.words import LEVEL
@@ -40,17 +40,16 @@ class Diagnosis:
     found: InferredEnvironments | None  # inferred from aux
     informative: tuple[Informative, ...]
     splits: LossSplits | None
-    model: PlainModel
+    model: ErmModel
     notes: tuple[str, ...] = ()
     about: tuple[tuple[str, Any], ...] = ()  # file, columns, command, versions
 
     @property
     def summary(self) -> dict[str, Any]:
         """JSON: None where a number is not finite."""
-
-        def summary(part: Any) -> Any:
-            return None if part is None else part.summary()
-
+        parts: dict[str, Any] = {
+            name: getattr(self, name) for name in ("differ", "losses", "features", "found", "splits")
+        }
         return {
             "schema": 1,
             "kind": "diagnosis",
@@ -63,12 +62,8 @@ class Diagnosis:
             "model": self.model.kind,
             "models": self.model.summary(),
             "notes": list(self.notes),
-            "differ": summary(self.differ),
-            "losses": summary(self.losses),
-            "features": summary(self.features),
-            "found": summary(self.found),
             "informative": [i.summary() for i in self.informative],
-            "splits": summary(self.splits),
+            **{name: None if part is None else part.summary() for name, part in parts.items()},
         }
 
 
@@ -82,7 +77,7 @@ def diagnose_rows(
     """Every part in turn. `progress` is called with the share of the work that is done and what is being done."""
     report = progress or (lambda share, what: None)
     report(0.0, "ERM")
-    erm = fit_plain_model(rows, seed, model, lambda share, what: report(0.2 * share, f"ERM: {what}"))
+    erm = fit_erm(rows, seed, model, lambda share, what: report(0.2 * share, f"ERM: {what}"))
     notes = [*rows.notes, *erm.notes]
     inferred, informative = None, []
     if rows.environment is not None:
@@ -141,8 +136,7 @@ def headline(
     """A shift that hurts? What carries it? Would invariance have something to work with?"""
     if losses is None or features is None:
         return ("No environments to compare: none are given, and the network finds no division in aux.",)
-    sentences = [_hurts(losses), *_carries(losses, features, splits), _invariance(features, informative)]
-    return tuple(sentences)
+    return (_hurts(losses), *_carries(losses, features, splits), _invariance(features, informative))
 
 
 def _hurts(losses: LossByEnvironment) -> str:
@@ -154,12 +148,11 @@ def _hurts(losses: LossByEnvironment) -> str:
             f"environment ({p_text(losses.p)} for equality)."
         )
     times = worst / overall if overall > 0 else float("inf")
-    more = (
-        f"{100 * (times - 1):.0f} % above that of all rows"
-        if times < 2
-        else f"{number(times, 2)} times that of all rows"
+    more = f"{100 * (times - 1):.0f} % above" if times < 2 else f"{number(times, 2)} times"
+    return (
+        f"There is a shift that hurts: in {name} the loss of ERM ({losses.model}) is {more} that of all rows "
+        f"({p_text(losses.p)})."
     )
-    return f"There is a shift that hurts: in {name} the loss of ERM ({losses.model}) is {more} ({p_text(losses.p)})."
 
 
 def _carries(losses: LossByEnvironment, features: FeatureChanges, splits: LossSplits | None) -> list[str]:
@@ -168,16 +161,11 @@ def _carries(losses: LossByEnvironment, features: FeatureChanges, splits: LossSp
     if losses.differs and split is not None:
         x, y = split.from_x["value"], split.from_y_given_x["value"]
         if not split.trusted:
-            sentences.append(
-                f"{split.environment} and the rest hardly share any X, so that what carries it is not known."
-            )
+            sentences.append(f"{split.name} and the rest hardly share any X, so that what carries it is not known.")
         elif x is not None and y is not None:
-            if y > 2 * x:
-                what = "mostly from a change in y given X"
-            elif x > 2 * y:
-                what = "mostly from a change in X"
-            else:
-                what = "from both a change in X and one in y given X"
+            what = "from both a change in X and one in y given X"
+            if y > 2 * x or x > 2 * y:
+                what = f"mostly from a change in {'y given X' if y > 2 * x else 'X'}"
             sentences.append(f"It comes {what}.")
     if features.changing:
         names = [f.name for f in features.changing]

@@ -2,7 +2,7 @@
 
 Weights: those of ERM against those of the same kind of model trained to be invariant (TV-l1), both on
 standardised features. Of a linear model shares of the sum of all absolute weights; of a network or of trees how far the
-outputs move when a feature is shuffled, as a share of what all of them do (`outputs`; of a linear model the same).
+outputs move when a feature is shuffled, as a share of what all of them do (`irmtv.models.importances`).
 
 Test: every environment's own slopes, one Newton step from the pooled coefficients b,
 
@@ -29,7 +29,7 @@ line does, such as two features that matter only together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -37,11 +37,11 @@ import torch
 from scipy.special import expit, logit, softmax
 from sklearn.linear_model import Ridge
 
-from irmtv.app.diagnose.plain_model import PlainModel
+from irmtv.app.diagnose.erm_model import ErmModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
-from irmtv.app.diagnose.words import LEVEL
+from irmtv.app.diagnose.words import LEVEL, Part
 from irmtv.core.numbers import listed, number, p_text
-from irmtv.core.plain_json import finite, floats
+from irmtv.core.plain_json import plain_json
 from irmtv.core.types import Rows, Runs, Task
 from irmtv.engine import train
 from irmtv.models.erm import FAMILIES, fit_quietly, logistic
@@ -78,7 +78,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class FeatureChanges:
+class FeatureChanges(Part):
     """All features, those whose relation to the target changes most first."""
 
     features: tuple[Feature, ...]
@@ -139,36 +139,18 @@ class FeatureChanges:
         return f"{feature.name} ({what} {number(low, 2)} in {first}, {number(high, 2)} in {last})"
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "said": self.sentence,
-            "environments": list(self.environments),
-            "joint_p": finite(self.joint_p),
-            "level_p": finite(self.level_p),
-            "penalty_weight": self.penalty_weight,
-            "model": self.model,
-            "features": [
-                {
-                    "name": f.name,
-                    "erm": finite(f.erm),
-                    "invariant": finite(f.invariant),
-                    "p": finite(f.p),
-                    "p_holm": finite(f.p_holm),
-                    "spread": finite(f.spread),
-                    "changes": f.changes,
-                    "slopes": floats(f.slopes),
-                }
-                for f in self.features
-            ],
-        }
+        features = [{**asdict(f), "changes": f.changes} for f in self.features]
+        return {**super().summary(), "features": plain_json(features)}
 
 
-def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = None) -> FeatureChanges:
+def feature_changes(rows: DiagnosisRows, seed: int, model: ErmModel | None = None) -> FeatureChanges:
     """Weights under ERM and under invariance, and the test of every feature.
 
     Without a model, or with a linear one, slopes are those of the target itself.
     """
-    if model is not None and model.kind == "linear":
-        model = None
+    kind = "linear" if model is None else model.kind
+    model = None if kind == "linear" else model
+    penalty_weight = TREES_PENALTY_WEIGHT if kind == "trees" else PENALTY_WEIGHT
     slope, variance = own_slopes(rows, model)  # (1 + D, E) or (1 + D, E, C); the first is the level
     mean, cov = torch.as_tensor(slope), torch.as_tensor(variance)
     p = equal_means(mean, cov).numpy()
@@ -176,12 +158,10 @@ def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = N
     if model is None:
         erm, invariant = _weights(rows, seed)
     else:
-        weight = TREES_PENALTY_WEIGHT if model.kind == "trees" else PENALTY_WEIGHT
-        erm, invariant = FAMILIES[model.kind].shares(rows.as_task(), model.trees, weight, seed)
+        erm, invariant = FAMILIES[kind].shares(rows.as_task(), model.trees, penalty_weight, seed)
     corrected = holm(p[1:])
-    one = slope.ndim == 2
     # of classes the sizes alone: a slope for each has no sign of its own
-    shown_slopes = slope[1:] if one else np.linalg.norm(slope[1:], axis=2)
+    shown_slopes = slope[1:] if slope.ndim == 2 else np.linalg.norm(slope[1:], axis=2)
     features = [
         Feature(
             name=name,
@@ -194,24 +174,19 @@ def feature_changes(rows: DiagnosisRows, seed: int, model: PlainModel | None = N
         )
         for j, name in enumerate(rows.features)
     ]
-    unknown = float("inf")
-    features.sort(key=lambda f: (f.p_holm if np.isfinite(f.p_holm) else unknown, -np.nan_to_num(f.spread)))
-    kind = "linear" if model is None else model.kind
-    weight = TREES_PENALTY_WEIGHT if kind == "trees" else PENALTY_WEIGHT
-    return FeatureChanges(tuple(features), rows.names, joint_test(rows, seed, model=model), float(p[0]), weight, kind)
+    features.sort(key=lambda f: (f.p_holm if np.isfinite(f.p_holm) else np.inf, -np.nan_to_num(f.spread)))
+    joint_p = joint_test(rows, seed, model=model)
+    return FeatureChanges(tuple(features), rows.names, joint_p, float(p[0]), penalty_weight, kind)
 
 
-def own_slopes(rows: DiagnosisRows, model: PlainModel | None = None) -> tuple[Floats, Floats]:
+def own_slopes(rows: DiagnosisRows, model: ErmModel | None = None) -> tuple[Floats, Floats]:
     """Level and slopes of every environment, and their squared standard errors: (1 + D, E), with C classes (.., C)."""
-    assert rows.environment is not None
-    coef, residual, curvature, probability = (
-        _pooled(rows) if model is None else _residuals_of(rows, model)
-    )  # (C, 1 + D), (N, C) each
+    coef, residual, curvature, probability = _residuals(rows, model)  # (C, 1 + D), (N, C) each
     x = np.hstack([np.ones((len(rows), 1)), rows.x])
     n_outputs, n_env = len(coef), len(rows.names)
     slope, variance = np.full((2, x.shape[1], n_env, n_outputs), np.nan)
     for e in range(n_env):
-        here = rows.environment == e
+        here = rows.codes == e
         own = x[here]
         varies = own.std(0) > 1e-6
         for c in range(n_outputs):
@@ -238,16 +213,18 @@ def own_slopes(rows: DiagnosisRows, model: PlainModel | None = None) -> tuple[Fl
 
 
 def joint_test(
-    rows: DiagnosisRows, seed: int, permutations: int = PERMUTATIONS, model: PlainModel | None = None
+    rows: DiagnosisRows, seed: int, permutations: int = PERMUTATIONS, model: ErmModel | None = None
 ) -> float:
     """p-value of "no feature's relation to the target changes": permuted labels of the environments."""
-    assert rows.environment is not None
-    coef, residual, curvature, _ = _pooled(rows) if model is None else _residuals_of(rows, model)
+    coef, residual, curvature, _ = _residuals(rows, model)
     rng = np.random.default_rng(seed)
     n, n_env = len(rows), len(rows.names)
     scores = []  # per class (N, D): residual times features that H^-1/2 has made uncorrelated
     for c in range(len(coef)):
-        x = rows.x if model is None else np.column_stack([rows.x, _standardised(model, c)])
+        x = rows.x
+        if model is not None:  # its outputs, standardised as features are
+            f = model.outputs.reshape(n, -1)[:, c]
+            x = np.column_stack([x, (f - f.mean()) / max(float(f.std()), 1e-12)])
         hessian = (x * curvature[:, [c]]).T @ x / n
         values, vectors = np.linalg.eigh(hessian)
         there = values > 1e-3 * values.max()
@@ -271,55 +248,39 @@ def joint_test(
             total += float((weight * np.square(cov - common)).sum())
         return total
 
-    reached = statistic(rows.environment)
-    drawn = [statistic(rng.permutation(rows.environment)) for _ in range(permutations)]
+    reached = statistic(rows.codes)
+    drawn = [statistic(rng.permutation(rows.codes)) for _ in range(permutations)]
     return (1 + sum(value >= reached * (1 - 1e-9) for value in drawn)) / (1 + permutations)
 
 
-def _pooled(rows: DiagnosisRows) -> tuple[Floats, Floats, Floats, Floats]:
-    """Coefficients of all rows together, y - mean, the loss's curvature, and the mean; a class at a time."""
-    if rows.task == "regression":
-        model = Ridge(alpha=1e-3).fit(rows.x, rows.y)
-        mean = np.asarray(model.predict(rows.x))[:, None]
-        return np.r_[model.intercept_, model.coef_][None], rows.y[:, None] - mean, np.ones_like(mean), mean
-    model = fit_quietly(logistic(), rows.x, rows.y.astype(np.int64))
-    coef = np.column_stack([model.intercept_, model.coef_])
-    f = rows.x @ model.coef_.T + model.intercept_
-    p = (expit(f) if rows.task == "binary" else softmax(f, axis=1)).clip(1e-12, 1 - 1e-12)
-    return coef, _indicators(rows) - p, p * (1 - p), p
+def _residuals(rows: DiagnosisRows, model: ErmModel | None) -> tuple[Floats, Floats, Floats, Floats]:
+    """Pooled coefficients, y - mean, the loss's curvature, and the mean; a class at a time.
 
-
-def _residuals_of(rows: DiagnosisRows, model: PlainModel) -> tuple[Floats, Floats, Floats, Floats]:
-    """The same of a model that is not linear, at its held-out outputs: no coefficients, and what it leaves."""
-    f = model.outputs.reshape(len(rows), -1)  # (N, C) or (N, 1)
-    coef = np.zeros((f.shape[1], 1 + rows.x.shape[1]))
+    Of a linear model of all rows; of another model at its held-out outputs, with coefficients 0.
+    """
+    if model is not None:
+        f = model.outputs.reshape(len(rows), -1)  # (N, C) or (N, 1)
+        coef = np.zeros((f.shape[1], 1 + rows.x.shape[1]))
+    elif rows.task == "regression":
+        linear = Ridge(alpha=1e-3).fit(rows.x, rows.y)
+        f, coef = np.asarray(linear.predict(rows.x))[:, None], np.r_[linear.intercept_, linear.coef_][None]
+    else:
+        linear = fit_quietly(logistic(), rows.x, rows.y.astype(np.int64))
+        f, coef = rows.x @ linear.coef_.T + linear.intercept_, np.column_stack([linear.intercept_, linear.coef_])
     if rows.task == "regression":
         return coef, rows.y[:, None] - f, np.ones_like(f), f
     p = (expit(f) if rows.task == "binary" else softmax(f, axis=1)).clip(1e-12, 1 - 1e-12)
-    return coef, _indicators(rows) - p, p * (1 - p), p
-
-
-def _indicators(rows: DiagnosisRows) -> Floats:
-    """(N, 1) of two classes, (N, C) of several."""
-    if rows.task == "binary":
-        return np.asarray(rows.y, dtype=np.float64)[:, None]
-    return np.asarray(np.eye(rows.n_outputs)[rows.y.astype(np.int64)])
-
-
-def _standardised(model: PlainModel, c: int) -> Floats:
-    """The outputs of a class, as a feature has them: (N,)."""
-    f = model.outputs.reshape(len(model.outputs), -1)[:, c]
-    return np.asarray((f - f.mean()) / max(float(f.std()), 1e-12))
+    of_class = rows.y[:, None] if rows.task == "binary" else np.eye(rows.n_outputs)[rows.y.astype(np.int64)]
+    return coef, of_class - p, p * (1 - p), p
 
 
 def _weights(rows: DiagnosisRows, seed: int) -> tuple[Floats, Floats]:
     """Shares of the sum of absolute weights: (D,) each. Two runs of one tensor program."""
-    assert rows.environment is not None
     y = torch.as_tensor(rows.y)
     given = Rows(
         torch.as_tensor(rows.x, dtype=torch.float32),
         y if rows.task == "multiclass" else y.float(),
-        environment=torch.as_tensor(rows.environment),
+        environment=torch.as_tensor(rows.codes),
         names=rows.names,
     )
     fitted = train(

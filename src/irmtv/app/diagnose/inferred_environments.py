@@ -11,18 +11,16 @@ found in the y of these very rows would look like a difference where there is no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from irmtv.app.diagnose.plain_model import PlainModel
+from irmtv.app.diagnose.erm_model import ErmModel
 from irmtv.app.diagnose.rows import FEWEST, DiagnosisRows, Floats, Ints
-from irmtv.app.diagnose.words import place
+from irmtv.app.diagnose.words import Part, place
 from irmtv.core.numbers import listed
-from irmtv.core.plain_json import floats
 from irmtv.core.types import Rows, Runs, Task
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.estimators.clusters import lexicographic
@@ -35,8 +33,10 @@ NAMES = ("found 1", "found 2")
 
 
 @dataclass(frozen=True)
-class InferredEnvironments:
+class InferredEnvironments(Part):
     """Probability of each of two environments as a function of aux."""
+
+    ALSO = ("names", "boundaries", "divides")
 
     aux: tuple[str, ...]
     is_date: tuple[bool, ...]
@@ -46,7 +46,15 @@ class InferredEnvironments:
     centres: Floats  # (2, A) mean of aux in each
     curve: Floats | None  # (G, 2) aux and the probability of the second environment, for one aux column
     crossings: tuple[float, ...]  # where that is 1/2
-    labels: Ints  # (N,) the environment of every row, by a network that has not seen it
+    labels: Ints = field(repr=False)  # (N,) the environment of every row, by a network that has not seen it
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return NAMES
+
+    @property
+    def boundaries(self) -> list[str]:
+        return [place(c, self.is_date[0]) for c in self.crossings]
 
     @property
     def divides(self) -> bool:
@@ -61,7 +69,7 @@ class InferredEnvironments:
             return f"The network finds no division of the rows by {names}: nearly all are in one environment."
         share = f"{100 * self.mass[0]:.0f} % and {100 * self.mass[1]:.0f} % of the rows"
         if self.curve is not None and self.crossings:
-            where = listed(place(c, self.is_date[0]) for c in self.crossings)
+            where = listed(self.boundaries)
             many = "boundary" if len(self.crossings) == 1 else "boundaries"
             return f"The network divides the rows by {names} at {where} ({many} of two environments, {share})."
         means = "; ".join(
@@ -70,25 +78,9 @@ class InferredEnvironments:
         )
         return f"The network divides the rows by {names} into two environments, {share}, with means: {means}."
 
-    def summary(self) -> dict[str, Any]:
-        return {
-            "said": self.sentence,
-            "aux": list(self.aux),
-            "is_date": list(self.is_date),
-            "names": list(NAMES),
-            "points": floats(self.points),
-            "membership": floats(self.membership),
-            "mass": floats(self.mass),
-            "centres": floats(self.centres),
-            "curve": None if self.curve is None else floats(self.curve),
-            "crossings": floats(self.crossings),
-            "boundaries": [place(c, self.is_date[0]) for c in self.crossings],
-            "divides": self.divides,
-        }
-
 
 def environments_in_aux(
-    rows: DiagnosisRows, model: PlainModel, seed: int, progress: Callable[[Progress], None] | None = None
+    rows: DiagnosisRows, model: ErmModel, seed: int, progress: Callable[[Progress], None] | None = None
 ) -> InferredEnvironments:
     """The environments of one network on all rows; labels are of networks trained without the fold of a row."""
     assert rows.aux is not None
@@ -132,7 +124,7 @@ def _curve(fitted: FittedRuns, aux: Tensor, order: Tensor) -> Floats:
 
 def train_environment_networks(
     rows: DiagnosisRows,
-    model: PlainModel,
+    model: ErmModel,
     parts: Sequence[tuple[Tensor, Tensor]],
     seed: int,
     progress: Callable[[Progress], None] | None = None,

@@ -21,17 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
+from irmtv.app.diagnose.erm_model import ErmModel
 from irmtv.app.diagnose.inferred_environments import train_environment_networks
-from irmtv.app.diagnose.plain_model import PlainModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
-from irmtv.app.diagnose.words import LEVEL
+from irmtv.app.diagnose.words import LEVEL, Part
 from irmtv.core.numbers import number, p_text
-from irmtv.core.plain_json import finite
 from irmtv.engine import Progress
 from irmtv.estimators.strength import split_strength
 
@@ -40,8 +38,10 @@ MOST_ROWS = 5_000  # on which networks on permuted aux are trained
 
 
 @dataclass(frozen=True)
-class Informative:
+class Informative(Part):
     """The penalty that the environments reach, and how often chance reaches it."""
+
+    ALSO = ("ratio", "informative")
 
     source: str  # "given", "found"
     penalty: float
@@ -62,34 +62,18 @@ class Informative:
     def sentence(self) -> str:
         """One sentence."""
         what = "The given environments" if self.source == "given" else "Environments found in aux"
-        if not self.informative:
-            return (
-                f"{what} are not shown to be informative: the invariance penalty is {number(self.ratio, 2)} times what "
-                f"chance reaches ({p_text(self.p)}, {self.permutations} permutations)."
-            )
+        verdict = "are not shown to be informative: the invariance penalty is"
+        if self.informative:
+            verdict = "are informative: ERM is not invariant over them; its penalty is"
         return (
-            f"{what} are informative: ERM is not invariant over them; its penalty is "
-            f"{number(self.ratio, 2)} times what chance reaches ({p_text(self.p)}, {self.permutations} permutations)."
+            f"{what} {verdict} {number(self.ratio, 2)} times what chance reaches "
+            f"({p_text(self.p)}, {self.permutations} permutations)."
         )
 
-    def summary(self) -> dict[str, Any]:
-        return {
-            "said": self.sentence,
-            "source": self.source,
-            "penalty": finite(self.penalty),
-            "by_chance": finite(self.by_chance),
-            "ratio": finite(self.ratio),
-            "p": self.p,
-            "permutations": self.permutations,
-            "rows": self.rows,
-            "informative": self.informative,
-        }
 
-
-def given_informative(rows: DiagnosisRows, model: PlainModel, seed: int, permutations: int = OF_LABELS) -> Informative:
+def given_informative(rows: DiagnosisRows, model: ErmModel, seed: int, permutations: int = OF_LABELS) -> Informative:
     """The test of given environments: their labels are permuted among the rows."""
-    assert rows.environment is not None
-    codes, n_env = rows.environment, len(rows.names)
+    codes, n_env = rows.codes, len(rows.names)
     strength = split_strength(model.slope, codes, permutations, seed)
     rng = np.random.default_rng(seed)
     drawn = np.array([_of_labels(model.slope, rng.permutation(codes), n_env) for _ in range(permutations)])
@@ -99,7 +83,7 @@ def given_informative(rows: DiagnosisRows, model: PlainModel, seed: int, permuta
 
 def inferred_informative(
     rows: DiagnosisRows,
-    model: PlainModel,
+    model: ErmModel,
     seed: int,
     permutations: int = OF_AUX,
     progress: Callable[[Progress], None] | None = None,

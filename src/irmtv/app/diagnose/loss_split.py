@@ -14,18 +14,17 @@ regression on features, squares and products, cross-fitted, then calibrated on i
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.special import expit
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from irmtv.app.diagnose.plain_model import PlainModel
+from irmtv.app.diagnose.erm_model import ErmModel
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats
 from irmtv.app.diagnose.two_sample import quadratic_basis
+from irmtv.app.diagnose.words import Part
 from irmtv.core.numbers import Estimate, number, within
 from irmtv.core.plain_json import estimate
 from irmtv.models.erm import fit_quietly
@@ -36,10 +35,11 @@ LITTLE_OVERLAP, FEW_ROWS = 0.1, 50  # below, the parts are not to be trusted
 
 
 @dataclass(frozen=True)
-class LossSplit:
+class LossSplit(Part):
     """One environment against the rest."""
 
-    environment: str
+    ALSO = ("trusted",)
+    name: str  # of the environment
     rows: int
     gap: Estimate  # its mean loss less that of the rest
     from_x: Estimate
@@ -55,31 +55,16 @@ class LossSplit:
     def sentence(self) -> str:
         """One sentence, and a warning where there is reason."""
         warning = (
-            ""
-            if self.trusted
-            else f" The supports hardly overlap (overlap {number(self.overlap, 2)} of 1, {self.effective_rows:.0f} "
+            f" The supports hardly overlap (overlap {number(self.overlap, 2)} of 1, {self.effective_rows:.0f} "
             "effective rows): do not trust the parts."
         )
         size = self.gap["value"] or 0.0
         word = "higher" if size >= 0 else "lower"
         return (
-            f"In {self.environment} the loss is {number(abs(size))} {word} than in the rest: "
+            f"In {self.name} the loss is {number(abs(size))} {word} than in the rest: "
             f"{within(self.from_x, 2)} from a change in X, {within(self.from_y_given_x, 2)} from a change in y given X."
-            f"{warning}"
+            f"{'' if self.trusted else warning}"
         )
-
-    def summary(self) -> dict[str, Any]:
-        return {
-            "name": self.environment,
-            "said": self.sentence,
-            "rows": self.rows,
-            "gap": self.gap,
-            "from_x": self.from_x,
-            "from_y_given_x": self.from_y_given_x,
-            "overlap": self.overlap,
-            "effective_rows": self.effective_rows,
-            "trusted": self.trusted,
-        }
 
 
 @dataclass(frozen=True)
@@ -97,7 +82,7 @@ class LossSplits:
 
     def of(self, environment: str) -> LossSplit | None:
         """That of one environment."""
-        return next((s for s in self.splits if s.environment == environment), None)
+        return next((s for s in self.splits if s.name == environment), None)
 
     @property
     def sentence(self) -> str:
@@ -112,19 +97,17 @@ class LossSplits:
         }
 
 
-def split_losses(rows: DiagnosisRows, model: PlainModel, seed: int) -> LossSplits:
+def split_losses(rows: DiagnosisRows, model: ErmModel, seed: int) -> LossSplits:
     """Every environment against the rest."""
-    assert rows.environment is not None
     rng = np.random.default_rng(seed)
     loss = model.loss
     if len(rows) > MOST_ROWS:
         some = np.sort(rng.choice(len(rows), MOST_ROWS, replace=False))
         rows, loss = rows.take(some), loss[some]
-    assert rows.environment is not None
     log_odds = _log_odds(rows, seed)  # (N, E)
     splits = []
     for e, name in enumerate(rows.names):
-        here = rows.environment == e
+        here = rows.codes == e
         if min(here.sum(), (~here).sum()) < 2:
             continue
         pi = _calibrated(log_odds[:, e], here)
@@ -143,7 +126,7 @@ def decompose(
     gap, from_x, from_y = (estimate(*limits) for limits in zip(point, low, high, strict=True))
     effective = min(float(w.sum() ** 2 / np.square(w).sum().clip(1e-300)) for w in (weight_p, weight_q))
     return LossSplit(
-        environment=name,
+        name=name,
         rows=len(loss_q),
         gap=gap,
         from_x=from_x,
@@ -173,14 +156,13 @@ def _parts(p: Floats, q: Floats) -> Floats:
 
 def _log_odds(rows: DiagnosisRows, seed: int) -> Floats:
     """Cross-fitted log odds of each environment against the rest: (N, E)."""
-    assert rows.environment is not None
     basis, fold = quadratic_basis(rows.x), rows.folds(seed)
     n_env = len(rows.names)
     log_odds = np.zeros((len(rows), n_env))
     for k in range(int(fold.max()) + 1):
         held = fold == k
         model = LogisticRegression(C=0.1, max_iter=100, tol=1e-3)
-        fit_quietly(model, basis[~held], rows.environment[~held])
+        fit_quietly(model, basis[~held], rows.codes[~held])
         p = np.full((int(held.sum()), n_env), 1e-9)
         p[:, model.classes_] = model.predict_proba(basis[held])
         p = p.clip(1e-9, 1 - 1e-9)
@@ -192,8 +174,6 @@ def _calibrated(log_odds: Floats, here: Any) -> Floats:
     """pi = q / (p + q) at equal prior odds: a logistic regression on the held-out log odds (Platt)."""
     scale = max(float(log_odds.std()), 1e-9)
     centred = (log_odds - log_odds.mean()) / scale
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = LogisticRegression(C=1e4, max_iter=200).fit(centred[:, None], here)
+    model = fit_quietly(LogisticRegression(C=1e4, max_iter=200), centred[:, None], here)
     prior = np.log(here.sum() / (~here).sum())
     return np.asarray(expit(model.decision_function(centred[:, None]) - prior))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from irmtv.app.diagnose.plain_model import KINDS, PlainModel
+from irmtv.app.diagnose.erm_model import KINDS, ErmModel
 from irmtv.app.diagnose.rows import DiagnosisRows
 from irmtv.app.diagnose.words import LEVEL
 from irmtv.core.numbers import Estimate, number, p_text, within
@@ -52,20 +52,21 @@ class LossByEnvironment:
     @property
     def sentence(self) -> str:
         """One sentence."""
+        loss = f"The held-out loss of ERM ({self.model}; {self.loss_name})"
         if not self.differs:
             return (
-                f"The held-out loss of ERM ({self.model}; {self.loss_name}) is "
-                f"{within(self.overall)} over all rows; that it differs between the environments is not shown "
-                f"({p_text(self.p)})."
+                f"{loss} is {within(self.overall)} over all rows; that it differs between the environments is not "
+                f"shown ({p_text(self.p)})."
             )
         worst, best = self.worst, self.best
         return (
-            f"The held-out loss of ERM ({self.model}; {self.loss_name}) differs between the "
-            f"environments ({p_text(self.p)}): {within(self.loss[worst])} in {self.environments[worst]}, "
-            f"{within(self.loss[best])} in {self.environments[best]}, {number(self.overall['value'])} over all rows."
+            f"{loss} differs between the environments ({p_text(self.p)}): {within(self.loss[worst])} in "
+            f"{self.environments[worst]}, {within(self.loss[best])} in {self.environments[best]}, "
+            f"{number(self.overall['value'])} over all rows."
         )
 
     def summary(self) -> dict[str, Any]:
+        each = zip(self.environments, self.rows, self.loss, self.metric_values, strict=True)
         return {
             "said": self.sentence,
             "loss": self.loss_name,
@@ -76,27 +77,21 @@ class LossByEnvironment:
             "constant": self.constant,
             "worst": self.environments[self.worst],
             "environments": [
-                {"name": name, "rows": n, "loss": loss, "metric": metric}
-                for name, n, loss, metric in zip(
-                    self.environments, self.rows, self.loss, self.metric_values, strict=True
-                )
+                {"name": name, "rows": n, "loss": loss, "metric": metric} for name, n, loss, metric in each
             ],
         }
 
 
-def loss_by_environment(rows: DiagnosisRows, model: PlainModel, seed: int) -> LossByEnvironment:
+def loss_by_environment(rows: DiagnosisRows, model: ErmModel, seed: int) -> LossByEnvironment:
     """Means with bootstrap intervals (rows drawn within environments), and the test that they are all equal."""
-    assert rows.environment is not None
     loss_metric, metric = ("mse", "rmse") if rows.task == "regression" else ("log_loss", "accuracy")
     drawing: dict[str, Any] = {"names": rows.names, "n_bootstrap": DRAWS, "random_state": seed}
-    table = evaluate_environments(model.outputs[None], rows.y, rows.environment, metric=loss_metric, **drawing)
-    scale = rows.y_scale
-    beside = evaluate_environments(scale * model.outputs[None], scale * rows.y if metric == "rmse" else rows.y,
-                                   rows.environment, metric=metric, **drawing)  # fmt: skip
-    sizes = rows.sizes
-    mean = np.bincount(rows.environment, model.loss, len(rows.names)) / sizes
-    centred = model.loss - mean[rows.environment]
-    variance = np.bincount(rows.environment, centred**2, len(rows.names)) / np.maximum(sizes - 1, 1)
+    codes, sizes, scale = rows.codes, rows.sizes, rows.y_scale
+    table = evaluate_environments(model.outputs[None], rows.y, codes, metric=loss_metric, **drawing)
+    y = scale * rows.y if metric == "rmse" else rows.y
+    beside = evaluate_environments(scale * model.outputs[None], y, codes, metric=metric, **drawing)
+    mean = np.bincount(codes, model.loss, len(rows.names)) / sizes
+    variance = np.bincount(codes, (model.loss - mean[codes]) ** 2, len(rows.names)) / np.maximum(sizes - 1, 1)
     p = equal_means(torch.as_tensor(mean)[None], torch.as_tensor(variance / sizes)[None], torch.as_tensor(sizes)[None])
 
     loss, overall = _estimates(table)

@@ -19,7 +19,6 @@ from irmtv.selection.folds import deal_folds
 TaskName: TypeAlias = Literal["binary", "multiclass", "regression"]
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
-Mask: TypeAlias = NDArray[np.bool_]
 
 FOLDS = 5
 FEWEST = 30  # rows of an environment: below, a mean over them is noise
@@ -58,10 +57,15 @@ class DiagnosisRows:
         return len(self.classes) if self.task == "multiclass" else 1
 
     @property
+    def codes(self) -> Ints:
+        """(N,) the environment of every row, where there are environments."""
+        assert self.environment is not None
+        return self.environment
+
+    @property
     def sizes(self) -> Ints:
         """(E,) rows of every environment."""
-        assert self.environment is not None
-        return np.bincount(self.environment, minlength=len(self.names)).astype(np.int64)
+        return np.bincount(self.codes, minlength=len(self.names)).astype(np.int64)
 
     def with_environments(self, codes: Ints, names: Sequence[str]) -> DiagnosisRows:
         """The same rows with inferred environments."""
@@ -77,9 +81,9 @@ class DiagnosisRows:
             aux=None if self.aux is None else self.aux[index],
         )
 
-    def folds(self, seed: int, n_folds: int = FOLDS) -> Ints:
+    def folds(self, seed: int) -> Ints:
         """(N,) a fold for every row, alike in their environments and classes."""
-        return np.asarray(deal_folds(self.as_task(), n_folds, seed, by_class=True).numpy(), dtype=np.int64)
+        return np.asarray(deal_folds(self.as_task(), FOLDS, seed, by_class=True).numpy(), dtype=np.int64)
 
     def as_task(self) -> Task:
         """The rows as models read them."""

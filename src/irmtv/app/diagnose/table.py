@@ -14,7 +14,7 @@ import torch
 from sklearn.pipeline import Pipeline
 
 from irmtv.app.diagnose.diagnosis import Diagnosis, Progress, diagnose_rows
-from irmtv.app.diagnose.plain_model import check_model
+from irmtv.app.diagnose.erm_model import check_model
 from irmtv.app.diagnose.rows import FOLDS, DiagnosisRows, read_rows
 from irmtv.app.diagnose.words import NOTHING_TO_COMPARE
 from irmtv.app.fit.summary import versions

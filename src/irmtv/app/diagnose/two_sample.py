@@ -52,29 +52,25 @@ class TwoSample:
     @property
     def sentence(self) -> str:
         """One sentence."""
-        if not self.differs:
-            return (
-                f"The features do not tell the environments apart: a classifier reaches an area under the curve of "
-                f"{within(self.auc)}, and guessing has 0.5 ({p_text(self.p)})."
-            )
-        value = self.auc["value"] or 0.5
-        how = "hardly" if value < 0.6 else "somewhat" if value < 0.75 else "clearly" if value < 0.95 else "almost fully"
-        most = self.environments[int(np.argmax([e["value"] or 0 for e in self.by_environment]))]
-        which = f"; most of all {most}" if len(self.environments) > 2 else ""
+        how, which = "do not", ""
+        if self.differs:
+            value = self.auc["value"] or 0.5
+            words = {0.6: "hardly", 0.75: "somewhat", 0.95: "clearly"}
+            how = next((word for below, word in words.items() if value < below), "almost fully")
+            most = self.environments[int(np.argmax([e["value"] or 0 for e in self.by_environment]))]
+            which = f"; most of all {most}" if len(self.environments) > 2 else ""
         return (
             f"The features {how} tell the environments apart: a classifier reaches an area under the curve of "
             f"{within(self.auc)}, and guessing has 0.5 ({p_text(self.p)}){which}."
         )
 
     def summary(self) -> dict[str, Any]:
+        each = zip(self.environments, self.by_environment, self.p_by_environment, strict=True)
         return {
             "said": self.sentence,
             "auc": self.auc,
             "p": self.p,
-            "environments": [
-                {"name": name, "auc": area, "p": p}
-                for name, area, p in zip(self.environments, self.by_environment, self.p_by_environment, strict=True)
-            ],
+            "environments": [{"name": name, "auc": area, "p": p} for name, area, p in each],
             "permutations": self.permutations,
             "rows": self.rows,
             "average": "by rows",
@@ -83,13 +79,11 @@ class TwoSample:
 
 def two_sample_test(rows: DiagnosisRows, seed: int, permutations: int = PERMUTATIONS) -> TwoSample:
     """The classifier two-sample test of all environments, and of each against the rest."""
-    assert rows.environment is not None
     rng = np.random.default_rng(seed)
     if len(rows) > MOST_ROWS:
         rows = rows.take(np.sort(rng.choice(len(rows), MOST_ROWS, replace=False)))
-    assert rows.environment is not None
     fold = rows.folds(seed)
-    z, codes = quadratic_basis(rows.x), rows.environment
+    z, codes = quadratic_basis(rows.x), rows.codes
     n_env = len(rows.names)
     hats = [_hat(z, fold == k) for k in range(int(fold.max()) + 1)]
     areas, errors = _areas(z, fold, hats, codes[:, None], n_env, with_errors=True)  # (1, E) each

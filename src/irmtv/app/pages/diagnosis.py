@@ -25,28 +25,18 @@ Part = Mapping[str, Any]
 
 
 def diagnosis_content(summary: Part) -> page.Content:
-    """The page of `irmtv diagnose`.
-
-    Parameters
-    ----------
-    summary : mapping
-        `Diagnosis.summary`, or what `irmtv diagnose --json` printed.
-
-    Returns
-    -------
-    Content
-        For `irmtv.html.page.page`.
-    """
+    """The page of `irmtv diagnose`, of `Diagnosis.summary` or of what `irmtv diagnose --json` printed."""
     target = summary.get("target", "")
-    environments = [make(summary) for make in (_differ, _losses, _found)]
-    changes = [make(summary) for make in (_features, _splits)]
+    makers = {"differ": _differ, "losses": _losses, "found": _found, "features": _features, "splits": _splits}
+    made = {name: [make(summary)] if summary[name] else [] for name, make in makers.items()}
+    informative = map(_informative, summary["informative"])
     return page.content(
         f"What shifts in what predicts {target}?" if target else "What shifts?",
         _headline(summary),
         _facts(summary),
         {
-            "The environments": [*filter(None, environments), *map(_informative, summary["informative"])],
-            "What changes": [*filter(None, changes)],
+            "The environments": [*made["differ"], *made["losses"], *made["found"], *informative],
+            "What changes": [*made["features"], *made["splits"]],
             "The data": [_data(summary)],
         },
         summary.get("versions", {}).get("irmtv", ""),
@@ -132,9 +122,8 @@ def _badge(shown: bool, yes: str, no: str, kind: page.Kind = "partly") -> page.B
 # --- the environments ---------------------------------------------------------------------------------------
 
 
-def _differ(summary: Part) -> page.Section | None:
-    if (differ := summary["differ"]) is None:
-        return None
+def _differ(summary: Part) -> page.Section:
+    differ = summary["differ"]
     about = (
         "A classifier (ridge regression on the features, their squares and products) guesses the environment of rows "
         f"that it has not seen. The p-value compares it with {differ['permutations']} classifiers that were trained on "
@@ -154,9 +143,7 @@ def differ_figure(differ: Part) -> page.Block:
     """Areas under the curve, each environment against the rest."""
     rows = differ["environments"]
     drawn = [{"name": "all environments", "auc": differ["auc"]}, *rows[:MOST_ENVIRONMENTS]]
-    made = drawing.new_figure(1.0 + 0.3 * len(drawn))
-    ax = made.subplots()
-    place = -np.arange(len(drawn), dtype=np.float64)
+    made, ax, place = drawing.row_figure(len(drawn), 1.0, 0.3)
     drawing.points(ax, place, drawing.estimates([row["auc"] for row in drawn]), drawing.CHOSEN.colour, 5)
     drawing.name_rows(ax, place, [drawing.label(row["name"], 18) for row in drawn])
     drawing.plain_axes(ax, x="area under the ROC curve, environment against the rest", grid="x")
@@ -178,9 +165,8 @@ def differ_figure(differ: Part) -> page.Block:
     )
 
 
-def _losses(summary: Part) -> page.Section | None:
-    if (losses := summary["losses"]) is None:
-        return None
+def _losses(summary: Part) -> page.Section:
+    losses = summary["losses"]
     about = (
         f"{_about_model(summary)} A loss may also differ because one environment is harder to predict for any model; "
         f"a constant has a loss of {short(losses['constant'])}."
@@ -230,9 +216,8 @@ def losses_figure(losses: Part) -> page.Block:
     )
 
 
-def _found(summary: Part) -> page.Section | None:
-    if (found := summary["found"]) is None:
-        return None
+def _found(summary: Part) -> page.Section:
+    found = summary["found"]
     return page.section(
         "found",
         "What environments are found in aux, and where?",
@@ -261,9 +246,8 @@ def _informative(part: Part) -> page.Section:
 # --- what changes -------------------------------------------------------------------------------------------
 
 
-def _features(summary: Part) -> page.Section | None:
-    if (features := summary["features"]) is None:
-        return None
+def _features(summary: Part) -> page.Section:
+    features = summary["features"]
     kind = features.get("model", "linear")
     about = (
         f"p = {short(features['joint_p'])} for all features together; p = {short(features['level_p'])} for the level "
@@ -288,9 +272,7 @@ def features_figure(features: Part) -> page.Block:
     """Weights under ERM beside those under invariance, what changes first."""
     rows = features["features"]
     shown = rows[:MOST_FEATURES]
-    place = -np.arange(len(shown), dtype=np.float64)
-    made = drawing.new_figure(1.2 + 0.34 * len(shown))
-    ax = made.subplots()
+    made, ax, place = drawing.row_figure(len(shown), 1.2, 0.34)
     handles = [
         drawing.bars(ax, place + offset, 100 * drawing.floats([row[key] for row in shown]), 0.36, style)
         for key, style, offset in (("erm", drawing.PLAIN, 0.19), ("invariant", drawing.CHOSEN, -0.19))
@@ -318,9 +300,8 @@ def features_figure(features: Part) -> page.Block:
     )
 
 
-def _splits(summary: Part) -> page.Section | None:
-    if (splits := summary["splits"]) is None:
-        return None
+def _splits(summary: Part) -> page.Section:
+    splits = summary["splits"]
     each = [row["said"] for row in splits["environments"]]
     about = (
         "Compared on what both sides share of X. Intervals come from resampled rows, the weights held; "
@@ -344,9 +325,7 @@ def splits_figure(splits: Part) -> page.Block:
     """Parts of the difference of the loss, each environment against the rest."""
     rows = sorted(splits["environments"], key=lambda row: -(row["gap"]["value"] or 0.0))
     shown = rows[:MOST_ENVIRONMENTS]
-    place = -np.arange(len(shown), dtype=np.float64)
-    made = drawing.new_figure(1.2 + 0.45 * len(shown))
-    ax = made.subplots()
+    made, ax, place = drawing.row_figure(len(shown), 1.2, 0.45)
     handles = []
     everything: list[drawing.Floats] = [np.zeros(1)]
     for key, style, offset in (("from_x", drawing.STYLES[2], 0.2), ("from_y_given_x", drawing.STYLES[1], -0.2)):
@@ -366,18 +345,8 @@ def splits_figure(splits: Part) -> page.Block:
         f"Bars with 95 % intervals for {several(len(shown), 'environment')}: how much of the difference of the loss "
         f"from the rest comes from a change in X and how much from one in y given X. {splits['said']}"
     )
-    columns = [
-        "environment",
-        "rows",
-        "gap",
-        "from X",
-        "X low",
-        "X high",
-        "from y given X",
-        "y low",
-        "y high",
-        "overlap",
-    ]
+    columns = ["environment", "rows", "gap", "from X", "X low", "X high", "from y given X", "y low", "y high"]
+    columns.append("overlap")
     cells = [
         [row["name"], row["rows"], row["gap"]["value"], *estimate_cells(row["from_x"], row["from_y_given_x"]),
          row["overlap"]]

@@ -24,29 +24,15 @@ MEASURED = ("step", "risk", "worst_risk", "p_slopes", "p_risks", "left_out_risk"
 
 
 def estimator_content(model: Any, name: str = "") -> page.Content:
-    """The page of a fitted estimator or Pipeline.
-
-    Parameters
-    ----------
-    model : estimator of irmtv, or Pipeline that ends in one
-        Fitted.
-    name : str, default ""
-        Of the file it comes from.
-
-    Returns
-    -------
-    Content
-        For `irmtv.html.page.page`.
-    """
+    """The page of a fitted estimator, or of a Pipeline that ends in one; `name`: of the file it comes from."""
     steps = [[step, type(part).__name__] for step, part in model.steps] if isinstance(model, Pipeline) else []
     estimator = model.steps[-1][1] if isinstance(model, Pipeline) else model
     settings = {key: value for key, value in estimator.get_params(deep=False).items() if value is not None}
-    pipeline = (
-        [page.section("steps", "Steps of the pipeline", "", [page.table(["step", "what"], steps)])] if steps else []
-    )
-    given = page.section(
-        "settings", "Settings", "as given; all others have their defaults", [page.settings_table(settings)]
-    )
+    curves = history_curves(getattr(estimator, "history_", None))
+    given = "as given; all others have their defaults"
+    sections = [page.section("settings", "Settings", given, [page.settings_table(settings)])]
+    if steps:
+        sections.insert(0, page.section("steps", "Steps of the pipeline", "", [page.table(["step", "what"], steps)]))
     return page.content(
         f"{type(estimator).__name__}{f' from {name}' if name else ''}",
         _headline(estimator),
@@ -55,10 +41,10 @@ def estimator_content(model: Any, name: str = "") -> page.Content:
             "What the model knows": [
                 *_path(getattr(estimator, "cv_results_", None)),
                 *_coefficients(estimator),
-                *_training(getattr(estimator, "history_", None)),
+                *([] if curves is None else [page.section("training", "Training", "", [curves_figure(curves)])]),
                 *_environments(estimator),
             ],
-            "Settings": [*pipeline, given],
+            "Settings": sections,
         },
         __version__,
         lead=[
@@ -74,11 +60,6 @@ def _path(results: Any) -> list[page.Section]:
     points = path_points(results)
     blocks = [path_figure(points), path_table(points, tested=False)]
     return [page.section("path", "The path of penalty weights", "held-out rows", blocks)]
-
-
-def _training(history: Any) -> list[page.Section]:
-    curves = history_curves(history)
-    return [] if curves is None else [page.section("training", "Training", "", [curves_figure(curves)])]
 
 
 def path_points(results: pd.DataFrame) -> list[PathPoint]:

@@ -110,7 +110,7 @@ def _features_table(ordered: Sequence[Feature], by_change: bool) -> page.Block:
 def _which_models(summary: FitSummary, same: bool) -> list[str]:
     """Which two models are compared, where that is not plain to see."""
     model, plain = summary["model"], summary.get("plain_model", summary["model"])
-    if same and known_weights(summary):
+    if same and any(f["chosen"] is not None for f in summary["features"]):
         return ["The chosen model is ERM: nothing changed in what its features weigh."]
     kind, plain_kind = (name.partition(" ")[0] for name in (model, plain))
     if kind != plain_kind:
@@ -121,25 +121,14 @@ def _which_models(summary: FitSummary, same: bool) -> list[str]:
     return []
 
 
-def known_weights(summary: FitSummary) -> bool:
-    """Whether there is any weight at all."""
-    return any(f["chosen"] is not None for f in summary["features"])
-
-
 def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: bool = False) -> page.Block:
-    """Bars of the first features, ERM beside the chosen model, and the rest as one; with `by_change` also the change.
-
-    Parameters
-    ----------
-    ordered : the features, in the order in which they are shown.
-    kind : what their weights are.
-    by_change : whether a second panel shows chosen minus ERM.
-    """
+    """Bars of the first features, ERM beside the chosen model, and the rest as one; `by_change`: also the change."""
     first, rest = list(ordered[: _drawn(ordered)]), ordered[_drawn(ordered) :]
+    kinds = {True: " · invariant", False: " · spurious", None: ""}
     if any(f["invariant"] is not None for f in ordered):
-        first.sort(key=lambda f: {True: 0, False: 1, None: 2}[f["invariant"]])
+        first.sort(key=lambda f: list(kinds).index(f["invariant"]))
     erm, chosen = (100 * _weights(first, rest, key) for key in BOTH)
-    names = [drawing.label(f["name"], 20) + _kind(f["invariant"]) for f in first]
+    names = [drawing.label(f["name"], 20) + kinds[f["invariant"]] for f in first]
     names += [f"{len(rest):,} others, sum"] if rest else []
     place = _places([f["invariant"] for f in first], bool(rest))
     made = drawing.new_figure(1.0 + 0.3 * (place[0] - place[-1] + 1))
@@ -208,7 +197,3 @@ def _alt(features: Sequence[Feature], shown: int, by_change: bool) -> str:
             f"to {short(first['chosen'], 100, ' %')}."
         )
     return words
-
-
-def _kind(invariant: bool | None) -> str:
-    return "" if invariant is None else (" · invariant" if invariant else " · spurious")

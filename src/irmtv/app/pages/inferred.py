@@ -111,9 +111,8 @@ def _curve(ax: Axes, x: drawing.Floats, membership: drawing.Floats, bins: int) -
     for e in range(membership.shape[1]):
         style = drawing.STYLES[e % len(drawing.STYLES)]
         at, mean = binned(x, membership[:, e], bins) if len(x) else (x, x)
-        (line,) = ax.plot(at, mean, color=style.colour, ls=style.dash, lw=1.6, marker=style.marker, ms=3.5,
-                          markevery=(e % 4, max(1, len(at) // 8)))  # fmt: skip
-        handles.append(line)
+        every = (e % 4, max(1, len(at) // 8))
+        handles.append(drawing.line(ax, at, mean, style, lw=1.6, ms=3.5, markevery=every))
     return handles
 
 

@@ -30,18 +30,7 @@ OUTCOMES: Mapping[Outcome, page.Badge] = {
 
 
 def model_content(summary: FitSummary) -> page.Content:
-    """The page of a model that `irmtv fit` made.
-
-    Parameters
-    ----------
-    summary : FitSummary
-        As `irmtv.estimators.files.read_about` gives it back from a model file.
-
-    Returns
-    -------
-    Content
-        For `irmtv.html.page.page`.
-    """
+    """The page of a model that `irmtv fit` made, of the summary that its file holds (`read_about`)."""
     data = summary["data"]
     return page.content(
         f"What predicts {data['target']}{', whatever the environment' if data['environment'] or data['aux'] else ''}?",

@@ -59,7 +59,7 @@ def environments_figure(summary: FitSummary) -> page.Block:
     handles = _draw_levels(levels, place, drawn, of, kept)
     drawing.name_rows(levels, place, [drawing.label("all rows"), *(drawing.label(row["name"], 18) for row in rows)])
     for differences in others:
-        value, low, high = _estimates(drawn, "difference", of)
+        value, low, high = drawing.estimates([row["difference"] for row in drawn], of.factor)
         drawing.points(differences, place, (value, low, high), drawing.INK, 4)
         drawing.second_panel(differences, "chosen − ERM" + of.difference_unit.replace(" ", "\n"), 3)
         drawing.room(differences, np.concatenate([value, low, high, np.zeros(1)]))
@@ -82,20 +82,12 @@ def environments_figure(summary: FitSummary) -> page.Block:
     return page.figure(made, alt, name="environments", data={"columns": columns, "rows": cells}, text=text)
 
 
-def _estimates(
-    rows: Sequence[Any], key: str, of: MetricFormat
-) -> tuple[drawing.Floats, drawing.Floats, drawing.Floats]:
-    return drawing.estimates([row[key] for row in rows], of.factor)
-
-
-def _draw_levels(
-    ax: Axes, place: drawing.Floats, rows: Sequence[EnvironmentRow], of: MetricFormat, kept: bool
-) -> list[Any]:
+def _draw_levels(ax: Axes, place: drawing.Floats, rows: Sequence[Any], of: MetricFormat, kept: bool) -> list[Any]:
     handles: list[Any] = []
     everything: list[drawing.Floats] = []
     series = (("erm", drawing.PLAIN, 0.19), ("chosen", drawing.CHOSEN, -0.19))
     for key, style, offset in series[:1] if kept else series:
-        value, low, high = _estimates(rows, key, of)
+        value, low, high = drawing.estimates([row[key] for row in rows], of.factor)
         at = place if kept else place + offset
         handles.append(drawing.bars(ax, at, value, 0.56 if kept else 0.36, style, (low, high)))
         everything += [value, low, high]
@@ -236,7 +228,7 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
     """The risk of every environment over the steps (of trees: rounds); of many, the highest at the end are named."""
     steps = np.asarray(curves["steps"], dtype=np.float64)
     risk = np.array([drawing.floats(row) for row in curves["risk"]]).reshape(len(curves["environments"]), len(steps))
-    final = np.array([_last(row) for row in risk])
+    final = np.array([next((r for r in row[::-1] if np.isfinite(r)), np.nan) for row in risk])  # the last that is known
     order = np.argsort(np.where(np.isfinite(final), -final, np.inf), kind="stable")
     named = order if len(order) <= MOST_LINES else order[:4]
     others = order[len(named) :]
@@ -248,16 +240,13 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
         names += [f"{len(others)} others", "mean of all"]
     for k, e in enumerate(named):
         style = drawing.STYLES[k % len(drawing.STYLES)]
-        (line,) = ax.plot(
-            steps, risk[e], color=style.colour, ls=style.dash, lw=1.5, marker=style.marker, ms=4,
-            markevery=(k % 3, max(1, len(steps) // 8)), zorder=4,
-        )  # fmt: skip
-        handles.append(line)
+        every = (k % 3, max(1, len(steps) // 8))
+        handles.append(drawing.line(ax, steps, risk[e], style, lw=1.5, ms=4, markevery=every, zorder=4))
         names.append(drawing.label(curves["environments"][e], 22))
     drawing.plain_axes(ax, x=rhythm, y="risk of the training rows", grid="y")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     drawing.legend(made, handles, names, columns=3)
-    ends = f"It ends between {short(_low(final))} and {short(_high(final))}." if np.isfinite(final).any() else ""
+    ends = f"It ends between {_span(final, 'and')}." if np.isfinite(final).any() else ""
     length = several(int(steps[-1]) if len(steps) else 0, rhythm)
     alt = f"Lines: the risk in {several(len(order), 'environment')} over {length}, of the final model. {ends}"
     text = "The final model while it was trained on all rows."
@@ -280,11 +269,6 @@ def _draw_others(ax: Axes, steps: drawing.Floats, risk: drawing.Floats, others: 
     return [faint, line]
 
 
-def _last(row: drawing.Floats) -> float:
-    there = row[np.isfinite(row)]
-    return float(there[-1]) if there.size else np.nan
-
-
 # --- the loss as a function of the environment --------------------------------------------------------------
 
 
@@ -302,12 +286,8 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> p
     handles, names = [], []
     for k, curve in enumerate(losses):
         style = MODELS.get(curve["model"], drawing.STYLES[(k + 3) % len(drawing.STYLES)])
-        (line,) = ax.plot(
-            x, risks[curve["model"]][order], color=style.colour, ls=style.dash, marker=style.marker, lw=1.5,
-            ms=6 if n <= 30 else 3.5,
-        )  # fmt: skip
+        handles.append(drawing.line(ax, x, risks[curve["model"]][order], style, lw=1.5, ms=6 if n <= 30 else 3.5))
         weight = curve["penalty_weight"]
-        handles.append(line)
         names.append(drawing.label(curve["model"]) + ("" if not weight else f", λ = {weight:g}"))
     every = max(1, -(-n // 16))
     ticks = [drawing.label(environments[e], 14) for e in order[::every]]
@@ -319,7 +299,7 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> p
     by_risk = f"environment, in the order of the risk of {drawing.label(losses[0]['model'])}"
     drawing.plain_axes(ax, x=by_risk, y="held-out risk", grid="y")
     drawing.legend(made, handles, names)
-    spans = "; ".join(f"{name} from {short(_low(r))} to {short(_high(r))}" for name, r in risks.items())
+    spans = "; ".join(f"{name} from {_span(r, 'to')}" for name, r in risks.items())
     alt = f"Lines: the held-out risk of {several(len(losses), 'model')} in {several(n, 'environment')}: {spans}."
     text = (
         "The loss as a function of the environment. Total variation is how much it moves along the axis: the flatter "
@@ -330,9 +310,7 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> p
     return page.figure(made, alt, name="loss-by-environment", data={"columns": columns, "rows": rows}, text=text)
 
 
-def _low(values: drawing.Floats) -> float | None:
-    return float(np.nanmin(values)) if np.isfinite(values).any() else None
-
-
-def _high(values: drawing.Floats) -> float | None:
-    return float(np.nanmax(values)) if np.isfinite(values).any() else None
+def _span(values: drawing.Floats, to: str) -> str:
+    """'LOW to HIGH' of the values that there are."""
+    there = values[np.isfinite(values)]
+    return f"{short(there.min())} {to} {short(there.max())}" if there.size else f"{NO_VALUE} {to} {NO_VALUE}"

@@ -2,10 +2,10 @@
 
 from irmtv.lab.experiments.results import read_records, read_results
 from irmtv.lab.experiments.run import ExperimentInterrupted, Report, run_experiment
-from irmtv.lab.experiments.spec import Spec
+from irmtv.lab.experiments.spec import Spec, SpecError
 from irmtv.lab.experiments.spec_file import load_spec, parse_spec
-from irmtv.lab.experiments.spec_values import SpecError
-from irmtv.lab.experiments.store import Store, StoreBusy, StoreError, StoreFull
+from irmtv.lab.experiments.store import Store
+from irmtv.lab.experiments.store_files import StoreBusy, StoreError, StoreFull
 
 __all__ = [
     "ExperimentInterrupted",

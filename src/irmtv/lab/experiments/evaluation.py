@@ -41,9 +41,8 @@ def evaluate_snapshots(
         then = fitted.at(step)
         for name, values in _test_results(then, shifted):
             results.setdefault(name, []).append(values)
-        if exact:
-            results.setdefault("population/accuracy", []).append(_population(then, data_set, arguments, exact))
-            results.setdefault(COEFFICIENTS, []).append(_coefficients(then, exact))
+        for name, values in _linear_results(then, data_set, arguments, exact):
+            results.setdefault(name, []).append(values)
     rows = results.pop(TEST_ROWS)[0]
     for r in range(len(fitted)):
         own = np.isin(fitted.history.steps, arrays[r]["steps"])  # those that this run was measured at
@@ -68,10 +67,8 @@ def _test_results(fitted: FittedRuns, shifted: Sequence[int]) -> Iterator[tuple[
     alike = np.delete(np.arange(len(table.names)), shifted)
     if len(alike):
         yield f"iid/{table.metric}", np.average(table.by_environment[:, alike], 1, rows[:, alike])
-    yield (
-        f"training/{table.metric}",
-        fitted.evaluate([task.train for task in fitted.tasks], metric=table.metric).overall,
-    )
+    training = fitted.evaluate([task.train for task in fitted.tasks], metric=table.metric)
+    yield f"training/{table.metric}", training.overall
 
 
 def _exact_runs(fitted: FittedRuns) -> list[int]:
@@ -81,26 +78,19 @@ def _exact_runs(fitted: FittedRuns) -> list[int]:
     return sorted(r for c in fitted.chunks if _is_linear(c.net) for r in c.chunk.runs)
 
 
-def _population(fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], runs: Sequence[int]) -> np.ndarray:
-    """(R, E); NaN for other runs."""
+def _linear_results(
+    fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], runs: Sequence[int]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """What is known of linear runs alone, (R, E) and (R, D); NaN for other runs."""
+    if not runs:
+        return
     assert data_set.population is not None
-    return _for_all_runs(data_set.population(*_linear(fitted).coefficients(), arguments), runs, len(fitted))
-
-
-def _coefficients(fitted: FittedRuns, runs: Sequence[int]) -> np.ndarray:
-    """(R, D); NaN for other runs."""
-    return _for_all_runs(_linear(fitted).coefficients()[0].numpy(), runs, len(fitted))
-
-
-def _linear(fitted: FittedRuns) -> FittedRuns:
-    return replace(fitted, chunks=tuple(c for c in fitted.chunks if _is_linear(c.net)))
-
-
-def _for_all_runs(known: np.ndarray, runs: Sequence[int], n_runs: int) -> np.ndarray:
-    """Values of some runs, (R', ...), as rows of an array of all runs, (R, ...), NaN elsewhere."""
-    values = np.full((n_runs, *known.shape[1:]), np.nan, dtype=known.dtype)
-    values[runs] = known
-    return values
+    coef, intercept = replace(fitted, chunks=tuple(c for c in fitted.chunks if _is_linear(c.net))).coefficients()
+    known = {"population/accuracy": data_set.population(coef, intercept, arguments), COEFFICIENTS: coef.numpy()}
+    for name, of_runs in known.items():
+        values = np.full((len(fitted), *of_runs.shape[1:]), np.nan, dtype=of_runs.dtype)
+        values[runs] = of_runs
+        yield name, values
 
 
 def _is_linear(net: Any) -> bool:

@@ -36,20 +36,8 @@ KEPT = (
 
 
 def normalised(weights: npt.ArrayLike) -> Floats:
-    """Absolute weights that sum to 1.
+    """Absolute weights (..., D) that sum to 1; NaN for a model whose weights are all zero.
 
-    Parameters
-    ----------
-    weights : array, shape (..., D)
-        Coefficients of linear models.
-
-    Returns
-    -------
-    array, shape (..., D)
-        NaN for a model whose weights are all zero.
-
-    Examples
-    --------
     >>> normalised([3.0, -1.0]).tolist()
     [0.75, 0.25]
     """
@@ -59,21 +47,8 @@ def normalised(weights: npt.ArrayLike) -> Floats:
 
 
 def invariant_share(weights: npt.ArrayLike, n_invariant: int) -> Floats:
-    """The share of the absolute weights that the first `n_invariant` columns have.
+    """The share (...) of the absolute weights (..., D) that the first `n_invariant` columns have.
 
-    Parameters
-    ----------
-    weights : array, shape (..., D)
-        Coefficients of linear models, the invariant columns first; normalised or not.
-    n_invariant : int
-        Invariant columns.
-
-    Returns
-    -------
-    array, shape (...)
-
-    Examples
-    --------
     >>> float(invariant_share([3.0, -1.0, 1.0, 1.0], n_invariant=2).round(3))
     0.667
     """
@@ -83,8 +58,6 @@ def invariant_share(weights: npt.ArrayLike, n_invariant: int) -> Floats:
 def net_share(weights: npt.ArrayLike, n_invariant: int) -> Floats:
     """|V| / (|V| + |S|), with parameters as in `invariant_share`: weights of both signs cancel within V and within S.
 
-    Examples
-    --------
     >>> float(net_share([3.0, 1.0, -1.0, 1.0], n_invariant=2))  # the spurious weights cancel
     1.0
     """
@@ -107,33 +80,16 @@ def _checked(weights: npt.ArrayLike, n_invariant: int) -> Floats:
 def risk_minimiser(
     p_s: Sequence[float], p_v: float, n_invariant: int = 5, n_spurious: int = 10, l2: float = 0.0
 ) -> Floats:
-    """The linear predictor of the lowest logistic risk over all the rows that the simulation could draw.
+    """The linear predictor of the lowest logistic risk over all the rows that the simulation could draw: (D,).
 
-    Parameters
-    ----------
-    p_s : sequence of float
-        Agreement of the spurious sign with the label in the training environments, which are of equal size.
-    p_v : float
-        Agreement of the invariant sign.
-    n_invariant, n_spurious : int
-        Columns of each kind.
-    l2 : float, default 0
-        Weight of the sum of squares of the coefficients.
+    `p_s`: agreement of the spurious sign with the label in the training environments, which are of equal size; `p_v`:
+    that of the invariant sign; `l2`: weight of the sum of squares of the coefficients. The intercept is 0.
 
-    Returns
-    -------
-    array, shape (n_invariant + n_spurious,)
-        Coefficients; the intercept is 0.
-
-    Notes
-    -----
     Columns of one kind are exchangeable and the risk is convex, so its minimiser has one weight u for the invariant
     columns and one v for the spurious ones. Then y f = a n u + b m v + sqrt(n u^2 + m v^2) Z with Z standard normal
     and independent signs a, b that are +1 with probabilities p_v and the mean of p_s; E softplus(-y f) is four
     integrals over Z (Gauss-Hermite quadrature), minimised over u and v.
 
-    Examples
-    --------
     >>> erm = risk_minimiser((0.999, 0.9), 0.8)
     >>> round(float(invariant_share(erm, 5)), 3)
     0.274
@@ -158,19 +114,9 @@ def risk_minimiser(
 def read_weights(spec: Spec, folder: str | Path) -> pd.DataFrame:
     """The weights of what each rule of the spec chose, from the store in `folder`. Nothing is trained.
 
-    Parameters
-    ----------
-    spec : Spec
-        Linear methods on a data set whose distribution is known.
-    folder : path
-        Where `run_experiment` stored its runs.
-
-    Returns
-    -------
-    DataFrame
-        A row for every setting, method, rule and repetition: what was chosen, and why, as `read_results` has it;
-        "weights", an array (D,), None where the rule could not choose; "worst", the accuracy in the worst test
-        environment, exact. Without rows where nothing is stored.
+    The methods are linear, and the distribution of the data is known. A row for every setting, method, rule and
+    repetition: what was chosen, and why, as `read_results` has it; "weights", an array (D,), None where the rule could
+    not choose; "worst", the accuracy in the worst test environment, exact. Without rows where nothing is stored.
     """
     results = read_results(spec, folder)
     exact = results[(results["metric"] == "population accuracy") & (results["summary"] == "worst")]

@@ -29,11 +29,8 @@ NUMBERS = 3  # raised when the same settings give other numbers: a generator or 
 ALL = "all"  # the part of a run that was trained on all training rows
 LEFT_OUT = "without "  # and the name of an environment
 RUNS_PER_GROUP = {"cpu": 64, "cuda": 1024}  # a group is what a kill costs; a larger one is faster
-INFERENCE: Mapping[str, Any] = {
-    "n_environments": 2,
-    "steps": 1000,
-    "learning_rate": 5e-3,
-}  # of environments that are inferred as labels
+# of environments that are inferred as labels
+INFERENCE: Mapping[str, Any] = {"n_environments": 2, "steps": 1000, "learning_rate": 5e-3}
 STATE_BYTES = 1 << 31  # of the states that a group keeps until it is evaluated
 STATISTICS = ("rows", "risk", "risk_cov", "slope", "slope_cov")  # of snapshots, by environment
 MEASURED = frozenset({"invariance", "iid", "worst-env"})  # rules that use held-out folds
@@ -129,7 +126,7 @@ def plan(
         task = first_task(setting)
         for method in spec.methods:
             _check_task(spec, setting, method, task)
-        names = environment_names(spec, task)
+        names = [str(name) for name in task.train.names]
         for method in spec.methods:
             for kind, parts in parts_of(spec, method, names).items():
                 every = members(spec, setting, method, kind, parts, range(spec.repetitions))
@@ -205,11 +202,6 @@ def network_for(spec: Spec, method: Method, task: Task) -> Net | None:
 def flat(task: Task, hidden: Sequence[int] = ()) -> MLP:
     """The network that `hidden` describes, for series: it reads them as one long row."""
     return MLP(task.train.x[0].numel(), hidden, task.n_outputs)
-
-
-def environment_names(spec: Spec, task: Task) -> list[str]:
-    """Names of the environments that "leave-one-env-out" can leave out."""
-    return [str(name) for name in task.train.names] if "leave-one-env-out" in spec.selection.rules else []
 
 
 def metric_name(array: str) -> str:

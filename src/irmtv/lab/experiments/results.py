@@ -15,8 +15,7 @@ from torch import Tensor
 
 from irmtv.lab.experiments.evaluation import IN_TABLES, TEST_ROWS
 from irmtv.lab.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
-from irmtv.lab.experiments.spec import Method, Spec
-from irmtv.lab.experiments.spec_checks import settled_from
+from irmtv.lab.experiments.spec import Method, Spec, settled_from
 from irmtv.lab.experiments.store import RunRecord, Store
 from irmtv.metrics import METRICS
 from irmtv.objectives import OBJECTIVES
@@ -26,6 +25,7 @@ COLUMNS = (
     "setting", "method", "rule", "repetition", "metric", "summary", "value", "outcome", "published_key", "note",
     "chosen_method", "hyperparameters", "step", "message", "figures",
 )  # fmt: skip
+Stored = Mapping[str, RunRecord]  # by key
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,7 @@ def _groups(
 
 
 def _candidates(
-    spec: Spec,
-    setting: str,
-    method: Method,
-    repetition: int,
-    environments: Sequence[str],
-    stored: Mapping[str, RunRecord],
+    spec: Spec, setting: str, method: Method, repetition: int, environments: Sequence[str], stored: Stored
 ) -> Iterator[Candidate]:
     """The method's combinations in one repetition, those with a missing run left out."""
     by_combination: dict[int, dict[str, list[Member]]] = {}
@@ -144,41 +139,32 @@ def _candidates(
     for c, kinds in by_combination.items():
         if not all(m.key in stored for some in kinds.values() for m in some):
             continue
-        found = {kind: tuple(stored[m.key] for m in some) for kind, some in kinds.items()}
-        member = kinds[ALL][0]
-        yield Candidate(
-            member,
-            found[ALL][0],
-            found.get("folds", ()),
-            found.get("left-out", ()),
-            stated=c == fixed,
-        )
+        records = {kind: tuple(stored[m.key] for m in some) for kind, some in kinds.items()}
+        folds, left_out = records.get("folds", ()), records.get("left-out", ())
+        yield Candidate(kinds[ALL][0], records[ALL][0], folds, left_out, stated=c == fixed)
 
 
-def _left_out_names(spec: Spec, setting: str, stored: Mapping[str, RunRecord]) -> list[str]:
+def _left_out_names(spec: Spec, setting: str, stored: Stored) -> list[str]:
     """Names of the environments that were left out in turn: the store knows them, without making the data again."""
     if "leave-one-env-out" not in spec.selection.rules:
         return []
     # found by key: the label of a setting may have had other arguments, or these arguments another label
     parts = tuple(dict.fromkeys(r.part for r in stored.values() if r.part.startswith(LEFT_OUT)))
-    asked = (
-        m for method in spec.methods for m in members(spec, setting, method, "left-out", parts, range(spec.repetitions))
+    names = dict.fromkeys(
+        m.part.removeprefix(LEFT_OUT)
+        for method in spec.methods
+        for m in members(spec, setting, method, "left-out", parts, range(spec.repetitions))
+        if m.key in stored
     )
-    found = dict.fromkeys(m.part for m in asked if m.key in stored)
-    return [part.removeprefix(LEFT_OUT) for part in found]
+    return list(names)
 
 
 def _references(spec: Spec, methods: Sequence[Method], known: Mapping[str, list[Candidate]]) -> list[Candidate]:
     """ERM, measured on the same environments, where the methods do not have it themselves."""
     if "invariance" not in spec.selection.rules or methods[0].infers:
         return []
-    labels = {m.label for m in methods}
-    return [
-        c
-        for m in spec.methods
-        if m.objective == "erm" and m.label not in labels and m.measured_on == methods[0].measured_on
-        for c in known[m.label]
-    ]
+    erm = [m for m in spec.methods if m.objective == "erm" and m.measured_on == methods[0].measured_on]
+    return [c for m in erm if m not in methods for c in known[m.label]]
 
 
 def _results(
@@ -225,10 +211,18 @@ def _results(
                     yield {**shared, "summary": summary, "value": np.nan}
                 continue
             candidate, s = places[choice.index]
+            chosen = {
+                "outcome": choice.outcome,
+                "chosen_method": candidate.member.method.label,
+                "hyperparameters": dict(candidate.member.settings),
+                "step": int(candidate.steps[s]),
+                "message": choice.message,
+                "figures": dict(choice.figures),
+            }
             for summary in _summaries(spec, metric):
                 value = _summary(summary, candidate, s, metric)
                 unknown = {"note": f"{summary!r} was not measured"} if np.isnan(value) else {}
-                yield {**shared, "summary": summary, "value": value, **_chosen(choice, candidate, s), **unknown}
+                yield {**shared, "summary": summary, "value": value, **chosen, **unknown}
 
 
 def _summaries(spec: Spec, metric: str) -> list[str]:
@@ -255,17 +249,6 @@ def _check_stated(candidates: Sequence[Candidate]) -> None:
     stated = [c.whole for c in candidates if c.stated]
     if len(stated) == 1 and stated[0].status == "diverged":
         raise ValueError(f"the stated run diverged at step {stated[0].diverged_at}.")
-
-
-def _chosen(choice: Choice, candidate: Candidate, s: int) -> dict[str, Any]:
-    return {
-        "outcome": choice.outcome,
-        "chosen_method": candidate.member.method.label,
-        "hyperparameters": dict(candidate.member.settings),
-        "step": int(candidate.steps[s]),
-        "message": choice.message,
-        "figures": dict(choice.figures),
-    }
 
 
 def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records:

@@ -7,7 +7,7 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -30,7 +30,6 @@ from irmtv.lab.experiments.plan import (
     ALL,
     INFERENCE,
     STATISTICS,
-    Member,
     Work,
     flat,
     fold_names,
@@ -45,6 +44,13 @@ from irmtv.models.base import MOST_OWN
 from irmtv.models.inference import infer_environments
 from irmtv.models.networks.model import divergence_is_recorded, gains_of_own_models
 from irmtv.selection.folds import align, constant_risk, fold_tasks, left_out_tasks
+
+VERSIONS = {
+    "irmtv": __version__,
+    "torch": str(torch.__version__),
+    "numpy": np.__version__,
+    "python": platform.python_version(),
+}
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,8 @@ class _Outcomes:
     """Stores the outcomes of groups as they come, and counts them."""
 
     def __init__(self, store: Store, spec: Spec, device: torch.device) -> None:
-        self._store, self._spec_hash, self._device = store, spec.hash, _device_name(device)
+        self._store, self._spec_hash = store, spec.hash
+        self._device = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         self.tried = self.done = self.diverged = 0  # runs
         self.failed: list[str] = []
 
@@ -149,7 +156,7 @@ class _Outcomes:
             pid=os.getpid(),
             started=outcome.started,
             seconds=outcome.seconds,
-            versions=_versions(),
+            versions=VERSIONS,
             runs=tuple(outcome.result),
         )
         try:
@@ -245,7 +252,23 @@ def _train_group(
             arrays[r]["held-out/own"] = gains
     if work.kind == "all":
         metrics = evaluate_snapshots(fitted, DATASETS[spec.data.name], spec.data.arguments_of(setting), arrays)
-    return [_record(m, arrays[r], metrics[r], fitted.diverged.get(r)) for r, m in enumerate(work.members)]
+    return [
+        RunRecord(
+            key=m.key,
+            setting=m.setting,
+            method=m.method.label,
+            objective=m.method.objective,
+            repetition=m.repetition,
+            seed=m.seed,
+            part=m.part,
+            hyperparameters=m.settings,
+            status="diverged" if r in fitted.diverged else "finished",
+            diverged_at=fitted.diverged.get(r),
+            arrays=arrays[r],
+            metrics=metrics[r],
+        )
+        for r, m in enumerate(work.members)
+    ]
 
 
 def _tasks_and_runs(work: Work, data: _Tasks) -> tuple[list[Task], Runs]:
@@ -315,35 +338,3 @@ def _statistics(history: History, run: int, kind: str, order: Tensor | None) -> 
                 values = values[:, :, order]
         arrays[f"{where}/{name}"] = values.numpy()
     return arrays
-
-
-def _record(
-    member: Member, arrays: Mapping[str, np.ndarray], metrics: tuple[Metric, ...], diverged: int | None
-) -> RunRecord:
-    return RunRecord(
-        key=member.key,
-        setting=member.setting,
-        method=member.method.label,
-        objective=member.method.objective,
-        repetition=member.repetition,
-        seed=member.seed,
-        part=member.part,
-        hyperparameters=member.settings,
-        status="finished" if diverged is None else "diverged",
-        diverged_at=diverged,
-        arrays=arrays,
-        metrics=metrics,
-    )
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "irmtv": __version__,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from irmtv.core.losses import Binary, Loss, Multiclass, Squared
@@ -39,12 +37,6 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Minimax-TV-l1": ("minimax-tv-l1", {}),
     "IRM-TV-l2 (authors)": ("irm-tv-l2", {"reduction": "authors"}),
     "IRM-TV-l1": ("irm-tv-l1", {}),
-}
-PUBLISHED_KEYS = {
-    "ZIN (authors)": "minimax-tv-l2",
-    "Minimax-TV-l1": "minimax-tv-l1",
-    "IRM-TV-l2 (authors)": "irm-tv-l2",
-    "IRM-TV-l1": "irm-tv-l1",
 }
 PAIRS = (("Minimax-TV-l1", "ZIN (authors)"), ("IRM-TV-l1", "IRM-TV-l2 (authors)"))
 
@@ -290,10 +282,8 @@ def cost_of_a_step(
     )  # fmt: skip
     chunks.append(clock)
     each = [[c[m] for m in marks] for c in chunks]
-    return Cost(
-        sum(b - a for a, b, _, _ in each) / (steps - first),
-        sum(d - c for _, _, c, d in each) / (steps - first),
-    )
+    warmup, penalised = sum(b - a for a, b, _, _ in each), sum(d - c for _, _, c, d in each)
+    return Cost(warmup / (steps - first), penalised / (steps - first))
 
 
 def machine_name(device: torch.device) -> str:
@@ -302,8 +292,3 @@ def machine_name(device: torch.device) -> str:
         return str(torch.cuda.get_device_name(device))
     threads = torch.get_num_threads()
     return f"{platform.machine()} CPU, {threads} {'thread' if threads == 1 else 'threads'}"
-
-
-def ratios(l1: Sequence[float], l2: Sequence[float]) -> npt.NDArray[np.float64]:
-    """l1 over l2, measured one after the other."""
-    return np.divide(np.asarray(l1, dtype=np.float64), np.asarray(l2, dtype=np.float64))

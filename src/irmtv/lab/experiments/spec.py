@@ -1,41 +1,173 @@
-"""A spec: what an experiment is, as frozen data. `spec_file` reads one from TOML and checks it as a whole."""
+"""A spec: what an experiment is, as frozen data. `spec_file` reads one from TOML and checks it as a whole.
+
+A place in the file is a dotted path: `training.steps`, `methods[1].warmup` (the second method), and
+`data.settings."a b".n_samples` where a key needs quotes. Functions called `..._problems` return what is wrong, one or
+two sentences each.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from irmtv.core.messages import did_you_mean
 from irmtv.engine.named_networks import NETWORKS
-from irmtv.lab.experiments.spec_values import (
-    MLP,
-    RULES,
-    RUN_KEYWORDS,
-    SUMMARIES,
-    TRAINING_CHECKS,
-    SpecError,
-    axis,
-    combinations,
-    expected_but_got,
-    fixed_problems,
-    one_value,
-    pick,
-    validated,
-)
-from irmtv.objectives import OBJECTIVES
+from irmtv.engine.settings import ENGINE_CHECKS, OTHER_NAMES
+from irmtv.objectives import OBJECTIVES, Objective
+from irmtv.objectives.base import warmup_steps
+from irmtv.selection import RULES as SELECTION_RULES
 
-__all__ = ["Data", "Head", "Method", "Published", "PublishedTable", "Selection", "Spec", "Training"]
+RULES = tuple(SELECTION_RULES)
+MLP = "mlp"  # the network that `hidden` describes, for a method where [training] names another
+SUMMARIES = ("train", "iid", "pooled", "mean", "worst")  # columns of the tables, under every rule
+LIST_VALUED = frozenset({"hidden", "measure"})  # one value of these is itself a list
+RUN_KEYWORDS = tuple(name for name in ENGINE_CHECKS if name != "seed")  # of [training], and of single methods
+TOML_WORDS = {  # TOML has neither tuples nor None
+    "hidden": "a list of whole numbers of at least 1; [] is a linear model",
+    "batch_size": "'auto' or a whole number of at least 2",
+}
+
+Check = tuple[Callable[[Any], bool], str]
+RUN_CHECKS: Mapping[str, Check] = {
+    name: (ENGINE_CHECKS[name][0], TOML_WORDS.get(name, ENGINE_CHECKS[name][1])) for name in RUN_KEYWORDS
+}
+TRAINING_CHECKS: Mapping[str, Check] = {
+    **RUN_CHECKS,
+    "dtype": (lambda v: v in ("float32", "float64"), "'float32' or 'float64'"),
+    "snapshot_every": ENGINE_CHECKS["steps"],
+    "network": (lambda v: v is None or v in NETWORKS, f"one of {', '.join(map(repr, NETWORKS))}"),
+}
 
 
-def _tuple_of_list(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+class SpecError(ValueError):
+    """Everything that is wrong with a spec, one problem per line."""
+
+    def __init__(self, source: str, problems: Iterable[str]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        one = len(self.problems) == 1
+        text = self.problems[0] if one else "\n".join([f"{len(self.problems)} problems", *self.problems])
+        super().__init__(f"{source}: {text}")
 
 
-TupleFromList = BeforeValidator(_tuple_of_list)
+def at(place: str, key: str) -> str:
+    """The path of a key inside `place`.
+
+    >>> at(at("data.settings", "a b"), "n_samples")
+    'data.settings."a b".n_samples'
+    """
+    name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+    return f"{place}.{name}" if place else name
+
+
+def expected_but_got(place: str, expected: str, value: object) -> str:
+    """The sentence "must be ..., got ..."; a near miss of a quoted word in `expected` is pointed out."""
+    text = repr(value)
+    text = text if len(text) <= 80 else text[:77] + "..."
+    hint = did_you_mean(value, re.findall(r"'([^']+)'", expected)) if isinstance(value, str) else ""
+    return f"{place} must be {expected}. Got {text}.{hint}"
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(
+    model: type[M], raw: object, place: str, problems: list[str], others: Sequence[str] = (), note: str = ""
+) -> M | None:
+    """`raw` as a model; or None, with what is wrong added to `problems`. `others`: known keys beside the fields."""
+    if not isinstance(raw, dict):
+        problems.append(f"{place} must be a table, begun with [{place}]. Got {raw!r}.")
+        return None
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        known = [*model.model_fields, *others]
+        # one sentence per key, whatever number of errors pydantic finds below it
+        by_key = {str(one["loc"][0]): one for one in error.errors()}
+        keys = sorted(by_key, key=lambda k: [*raw, *known].index(k))
+        problems += [_worded(model, by_key[key], at(place, key), raw, known, note) for key in keys]
+        return None
+
+
+def _worded(model: type[BaseModel], error: Any, place: str, raw: Mapping[str, Any], known: list[str], note: str) -> str:
+    key = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        hint = did_you_mean(OTHER_NAMES.get(key, key), known)
+        return f"{place} is not a known key; expected one of {known}.{note}{hint}"
+    expected = model.model_fields[key].description or "of another type"
+    if error["type"] == "missing":
+        return f"{place} is missing: it must be {expected}."
+    if error["type"] == "value_error":  # raised by a validator of this package
+        text = str(error["ctx"]["error"])
+        return f"{place} {text.removeprefix(key + ' ')}" if text.startswith(f"{key} must") else f"{place}: {text}"
+    return expected_but_got(place, expected, raw[key])
+
+
+def one_value(key: str, value: Any) -> Any:
+    """A value as `irmtv.train` takes it: a list that is one value becomes a tuple."""
+    return tuple(value) if key in LIST_VALUED and isinstance(value, list) else value
+
+
+def axis(key: str, value: Any) -> tuple[Any, ...]:
+    """The values of a setting: the members of a grid, or the one value.
+
+    >>> axis("warmup", [0, 100]), axis("hidden", [32]), axis("hidden", [[], [32]])
+    ((0, 100), ((32,),), ((), (32,)))
+    """
+    if not isinstance(value, list) or (key in LIST_VALUED and not any(isinstance(v, (list, str)) for v in value)):
+        return (one_value(key, value),)
+    return tuple(one_value(key, v) for v in value)
+
+
+def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination, the last key fastest."""
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def fixed_problems(place: str, axes: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], needed: bool) -> list[str]:
+    """Whether `fixed` names one member of each grid."""
+    problems = []
+    for key, value in fixed.items():
+        here = at(at(place, "fixed"), key)
+        if key not in axes:
+            problems.append(f"{here} is not a setting of this method, which has {list(axes)}.{did_you_mean(key, axes)}")
+        elif one_value(key, value) not in axes[key]:
+            problems.append(f"{here} must be one of the method's values {list(axes[key])}. Got {value!r}.")
+    missing = [key for key, values in axes.items() if len(values) > 1 and key not in fixed]
+    if needed and missing and not problems:  # a misspelt key is missing too
+        example = ", ".join(f"{key} = ..." for key in missing)
+        problems.append(
+            f"{at(place, 'fixed')} must say which value of {missing} the rule 'fixed' takes. "
+            f"Add fixed = {{ {example} }}, or leave 'fixed' out of selection.rules."
+        )
+    return problems
+
+
+def pick(names: Iterable[str], known: Mapping[str, Iterable[str]], what: str, problems: list[str]) -> list[str]:
+    """The labels of the given names, in the order of the spec. `known`: label to its other names."""
+    names = [names] if isinstance(names, str) else list(names)
+    chosen = set()
+    if not names:
+        problems.append(f"{what}s must name at least one {what} of {list(known)}. Got none.")
+    for name in names:
+        by_other_name = [label for label, others in known.items() if name in others]
+        if name not in known and not by_other_name:
+            others = dict.fromkeys([*known, *itertools.chain.from_iterable(known.values())])
+            problems.append(
+                f"{name!r} is not a {what} of this spec, which has {list(known)}.{did_you_mean(name, others)}"
+            )
+        chosen |= {name} if name in known else set(by_other_name)
+    return [label for label in known if label in chosen]
+
+
+TupleFromList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 
 
 class _Frozen(BaseModel):
@@ -169,6 +301,17 @@ class Method(_Frozen):
         return {**training.keywords, **{key: values[place.get(key, 0)] for key, values in axes.items()}}
 
 
+# everything else in a method is a setting of its runs
+METHOD_KEYS = tuple(name for name in Method.model_fields if name != "settings")
+
+
+def settled_from(objective: Objective, settings: Mapping[str, Any]) -> int:
+    """The step from which inferred environments stay what they are at the end."""
+    if objective.climbs(settings) != "warm-up":
+        return int(settings["steps"])
+    return warmup_steps(settings["warmup"], settings["steps"])
+
+
 class Selection(_Frozen):
     """The rules that choose among candidates when results are read."""
 
@@ -236,16 +379,8 @@ class Spec(Head):
     @property
     def hash(self) -> str:
         """Of what decides the results: comments, the order of keys, name, description and device do not matter."""
-        content = self.model_dump(
-            exclude={
-                "name": True,
-                "description": True,
-                "text": True,
-                "device": True,
-                "summaries": True,
-                "published": {"results", "metric"},
-            }
-        )
+        left_out: dict[str, Any] = dict.fromkeys(("name", "description", "text", "device", "summaries"), True)
+        content = self.model_dump(exclude={**left_out, "published": {"results", "metric"}})
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
     def with_(
@@ -279,13 +414,11 @@ class Spec(Head):
             changed = changed.model_copy(update={"compare_with": None})
         if problems or changed is None:
             raise SpecError(self.name, problems)
-        as_run = (
+        text = self.text + (
             f"\n# as run: repetitions = {changed.repetitions}, settings = {list(data.settings)}, methods = {labels}\n"
         )
-        text = self.text + as_run
-        return self.model_copy(
-            update={**changed.model_dump(), "data": data, "methods": kept, "selection": selection, "text": text}
-        )
+        parts = {"data": data, "methods": kept, "selection": selection, "text": text}
+        return self.model_copy(update={**changed.model_dump(), **parts})
 
     def _is_reference(self, method: Method, of: Iterable[Method]) -> bool:
         """Whether the rule 'invariance' compares one of these methods with it."""

@@ -10,40 +10,24 @@ happens to the process or the machine.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import socket
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from irmtv.lab.experiments.schema import (
-    FORMAT,
-    Failure,
-    Group,
-    Metric,
-    RunRecord,
-    StoreError,
-    array_rows,
-    as_array,
-    as_record,
-    as_value,
-    check_group,
-    group_key,
-    group_row,
-    metric_rows,
-    run_name,
-    run_row,
-)
 from irmtv.lab.experiments.store_files import (
     DATABASE,
-    StoreBusy,
-    StoreFull,
+    StoreError,
     WriterLock,
     check_source,
     check_target,
@@ -60,21 +44,136 @@ from irmtv.lab.experiments.store_files import (
 if TYPE_CHECKING:
     import pandas as pd  # loaded by `metrics_frame` only: a store opens in no time
 
-__all__ = [
-    "FORMAT",
-    "Failure",
-    "Group",
-    "Metric",
-    "RunRecord",
-    "Store",
-    "StoreBusy",
-    "StoreError",
-    "StoreFull",
-    "group_key",
-]
-
+STATUSES = ("finished", "diverged")
+DTYPES = {name: np.dtype(code) for name, code in (("float32", "<f4"), ("float64", "<f8"), ("int64", "<i8"))}
+DTYPES["bool"] = np.dtype("?")
+MAX_ARRAY_BYTES = 500_000_000  # SQLite takes at most 10^9 bytes in one row
 _RUN_COLUMNS = "key, setting, method, objective, repetition, seed, part, hyperparameters, status, diverged_at"
 _COLUMN_OF = {"settings": "setting", "methods": "method", "parts": "part", "arrays": "name"}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of one run at its last step."""
+
+    environment: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One finished run."""
+
+    key: str  # sha256 hex of everything that decides its numbers
+    setting: str
+    method: str  # label
+    objective: str
+    repetition: int
+    seed: int
+    part: str  # "all", "fold 1/5", "without <environment>"
+    hyperparameters: Mapping[str, Any]  # JSON-able (a tuple comes back as a list); all resolved settings of the run
+    status: str  # "finished" or "diverged"
+    diverged_at: int | None
+    arrays: Mapping[str, np.ndarray]  # snapshot statistics and metrics: "steps" (S,), "test/accuracy" (S, E)
+    metrics: tuple[Metric, ...]  # last step, readable with plain SQL
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that were trained together, and where and when."""
+
+    key: str  # group_key of the runs
+    label: str
+    spec_hash: str
+    device: str
+    host: str
+    pid: int
+    started: str  # ISO, UTC
+    seconds: float
+    versions: Mapping[str, str]  # irmtv, torch, python, numpy
+    runs: tuple[RunRecord, ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A group that raised an error in place of giving results."""
+
+    group_key: str
+    label: str
+    text: str
+    happened: str  # ISO, UTC
+
+
+def group_key(run_keys: Iterable[str]) -> str:
+    """The key of a group: sha256 of the keys of its runs, in order."""
+    return hashlib.sha256("\n".join(run_keys).encode()).hexdigest()
+
+
+def as_json(value: Any, what: str) -> str:
+    """One text for one content: keys sorted. Infinity and NaN come back too."""
+    try:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"{what} must be numbers, texts, lists and mappings only. Got {value!r}: {error}.") from error
+
+
+def check_group(group: Group) -> None:
+    """Raise unless the group can be stored, before anything is written."""
+    keys = [run.key for run in group.runs]
+    if not keys:
+        raise StoreError(f"group {group.label!r} must hold at least one run. Got none.")
+    if len(set(keys)) < len(keys):
+        raise StoreError(f"the runs of group {group.label!r} must have different keys. Got {keys}.")
+    if group.key != group_key(keys):
+        raise StoreError(f"the key of group {group.label!r} must be group_key of its runs' keys. Got {group.key!r}.")
+    for run in group.runs:
+        if run.status not in STATUSES:
+            raise StoreError(f"status must be one of {list(STATUSES)}. Got {run.status!r} (run {run.key}).")
+        if (run.status == "diverged") != (run.diverged_at is not None):
+            raise StoreError(
+                f"diverged_at must be a step where status is 'diverged', and None elsewhere. Got {run.diverged_at!r} "
+                f"with status {run.status!r} (run {run.key})."
+            )
+
+
+def _run_row(run: RunRecord) -> tuple[Any, ...]:
+    """The values of `_RUN_COLUMNS`; numbers of NumPy are not what SQLite takes."""
+    settings = as_json(dict(run.hyperparameters), f"hyperparameters of run {run.key}")
+    diverged_at = None if run.diverged_at is None else int(run.diverged_at)
+    numbers = (int(run.repetition), int(run.seed))
+    return (run.key, run.setting, run.method, run.objective, *numbers, run.part, settings, run.status, diverged_at)
+
+
+def array_rows(run: RunRecord) -> list[tuple[Any, ...]]:
+    """Raw little-endian bytes in C order: read back bit for bit, and nothing in them can be executed."""
+    rows = []
+    for name, array in run.arrays.items():
+        kind = array.dtype.name if isinstance(array, np.ndarray) else type(array).__name__
+        if kind not in DTYPES:
+            raise StoreError(f"array {name!r} must be a NumPy array of {', '.join(DTYPES)}. Got {kind}; convert it.")
+        if array.nbytes > MAX_ARRAY_BYTES:
+            raise StoreError(f"array {name!r} must have at most {MAX_ARRAY_BYTES} bytes. Got {array.nbytes}; split it.")
+        data = array.astype(DTYPES[kind], copy=False).tobytes()
+        rows.append((name, kind, json.dumps(list(array.shape)), data))
+    return rows
+
+
+def as_array(name: str, kind: str, shape: str, data: bytes) -> np.ndarray:
+    """The array of a row, writable and in the machine's byte order."""
+    dims: Sequence[int] = json.loads(shape)
+    if kind not in DTYPES or len(data) != math.prod(dims) * DTYPES[kind].itemsize:
+        raise StoreError(f"array {name!r} is damaged: {len(data)} bytes cannot be {kind} of shape {tuple(dims)}.")
+    return np.ndarray(tuple(dims), DTYPES[kind], buffer=data).astype(np.dtype(kind))
+
+
+def as_value(stored: float | None) -> float:
+    """SQLite has no NaN: it keeps NULL in its place."""
+    return math.nan if stored is None else stored
+
+
+def run_name(run: RunRecord) -> str:
+    return f"{run.setting}, {run.method}, repetition {run.repetition}, {run.part}"
 
 
 class Store:
@@ -153,7 +252,9 @@ class Store:
         """Keep the runs of a group, all or none. A run that is there already is an error."""
         check_group(group)
         # everything is turned into rows first, so that a record that cannot be stored is found before the writing
-        runs = [(run_row(run), array_rows(run), metric_rows(run)) for run in group.runs]
+        rows = [(_run_row(run), array_rows(run)) for run in group.runs]
+        versions = as_json(dict(group.versions), "versions")
+        where = (group.key, group.label, group.spec_hash, group.device, group.host, int(group.pid))
         with self._transaction() as connection:
             for run in group.runs:
                 if connection.execute("SELECT 1 FROM runs WHERE key = ?", (run.key,)).fetchone():
@@ -164,15 +265,16 @@ class Store:
             group_id = connection.execute(
                 "INSERT INTO groups (key, label, spec_hash, device, host, pid, started, seconds, versions) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                group_row(group),
+                (*where, group.started, float(group.seconds), versions),
             ).lastrowid
-            for row, arrays, metrics in runs:
+            for run, (row, arrays) in zip(group.runs, rows, strict=True):
                 run_id = connection.execute(
                     f"INSERT INTO runs (group_id, {_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (group_id, *row),
                 ).lastrowid
                 connection.executemany("INSERT INTO arrays VALUES (?, ?, ?, ?, ?)", ((run_id, *a) for a in arrays))
-                connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", ((run_id, *m) for m in metrics))
+                metrics = [(run_id, m.environment, m.metric, float(m.value)) for m in run.metrics]
+                connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", metrics)
 
     def add_failure(self, group_key: str, label: str, text: str) -> None:
         """Note that a group raised an error. Its runs count as not done."""
@@ -250,7 +352,15 @@ class Store:
         ):
             if run_id in metrics_of:
                 metrics_of[run_id].append(Metric(environment, metric, as_value(value)))
-        return [as_record(row, arrays_of[run_id], metrics_of[run_id]) for run_id, *row in rows]
+        columns = _RUN_COLUMNS.split(", ")
+        return [
+            RunRecord(
+                **{**dict(zip(columns, row, strict=True)), "hyperparameters": json.loads(row[7])},
+                arrays=arrays_of[run_id],
+                metrics=tuple(metrics_of[run_id]),
+            )
+            for run_id, *row in rows
+        ]
 
     def specs(self) -> list[tuple[str, str]]:
         """Hash and text of every spec, as they came."""

@@ -1,4 +1,4 @@
-"""The files of a store: which folder is one, the lock of its writer, opening its database, and errors.
+"""The files of a store: which folder is one, the lock of its writer, its database and tables, and errors.
 
 In the folder: `experiment.sqlite` holds everything; `lock.sqlite` is empty and only ever locked; `writer.json` names
 the process that writes. While a store is open for writing SQLite keeps `-wal` and `-shm` files beside the database; a
@@ -20,7 +20,40 @@ from pathlib import Path
 
 from irmtv._version import __version__
 from irmtv.core.messages import shown
-from irmtv.lab.experiments.schema import APPLICATION_ID, FORMAT, TABLES, StoreError
+
+FORMAT = 1  # of the tables below; a store with a higher number was written by a newer irmtv
+APPLICATION_ID = 0x49524D54  # "IRMT", in the header of the file: tells our databases from others
+
+# Times, hosts and machines stand in `groups`, `failures` and `specs.added` only, so that the other columns of two
+# stores of the same experiment are equal.
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE specs (hash TEXT PRIMARY KEY, text TEXT NOT NULL, added TEXT NOT NULL);
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, label TEXT NOT NULL, spec_hash TEXT NOT NULL,
+    device TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
+    started TEXT NOT NULL, seconds REAL NOT NULL, versions TEXT NOT NULL
+);
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, group_id INTEGER NOT NULL REFERENCES groups (id), key TEXT NOT NULL UNIQUE,
+    setting TEXT NOT NULL, method TEXT NOT NULL, objective TEXT NOT NULL,
+    repetition INTEGER NOT NULL, seed INTEGER NOT NULL, part TEXT NOT NULL,
+    hyperparameters TEXT NOT NULL, status TEXT NOT NULL, diverged_at INTEGER
+);
+CREATE TABLE arrays (
+    run_id INTEGER NOT NULL REFERENCES runs (id), name TEXT NOT NULL,
+    dtype TEXT NOT NULL, shape TEXT NOT NULL, data BLOB NOT NULL, UNIQUE (run_id, name)
+);
+CREATE TABLE metrics (
+    run_id INTEGER NOT NULL REFERENCES runs (id), environment TEXT NOT NULL, metric TEXT NOT NULL,
+    value REAL, -- NULL is NaN
+    UNIQUE (run_id, environment, metric)
+);
+CREATE TABLE failures (
+    id INTEGER PRIMARY KEY, group_key TEXT NOT NULL, label TEXT NOT NULL, text TEXT NOT NULL,
+    host TEXT NOT NULL, pid INTEGER NOT NULL, happened TEXT NOT NULL
+);
+"""
 
 DATABASE = "experiment.sqlite"
 LOCK = "lock.sqlite"
@@ -30,6 +63,10 @@ BEFORE_DATABASE = frozenset({LOCK, WRITER, f"{WRITER}.new", f"{DATABASE}.new"})
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 30.0  # for readers, where WAL cannot be used and reading and writing take turns
 WAL_PATIENCE_SECONDS = 0.5
+
+
+class StoreError(ValueError):
+    """A store cannot be used as asked."""
 
 
 class StoreBusy(StoreError):
@@ -54,33 +91,26 @@ def _code(error: BaseException) -> int:
 
 def explained(error: sqlite3.Error, path: Path, safe: str | None = None) -> StoreError:
     """An error of SQLite, as one that says what to do; `safe` says what is stored, where a group was being added."""
-    primary = _code(error)
-    folder = path.parent
     go_on = "Repeat the same command"
     if safe is not None:
         go_on = f"{safe}; only the last group was lost, and the same command continues from there"
-    if primary == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{folder} cannot be written to: the disk is full. {go_on} once there is space.")
-    if primary == sqlite3.SQLITE_IOERR:
-        return StoreError(
-            f"{path} cannot be read or written: {error}. The disk or a quota may be full, or the disk or the network "
-            f"may be failing. {go_on} once that is solved."
-        )
-    if primary == sqlite3.SQLITE_CORRUPT:
-        return StoreError(
-            f"{path} is damaged: {error}. Restore it from a backup, save what can be read with "
-            "`sqlite3 experiment.sqlite .recover`, or run the experiment again in a new folder."
-        )
-    if primary == sqlite3.SQLITE_NOTADB:
-        return StoreError(f"{path} is not an experiment of irmtv: {error}. Name another folder.")
-    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return StoreError(
-            f"{path} cannot be opened as asked: {error}. Check that you may read it and write to it and its folder, "
-            "and that the disk is not read-only; or name another folder."
-        )
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreError(f"{path} is in use: {error}. Close what reads it (a database viewer, for example).")
-    return StoreError(f"{path}: {str(error).rstrip('.')}.")
+    if _code(error) == sqlite3.SQLITE_FULL:
+        return StoreFull(f"{path.parent} cannot be written to: the disk is full. {go_on} once there is space.")
+    closed = (
+        f"{path} cannot be opened as asked: {error}. Check that you may read it and write to it and its folder, and "
+        "that the disk is not read-only; or name another folder."
+    )
+    in_use = f"{path} is in use: {error}. Close what reads it (a database viewer, for example)."
+    texts = {
+        sqlite3.SQLITE_IOERR: f"{path} cannot be read or written: {error}. The disk or a quota may be full, or the "
+        f"disk or the network may be failing. {go_on} once that is solved.",
+        sqlite3.SQLITE_CORRUPT: f"{path} is damaged: {error}. Restore it from a backup, save what can be read with "
+        "`sqlite3 experiment.sqlite .recover`, or run the experiment again in a new folder.",
+        sqlite3.SQLITE_NOTADB: f"{path} is not an experiment of irmtv: {error}. Name another folder.",
+        **dict.fromkeys((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM), closed),
+        **dict.fromkeys((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED), in_use),
+    }
+    return StoreError(texts.get(_code(error), f"{path}: {str(error).rstrip('.')}."))
 
 
 @contextmanager
@@ -101,14 +131,9 @@ def explaining(path: Path) -> Iterator[None]:
 
 def check_target(folder: Path) -> None:
     """Raise unless `folder` can become a store, or is one that this version can write to. Changes nothing."""
-    _check_no_file(folder)
-    if not folder.exists():
-        return
-    if (folder / DATABASE).exists():
+    if _has_database(folder):
         check_identity(folder)
-        return
-    others = _others(folder)
-    if others:
+    elif folder.exists() and (others := _others(folder)):
         raise StoreError(
             f"{folder} is not empty and holds no experiment ({DATABASE}), so nothing is written into it. "
             f"It has {shown(others)}. Name a new folder."
@@ -117,19 +142,20 @@ def check_target(folder: Path) -> None:
 
 def check_source(folder: Path) -> None:
     """Raise unless `folder` is a store that this version can read."""
-    _check_no_file(folder)
-    if not folder.exists():
+    if _has_database(folder):
+        check_identity(folder)
+    elif not folder.exists():
         raise StoreError(f"{folder} does not exist. Name the folder that an experiment was written to.")
-    if not (folder / DATABASE).exists():
+    else:
         others = _others(folder)
         holds = f"It has {shown(others)}" if others else "It is empty"
         raise StoreError(f"{folder} holds no experiment ({DATABASE}). {holds}. Name the folder of an experiment.")
-    check_identity(folder)
 
 
-def _check_no_file(folder: Path) -> None:
+def _has_database(folder: Path) -> bool:
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file. An experiment is a folder: name a new one, or that of an experiment.")
+    return (folder / DATABASE).exists()
 
 
 def _others(folder: Path) -> list[str]:

@@ -86,7 +86,7 @@ def summarise(
     _check_limits(limits, limits_metric, frame)
     columns = (list(frame[c].unique()) for c in ("setting", "metric", "summary"))
     known = read_published(published, *columns)
-    draws = _Draws(n_bootstrap, random_state)
+    seed = int(np.random.default_rng(random_state).integers(2**63))
     repetitions = frame.groupby("setting")["repetition"].nunique()
     rows = []
     for cell, group in _cells(frame, CELL):
@@ -95,12 +95,18 @@ def summarise(
         key = next((k for k in group["published_key"] if k), "")
         there = known.get(Where(key, cell["setting"], cell["metric"], cell["summary"]), _UNKNOWN)
         expected = int(repetitions[cell["setting"]])
+        outcomes = group.loc[group["outcome"] != "", "outcome"].value_counts(sort=False)
+        texts = {
+            "outcomes": "; ".join(f"{outcome}={count}" for outcome, count in outcomes.items()),
+            "note": _notes(group["note"], expected),
+            "published_key": key,
+        }
         rows.append(
             cell
             | {"n": len(values), "missing": expected - len(values)}
-            | (ours := _over_repetitions(values, draws))
+            | (ours := _over_repetitions(values, n_bootstrap, seed))
             | _compared(ours["mean"], there)
-            | {"outcomes": _counted(group["outcome"]), "note": _notes(group["note"], expected), "published_key": key}
+            | texts
         )
     rows += _not_run(frame, known)
     rows.sort(key=_position(frame, "setting"))
@@ -150,25 +156,14 @@ def paired_tests(
 # --- over repetitions -------------------------------------------------------------------------------------
 
 
-class _Draws:
-    """Bootstrap draws, the same for every cell with as many repetitions: no cell depends on the others."""
-
-    def __init__(self, n_bootstrap: int, random_state: int | np.random.Generator | None):
-        self.n_bootstrap = n_bootstrap
-        self.seed = int(np.random.default_rng(random_state).integers(2**63))
-        self._made: dict[int, npt.NDArray[np.int64]] = {}
-
-    def of(self, n: int) -> npt.NDArray[np.int64]:
-        """(B, n) positions."""
-        if n not in self._made:
-            self._made[n] = np.random.default_rng(self.seed).integers(n, size=(self.n_bootstrap, n))
-        return self._made[n]
-
-
 @np.errstate(invalid="ignore")  # an infinite value has a mean, but no deviation
-def _over_repetitions(values: Floats, draws: _Draws) -> dict[str, float]:
+def _over_repetitions(values: Floats, n_bootstrap: int, seed: int) -> dict[str, float]:
+    """The draws are the same for every cell with as many repetitions: no cell depends on the others."""
     n = len(values)
-    low, high = np.quantile(values[draws.of(n)].mean(1), _TAILS) if n > 1 else (np.nan, np.nan)
+    low = high = np.nan
+    if n > 1:
+        draws = np.random.default_rng(seed).integers(n, size=(n_bootstrap, n))  # (B, n) positions
+        low, high = np.quantile(values[draws].mean(1), _TAILS)
     return {
         "mean": float(values.mean()) if n > 0 else np.nan,
         "sd": float(values.std(ddof=1)) if n > 1 else np.nan,
@@ -180,11 +175,6 @@ def _over_repetitions(values: Floats, draws: _Draws) -> dict[str, float]:
 def _compared(mean: float, there: PublishedValue) -> dict[str, float]:
     difference = (mean - there.mean) / there.sd if there.sd > 0 else np.nan
     return {"published_mean": there.mean, "published_sd": there.sd, "difference_in_sd": difference}
-
-
-def _counted(outcomes: pd.Series[str]) -> str:
-    counts = outcomes[outcomes != ""].value_counts(sort=False)
-    return "; ".join(f"{outcome}={count}" for outcome, count in counts.items())
 
 
 def _notes(notes: pd.Series[str], expected: int) -> str:
@@ -229,7 +219,8 @@ def _paired(a: Floats, b: Floats) -> dict[str, Any]:
     if len(unequal) == 0:
         return result | {"p": 1.0, "note": "all differences are zero"}
     result["p"] = _signed_rank_p(unequal)
-    few = f"the smallest possible two-sided p with {_pairs(len(unequal), n)} is {2 / 2 ** len(unequal):g}"
+    pairs = several(len(unequal), "pair") + ("" if len(unequal) == n else " that differ")
+    few = f"the smallest possible two-sided p with {pairs} is {2 / 2 ** len(unequal):g}"
     return result | {"note": few if len(unequal) < _FEW else ""}
 
 
@@ -251,11 +242,6 @@ def _signed_rank_p(difference: Floats) -> float:
     positive = int(ranks[difference > 0].sum())
     smaller = min(positive, int(ranks.sum()) - positive)
     return float(min(1.0, 2 * chance[: smaller + 1].sum()))
-
-
-def _pairs(unequal: int, n: int) -> str:
-    pairs = several(unequal, "pair")
-    return pairs if unequal == n else f"{pairs} that differ"
 
 
 def _difference(a: Floats, b: Floats) -> Floats:

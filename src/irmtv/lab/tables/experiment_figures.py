@@ -34,9 +34,7 @@ def methods_figure(frame: pd.DataFrame, main_rule: str, name: str) -> page.Block
     metric, summary, setting = (str(frame[c].iloc[0]) for c in ("metric", "summary", "setting"))
     of = MetricFormat(metric)
     methods = list(frame["method"].unique())
-    place = -np.arange(len(methods), dtype=np.float64)
-    made = drawing.new_figure(1.2 + 0.34 * len(methods))
-    ax = made.subplots()
+    made, ax, place = drawing.row_figure(len(methods), 1.2, 0.34)
     handles, values = _draw_methods(ax, frame, main_rule, methods, place)
     drawing.plain_axes(ax, x=f"{of.title}, {summary}", grid="x")
     drawing.room(ax, np.concatenate(values), zero=True)
@@ -101,9 +99,7 @@ def outcomes_figure(counts: pd.DataFrame) -> page.Block:
     """Stacked bars per method, over all settings and repetitions; `counts` is that of `counted_outcomes`."""
     methods = list(counts["method"].unique())
     sums = counts.groupby("method", sort=False)[list(OUTCOMES)].sum().reindex(methods)
-    place = -np.arange(len(methods), dtype=np.float64)
-    made = drawing.new_figure(1.2 + 0.34 * len(methods))
-    ax = made.subplots()
+    made, ax, place = drawing.row_figure(len(methods), 1.2, 0.34)
     left = np.zeros(len(methods))
     handles, names = [], []
     for outcome, (words, colour, hatch) in OUTCOMES.items():

@@ -38,21 +38,7 @@ def experiment_content(
 ) -> page.Content:
     """The page of an experiment with tables of scores.
 
-    Parameters
-    ----------
-    made : ExperimentReport
-        From `irmtv.lab.tables.report_experiment`.
-    spec : Spec
-        By which it was run.
-    versions : sequence of mappings, default ()
-        Of packages: each different set that the runs were computed with.
-    notes : sequence of str, default ()
-        What a reader of this page must know besides, in sentences.
-
-    Returns
-    -------
-    Content
-        For `irmtv.html.page.page`.
+    `versions`: each different set of packages that the runs were computed with; `notes`: sentences before everything.
     """
     summary, rule = made.summary, main_rule(made.summary)
     over = [t for t in overview(summary) if not t.detail]
@@ -66,8 +52,11 @@ def experiment_content(
         chapters[f"{metric[:1].upper()}{metric[1:]}"] = sections
     counts = counted_outcomes(made.results, INVARIANCE)
     chapters["What the rule of invariance found"] = [_outcomes(counts)] if len(counts) else []
-    chapters["How it was run"] = [_reading(summary), _spec(spec), _versions(versions)]
-    title = f"{spec.name}: {_first_sentence(spec.description)}" if spec.description else spec.name
+    captions = dict.fromkeys(line for table in tables(summary) for line in table.caption)
+    reading = page.section("reading", "How to read the tables", "", [page.text(line) for line in captions])
+    chapters["How it was run"] = [reading, _spec(spec), _versions(versions)]
+    first_sentence = " ".join(spec.description.split()).split(". ")[0].rstrip(".")
+    title = f"{spec.name}: {first_sentence}" if spec.description else spec.name
     return page.content(
         title, _headline(summary, rule), _facts(spec, made.results), chapters, __version__, lead=list(notes)
     )
@@ -98,11 +87,9 @@ def identifiability_content(made: Identifiability, versions: Versions = ()) -> p
 
 def _weights_headline(made: Identifiability) -> page.Headline:
     """Which method puts most of its weight on invariant features, and the share of each."""
-    shares = {}
-    for method in made.methods if "fixed" in made.spec.selection.rules else ():
-        share = made.numbers()["methods"][method]["fixed"]["share"]["mean"]
-        if share is not None:
-            shares[method] = share
+    of_method = made.numbers()["methods"] if "fixed" in made.spec.selection.rules else {}
+    means = {method: rules["fixed"]["share"]["mean"] for method, rules in of_method.items()}
+    shares = {method: share for method, share in means.items() if share is not None}
     answer = f"Of {several(len(made.methods), 'method')} none has a weight."
     if shares:
         best = max(shares, key=lambda method: shares[method])
@@ -131,18 +118,7 @@ def running_times_content(made: RunningTimesReport) -> page.Content:
 
 
 def folder_content(folder: str | os.PathLike[str]) -> page.Content:
-    """The page of a folder that `irmtv run` or `irmtv reproduce` wrote, by the last spec that it was run by.
-
-    Parameters
-    ----------
-    folder : path
-        It has an experiment.sqlite.
-
-    Returns
-    -------
-    Content
-        A ValueError says where there is no result yet.
-    """
+    """The page of a folder that `irmtv run` or `irmtv reproduce` wrote, by the last spec that it was run by."""
     target = Path(folder)
     with Store.read(target) as store:
         texts, versions = [text for _, text in store.specs()], store.versions()
@@ -255,11 +231,6 @@ def _outcomes(counts: pd.DataFrame) -> page.Section:
     return page.section("outcomes", "Outcomes by method", "number of repetitions", blocks)
 
 
-def _reading(summary: pd.DataFrame) -> page.Section:
-    captions = dict.fromkeys(line for shown in tables(summary) for line in shown.caption)
-    return page.section("reading", "How to read the tables", "", [page.text(line) for line in captions])
-
-
 def _spec(spec: Spec) -> page.Section:
     known = spec.name in papers.paper_specs()
     command = f"irmtv reproduce {spec.name} --out FOLDER" if known else "irmtv run spec.toml --out FOLDER"
@@ -296,8 +267,3 @@ def _text_tables(shown: Sequence[TextTable]) -> list[page.Section]:
         blocks = [page.table(t.columns, t.rows, numeric), *(page.text(note) for note in t.notes)]
         sections.append(page.section(f"table-{i}", t.title, "", blocks))
     return sections
-
-
-def _first_sentence(description: str) -> str:
-    words = " ".join(description.split())
-    return words.split(". ")[0].rstrip(".")

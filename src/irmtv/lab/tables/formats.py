@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 from rich import box
@@ -29,18 +28,11 @@ _OVER = "all settings"
 _GAP = 3  # columns of the terminal between two cells: the padding and the place of a (blank) divider
 
 
-class _Block(NamedTuple):
-    """The tables of a metric: over settings, where there are several, and for each."""
-
-    metric: str
-    over: list[Table]
-    each: list[Table]
-
-
-def _blocks(summary: pd.DataFrame, detail: bool = False) -> Iterator[_Block]:
+def _by_metric(summary: pd.DataFrame, detail: bool = False) -> Iterator[tuple[str, list[Table]]]:
+    """The tables of each metric: over settings, where there are several, then for each."""
     over = [table for table in overview(summary) if detail or not table.detail]
     for metric, each in itertools.groupby(tables(summary), key=lambda table: table.metric):
-        yield _Block(metric, [table for table in over if table.metric == metric], list(each))
+        yield metric, [*(table for table in over if table.metric == metric), *each]
 
 
 def _grouped(columns: Sequence[Column]) -> Iterator[tuple[str, list[int]]]:
@@ -56,9 +48,9 @@ def _grouped(columns: Sequence[Column]) -> Iterator[tuple[str, list[int]]]:
 
 def to_terminal(summary: pd.DataFrame, console: Console, tests: pd.DataFrame | None = None) -> None:
     """Print the tables. What is too wide is continued in further tables, a group of columns never divided."""
-    for block in _blocks(summary):
-        for table in [*block.over, *block.each]:
-            console.print(Text(f"{table.title}: {block.metric}", style="bold"))
+    for metric, made in _by_metric(summary):
+        for table in made:
+            console.print(Text(f"{table.title}: {metric}", style="bold"))
             for part in _parts(table, console.width):
                 console.print(part)
                 console.print()
@@ -69,7 +61,7 @@ def to_terminal(summary: pd.DataFrame, console: Console, tests: pd.DataFrame | N
                 _print_lines(console, [f"{what}: {differs}" for what, differs in found])
             if found or table.notes:
                 console.print()
-        _print_lines(console, block.each[0].caption, indent=0)
+        _print_lines(console, made[0].caption, indent=0)
         console.print()
 
 
@@ -80,7 +72,10 @@ def _print_lines(console: Console, lines: Sequence[str], indent: int = 2) -> Non
 
 def _parts(table: Table, width: int) -> Iterator[RichTable]:
     """The table in as many printed ones as it takes, with as many groups side by side as the width holds."""
-    widths = [max(map(cell_len, _column_lines(table, i))) + _GAP for i in range(len(table.columns))]
+    lines = [
+        [*_heading(table, i).split("\n"), *(str(row.cells[i]) for row in table.rows)] for i in range(len(table.columns))
+    ]
+    widths = [max(map(cell_len, of_column)) + _GAP for of_column in lines]
     room = width - max(cell_len(text) for text in [table.stub, *(row.label for row in table.rows)])
     parts: list[list[int]] = []
     for _, members in _grouped(table.columns):
@@ -92,10 +87,6 @@ def _parts(table: Table, width: int) -> Iterator[RichTable]:
     for part in parts:
         yield _rich(table, part, tight=sum(widths[i] for i in part) > room, skip_not_run=said)
         said = said or any(table.columns[i].group != PUBLISHED for i in part)
-
-
-def _column_lines(table: Table, i: int) -> list[str]:
-    return [*_heading(table, i).split("\n"), *(str(row.cells[i]) for row in table.rows)]
 
 
 def _heading(table: Table, i: int) -> str:
@@ -128,10 +119,10 @@ def _rich(table: Table, positions: Sequence[int], tight: bool, skip_not_run: boo
 def to_markdown(summary: pd.DataFrame, tests: pd.DataFrame | None = None) -> str:
     """Tables as GitHub reads them: a section per metric, with its caption; in it all settings, then each."""
     lines: list[str] = []
-    for block in _blocks(summary, detail=True):
-        lines += [f"## {_md(block.metric)}", "", *_bullets(block.each[0].caption)]
-        lines += [f"### {_OVER}", ""] if block.over else []
-        for table in [*block.over, *block.each]:
+    for metric, made in _by_metric(summary, detail=True):
+        lines += [f"## {_md(metric)}", "", *_bullets(made[0].caption)]
+        lines += [] if made[0].setting else [f"### {_OVER}", ""]
+        for table in made:
             level = "###" if table.setting else "####"
             lines += [f"{level} {_md(table.title)}", "", *_markdown_table(table), "", *_bullets(table.notes)]
             if tests is not None and (found := findings(tests, table)):
@@ -171,9 +162,9 @@ def to_latex(summary: pd.DataFrame, name: str = "results") -> str:
     """
     parts = ["% needs \\usepackage{booktabs}"]
     number = itertools.count(1)
-    for block in _blocks(summary):
-        labels = [f"tab:{_slug(name)}-{_slug(block.metric)}-{next(number)}" for _ in [*block.over, *block.each]]
-        for table, label in zip([*block.over, *block.each], labels, strict=True):
+    for metric, made in _by_metric(summary):
+        labels = [f"tab:{_slug(name)}-{_slug(metric)}-{next(number)}" for _ in made]
+        for table, label in zip(made, labels, strict=True):
             parts.append("\n".join(_latex_table(table, label, explained_in=labels[0])))
     return "\n\n".join(parts) + "\n"
 

@@ -103,9 +103,21 @@ class Identifiability:
 
     def weights(self, method: str, rule: str = "fixed") -> Floats:
         """Of all repetitions, in their order: (n, D). NaN where the rule could not choose."""
-        of = self.chosen[(self.chosen["method"] == method) & (self.chosen["rule"] == rule)].sort_values("repetition")
+        found = self._choices(method, rule).sort_values("repetition")["weights"]
         nothing = np.full(self.n_invariant + int(self.arguments["n_spurious"]), np.nan)
-        return np.stack([nothing if w is None else w for w in of["weights"]]) if len(of) else nothing[None][:0]
+        return np.stack([nothing if w is None else w for w in found]) if len(found) else nothing[None][:0]
+
+    def share(self, method: str, rule: str = "fixed") -> Floats:
+        """Of the invariant columns, in %: (n,)."""
+        return 100 * invariant_share(self.weights(method, rule), self.n_invariant)
+
+    def _choices(self, method: str, rule: str) -> pd.DataFrame:
+        return self.chosen[(self.chosen["method"] == method) & (self.chosen["rule"] == rule)]
+
+    @property
+    def _objectives(self) -> dict[str, str]:
+        """By method."""
+        return {m.label: m.objective for m in self.spec.methods if m.label in self.methods}
 
     def published(self, method: str) -> Floats | None:
         """The paper's normalised weights (D,) of a method, where it has them and the columns are as many."""
@@ -122,13 +134,11 @@ class Identifiability:
 
     def differences(self, rule: str) -> list[Difference]:
         """Every l1 method against its l2 counterparts."""
-        found = []
-        of = {m.label: m.objective for m in self.spec.methods if m.label in self.methods}
+        found, of = [], self._objectives
         for l1, l2 in ((a, b) for a in of for b in of if of[b] in COUNTERPARTS.get(of[a], ())):
-            pair = [100 * invariant_share(self.weights(m, rule), self.n_invariant) for m in (l1, l2)]
             first, second = self.published_share(l1), self.published_share(l2)
             published = None if first is None or second is None else 100 * (first - second)
-            values = pair[0] - pair[1]
+            values = self.share(l1, rule) - self.share(l2, rule)
             found.append(Difference(l1, l2, rule, values[np.isfinite(values)], published))
         return found
 
@@ -147,32 +157,20 @@ class Identifiability:
     def _shares_of(self, method: str) -> list[str]:
         w, n = self.weights(method), self.n_invariant
         theirs = self.published_share(method)
-        worst = self.chosen[(self.chosen["method"] == method) & (self.chosen["rule"] == "fixed")]["worst"]
-        known = w[np.isfinite(w).all(-1)]
-        together = 100 * invariant_share(np.abs(known).mean(0), n) if len(known) else np.nan
-        return [
-            NO_VALUE if theirs is None else f"{100 * theirs:.2f}",
-            mean_and_sd(100 * invariant_share(w, n)),
-            mean_and_sd([float(together)]),
-            mean_and_sd(100 * net_share(w, n)),
-            mean_and_sd(100 * worst.to_numpy(np.float64)),
-        ]
+        worst = self._choices(method, "fixed")["worst"].to_numpy(np.float64)
+        together = 100 * invariant_share(_mean(np.abs(w)), n)
+        ours: tuple[Floats, ...] = (self.share(method), together, 100 * net_share(w, n), 100 * worst)
+        return [NO_VALUE if theirs is None else f"{100 * theirs:.2f}", *map(mean_and_sd, ours)]
 
     def _by_invariance(self) -> TextTable:
         rows = []
         for method in self.methods:
-            of = self.chosen[(self.chosen["method"] == method) & (self.chosen["rule"] == "invariance")]
-            w = self.weights(method, "invariance")
+            of = self._choices(method, "invariance")
+            net = 100 * net_share(self.weights(method, "invariance"), self.n_invariant)
+            numbers = (self.share(method, "invariance"), net, 100 * of["worst"].to_numpy(np.float64))
             counts = of["outcome"].dropna().value_counts(sort=False)
-            rows.append(
-                [
-                    method,
-                    mean_and_sd(100 * invariant_share(w, self.n_invariant)),
-                    mean_and_sd(100 * net_share(w, self.n_invariant)),
-                    mean_and_sd(100 * of["worst"].to_numpy(np.float64)),
-                    ", ".join(f"{OUTCOMES.get(str(o), str(o))} {n}" for o, n in counts.items()) or NO_VALUE,
-                ]
-            )
+            outcomes = ", ".join(f"{OUTCOMES.get(str(o), str(o))} {n}" for o, n in counts.items()) or NO_VALUE
+            rows.append([method, *map(mean_and_sd, numbers), outcomes])
         columns = ("method", "share", "net share", "worst accuracy", "outcomes")
         note = "the penalty weight and step that the rule `invariance` chooses without the test rows; outcomes: in how "
         note += "many repetitions an invariant model was found, or none, and ERM was kept."
@@ -244,12 +242,13 @@ class Identifiability:
 
         def of(method: str, rule: str) -> dict[str, Any]:
             w = self.weights(method, rule)
-            share, net, each = invariant_share(w, self.n_invariant), net_share(w, self.n_invariant), normalised(w)
-            return {
-                "share": _over_repetitions(share),
-                "net_share": _over_repetitions(net),
-                "weights": {"mean": floats(_mean(each)), "sd": floats(_sd(each))},
-            }
+            shares = {"share": invariant_share(w, self.n_invariant), "net_share": net_share(w, self.n_invariant)}
+            of_weights = {"mean": floats(_mean(normalised(w))), "sd": floats(_sd(normalised(w)))}
+            return {name: over_repetitions(s) for name, s in shares.items()} | {"weights": of_weights}
+
+        def over_repetitions(shares: Floats) -> dict[str, Any]:
+            column = shares[:, None]
+            return {"mean": finite(_mean(column)[0]), "sd": finite(_sd(column)[0]), "repetitions": floats(shares)}
 
         theirs = {m: self.published(m) for m in self.methods}
         return {
@@ -290,8 +289,7 @@ class Identifiability:
 
     def figure(self) -> Figure:
         """A panel for given and one for inferred environments: a group of bars per feature."""
-        of = {m.label: m.objective for m in self.spec.methods if m.label in self.methods}
-        panels = {}
+        of, panels = self._objectives, {}
         for l1, l2 in COUNTERPARTS.items():
             drawn = [m for m in of if of[m] in l2] + [m for m in of if of[m] == l1]
             if drawn:
@@ -309,7 +307,7 @@ class Identifiability:
         tops = [self._bars(ax, place, k, drawn) for k in range(len(drawn))]
         if erm is not None:
             mean = _mean(normalised(self.weights(erm)))
-            share = mean_and_sd(100 * invariant_share(self.weights(erm), n))
+            share = mean_and_sd(self.share(erm))
             ax.hlines(mean, place - 0.42, place + 0.42, color=SOFT, lw=1.2, label=f"{erm}: {share} %", zorder=2)
         ax.plot([], [], label="the paper's value", **PAPER)
         ax.axvline((place[n - 1] + place[n]) / 2 if d > n else place[-1] + 0.5, color=SOFT, lw=0.8, ls=":")
@@ -331,7 +329,7 @@ class Identifiability:
         w = normalised(self.weights(method))
         at = place + (k + 0.5) * width - 0.4
         mean, sd = _mean(w), np.nan_to_num(_sd(w))
-        share = mean_and_sd(100 * invariant_share(self.weights(method), self.n_invariant))
+        share = mean_and_sd(self.share(method))
         theirs, their_share = self.published(method), self.published_share(method)
         label = f"{method}: {share} %" + ("" if their_share is None else f"; paper {100 * their_share:.1f}")
         colour = COLOURS[-1] if k == len(drawn) - 1 else COLOURS[k % 2]
@@ -357,19 +355,9 @@ class Identifiability:
 
 
 def report_identifiability(spec: Spec, folder: str | os.PathLike[str]) -> Identifiability | None:
-    """Read the weights that the folder has. Nothing is trained.
+    """Read the weights that `run_experiment` stored in the folder; None where nothing is stored yet.
 
-    Parameters
-    ----------
-    spec : Spec
-        That of the paper's feature weights, or another of one setting of the simulation.
-    folder : path
-        Where `irmtv.lab.experiments.run_experiment` stored the runs.
-
-    Returns
-    -------
-    Identifiability or None
-        None where nothing is stored yet.
+    The spec is that of the paper's feature weights, or another of one setting of the simulation.
     """
     if len(spec.data.settings) != 1:
         raise ValueError(
@@ -383,26 +371,12 @@ def report_identifiability(spec: Spec, folder: str | os.PathLike[str]) -> Identi
     return Identifiability(spec, setting, DATASETS[spec.data.name].arguments(spec.data.arguments_of(setting)), chosen)
 
 
-def _known(values: Floats) -> Floats:
-    """The repetitions that have a value."""
-    return values[np.isfinite(values).all(-1)]
-
-
 def _mean(values: Floats) -> Floats:
-    """Over repetitions: (D,); NaN where none has a value."""
-    known = _known(values)
+    """Over the repetitions that have a value: (n, D) -> (D,); NaN where none has."""
+    known = values[np.isfinite(values).all(-1)]
     return np.asarray(known.mean(0)) if len(known) else np.full(values.shape[1:], np.nan)
 
 
 def _sd(values: Floats) -> Floats:
-    known = _known(values)
+    known = values[np.isfinite(values).all(-1)]
     return np.asarray(known.std(0, ddof=1)) if len(known) > 1 else np.full(values.shape[1:], np.nan)
-
-
-def _over_repetitions(values: Floats) -> dict[str, Any]:
-    known = values[np.isfinite(values)]
-    return {
-        "mean": finite(known.mean()) if len(known) else None,
-        "sd": finite(known.std(ddof=1)) if len(known) > 1 else None,
-        "repetitions": floats(values),
-    }

@@ -150,22 +150,25 @@ def _table(metric: str, frame: pd.DataFrame, caption: tuple[str, ...]) -> Table:
     methods = list(frame["method"].unique())
     not_run = set(methods) - set(run["method"])
 
-    columns, by_column = [], []  # headings, and under each the cells of all methods
+    columns: dict[Column, list[Cell]] = {}  # under each heading the cells of all methods
     for summary in summaries if published else []:
-        columns.append(Column(PUBLISHED, summary))
-        by_column.append([published_cell(published.get((m, summary)), metric) for m in methods])
+        columns[Column(PUBLISHED, summary)] = [published_cell(published.get((m, summary)), metric) for m in methods]
     for rule in run["rule"].unique():
         for summary in summaries:
-            columns.append(Column(rule_name(rule), summary))
             cells = [value_cell(records.get((m, rule, summary)), metric, most) for m in methods]
-            by_column.append([Cell(text=NOT_RUN) if m in not_run else c for m, c in zip(methods, cells, strict=True)])
+            cells = [Cell(text=NOT_RUN) if m in not_run else c for m, c in zip(methods, cells, strict=True)]
+            columns[Column(rule_name(rule), summary)] = cells
         if rule == INVARIANCE:
-            columns.append(Column(rule_name(rule), "outcome"))
             firsts = [next((r for s in summaries if (r := records.get((m, rule, s)))), None) for m in methods]
-            by_column.append([Cell(text=_outcomes(r["outcomes"]) if r else "") for r in firsts])
-    rows = [Row(m, cells) for m, cells in zip(methods, zip(*by_column, strict=True), strict=True)]
+            outcomes = [Cell(text=_outcomes(r["outcomes"]) if r else "") for r in firsts]
+            columns[Column(rule_name(rule), "outcome")] = outcomes
     setting = frame["setting"].iloc[0]
-    return Table(metric, setting, tuple(columns), tuple(rows), tuple(_notes(run)), caption, title=setting)
+    return Table(metric, setting, tuple(columns), rows_of(methods, columns), tuple(_notes(run)), caption, title=setting)
+
+
+def rows_of(labels: Sequence[str], columns: Mapping[Any, Sequence[Cell]]) -> tuple[Row, ...]:
+    """Columns of cells as rows with a label each."""
+    return tuple(Row(label, cells) for label, cells in zip(labels, zip(*columns.values(), strict=True), strict=True))
 
 
 def value_cell(record: Record | None, metric: str, most: int) -> Cell:

@@ -19,11 +19,11 @@ from irmtv.lab.tables.layout import (
     PUBLISHED,
     Cell,
     Column,
-    Row,
     Table,
     caption_of,
     plain_cell,
     published_cell,
+    rows_of,
     rule_name,
     value_cell,
 )
@@ -175,9 +175,8 @@ def _table(
     stub: str = "method",
     detail: bool = False,
 ) -> Table:
-    rows = [Row(label, cells) for label, cells in zip(labels, zip(*columns.values(), strict=True), strict=True)]
     heads = tuple(Column("", name) for name in columns)
-    return Table(metric, "", heads, tuple(rows), notes, caption, title, stub, detail)
+    return Table(metric, "", heads, rows_of(labels, columns), notes, caption, title, stub, detail)
 
 
 def _distance_name(metric: str) -> str:

@@ -24,7 +24,7 @@ MODELS = ("auto", *KINDS)
 
 
 @dataclass(frozen=True)
-class PlainModel:
+class ErmModel:
     """What ERM does on rows that it has not seen."""
 
     outputs: Floats  # (N,) logits or predictions; (N, C) logits of several classes
@@ -56,9 +56,9 @@ def check_model(model: str) -> None:
         lightgbm()
 
 
-def fit_plain_model(
+def fit_erm(
     rows: DiagnosisRows, seed: int, model: str = "linear", tell: Callable[[float, str], None] | None = None
-) -> PlainModel:
+) -> ErmModel:
     """One kind, or the best, trained on four fifths of the rows at a time. `tell` hears the share and the kind."""
     check_model(model)
     kinds, notes = [kind for kind in KINDS if model in (kind, "auto")], []
@@ -89,7 +89,7 @@ def simplest(risks: Mapping[str, float]) -> str:
     return next(kind for kind, risk in known.items() if lowest >= ALIKE * risk)
 
 
-def _cross_fitted(kind: str, rows: DiagnosisRows, fold: Ints, seed: int) -> PlainModel:
+def _cross_fitted(kind: str, rows: DiagnosisRows, fold: Ints, seed: int) -> ErmModel:
     folds = range(int(fold.max()) + 1)
     fitted, size = FAMILIES[kind].outputs(rows.as_task(), [fold != k for k in folds], seed)
     outputs = np.empty((len(rows), rows.n_outputs))
@@ -98,4 +98,4 @@ def _cross_fitted(kind: str, rows: DiagnosisRows, fold: Ints, seed: int) -> Plai
     f = outputs if rows.task == "multiclass" else outputs[:, 0]
     both = rows.loss.value_and_slope(torch.as_tensor(f)[None, None], torch.as_tensor(rows.y)[None, None])
     value, slope = (np.asarray(v[0, 0].numpy()) for v in both)
-    return PlainModel(f, value, slope, fold, kind, kind, trees=size)
+    return ErmModel(f, value, slope, fold, kind, kind, trees=size)
