@@ -15,11 +15,11 @@ import itertools
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -32,6 +32,7 @@ from irmtv.html.theme import definitions, on_dark, themed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 Kind = Literal["good", "partly", "bad", "unknown", "plain"]
 # pixels per point of a figure: where a screen has room for fewer, the figure scrolls in its box
 READABLE, LARGEST = 0.8, 1.8
@@ -163,6 +164,17 @@ def table(
             f"Got {len(numeric)} and {len(marks)}."
         )
     return {"kind": "table", "columns": columns, "rows": rows, "numeric": numeric, "marks": marks}
+
+
+def table_of(
+    items: Iterable[T],
+    columns: Mapping[str, Callable[[T], str]],
+    words: Collection[str] = (),
+    marks: Sequence[Kind] | None = None,
+) -> Block:
+    """A table with a row per item: `columns` has each column's title and its cell; those in `words` are no numbers."""
+    rows = [[cell(item) for cell in columns.values()] for item in items]
+    return table(list(columns), rows, [title not in words for title in columns], marks)
 
 
 def settings_table(settings: Mapping[str, Any]) -> Block:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +24,11 @@ from scipy import stats
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
+from irmtv.core.outcomes import Outcome
 from irmtv.core.plain_json import finite, plain_json
 from irmtv.selection.equality import enough_rows, equal_means, spread, zero_means
 from irmtv.selection.records import Pooled, Records
 
-Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 TESTS = ("both", "risks", "slopes", "zero-slopes")
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
 MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often

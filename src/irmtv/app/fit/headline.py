@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from irmtv.app.fit.summary import EnvironmentRow, FitSummary
 from irmtv.core.numbers import Estimate, MetricFormat, p_text
+from irmtv.core.outcomes import OUTCOMES
 from irmtv.selection.invariant import DEFAULTS
 
 _NAMES = {
@@ -27,14 +28,14 @@ def headline(summary: FitSummary) -> str:
         chosen = form.with_unit(row["chosen"]["value"])
         gain, price = (_difference(of["difference"], form) for of in (row, summary["overall"]))
         return (
-            f"An invariant model was found: {metric} {chosen} against {erm} of ERM ({gain}); over all rows the "
+            f"{OUTCOMES['invariant-found'].title}: {metric} {chosen} against {erm} of ERM ({gain}); over all rows the "
             f"difference is {price}."
         )
     if summary["outcome"] == "erm-invariant":
         return f"{_why_erm_is_kept(summary)}: {metric} {_level(row['erm'], form)}."
     if summary["outcome"] == "none-found":
         return (
-            f"No invariant model was found, and ERM, which is not invariant, is kept: {metric} "
+            f"{OUTCOMES['none-found'].title}, and ERM, which is not invariant, is kept: {metric} "
             f"{_level(row['erm'], form)}, from {_extremes(summary, form)}."
         )
     return f"Chosen by rule {summary['rule']!r}: {metric} {_level(row['chosen'], form)}; ERM has {erm}."

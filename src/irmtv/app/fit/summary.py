@@ -12,9 +12,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from irmtv._version import __version__
 from irmtv.core.numbers import Estimate
+from irmtv.core.outcomes import Outcome
 
 PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "skrub")  # that the numbers depend on
-Outcome = Literal["erm-invariant", "invariant-found", "none-found"]
 # coefficient x standard deviation; rise of the risk when a feature is shuffled; mean absolute Shapley value of trees
 FeaturesKind = Literal["coefficients", "shuffling", "contributions"]
 

@@ -11,7 +11,7 @@ from sklearn.pipeline import Pipeline
 from irmtv._version import __version__
 from irmtv.app.fit.summary import Curves, PathPoint
 from irmtv.app.pages.features import MOST_FEATURES
-from irmtv.app.pages.model import OUTCOMES
+from irmtv.app.pages.model import BADGES
 from irmtv.app.pages.model_figures import curves_figure, path_figure, path_table
 from irmtv.core.messages import plain
 from irmtv.core.numbers import percent, several, short
@@ -108,7 +108,7 @@ def _headline(estimator: Any) -> page.Headline:
     selected: dict[str, Any] = dict(getattr(estimator, "selected_", None) or {})
     outcome: Any = selected.get("outcome")
     rule = str(selected.get("rule", "fixed"))
-    badge: page.Badge = OUTCOMES.get(outcome, {"text": f"rule {rule}", "kind": "plain"})
+    badge: page.Badge = BADGES.get(outcome, {"text": f"rule {rule}", "kind": "plain"})
     answer = selected.get("message")
     if not answer:
         objective = getattr(estimator, "objective_", None)

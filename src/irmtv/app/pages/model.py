@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
-from irmtv.app.fit.summary import Data, FitSummary, LossCurve, Outcome
+from irmtv.app.fit.summary import Data, EnvironmentRow, FitSummary, LossCurve
 from irmtv.app.pages.features import NOTES, feature_blocks, features_kind
 from irmtv.app.pages.inferred import inferred_figure
 from irmtv.app.pages.model_figures import (
@@ -18,14 +18,14 @@ from irmtv.app.pages.model_figures import (
     path_table,
 )
 from irmtv.core.numbers import NO_VALUE, MetricFormat, decimal, percent, probability, several
+from irmtv.core.outcomes import OUTCOMES, Outcome
 from irmtv.html import drawing, page
 
 MOST_COLUMNS = 60  # that are named among the settings
 SCHEMA = 1  # of the summaries that are shown here
-OUTCOMES: Mapping[Outcome, page.Badge] = {
-    "erm-invariant": {"text": "ERM is already invariant", "kind": "good"},
-    "invariant-found": {"text": "An invariant model was found", "kind": "good"},
-    "none-found": {"text": "No invariant model was found", "kind": "bad"},
+BADGES: Mapping[Outcome, page.Badge] = {
+    outcome: {"text": words.title, "kind": "bad" if outcome == "none-found" else "good"}
+    for outcome, words in OUTCOMES.items()
 }
 
 
@@ -61,7 +61,7 @@ def is_summary(about: Mapping[str, Any]) -> TypeGuard[FitSummary]:
 def _headline(summary: FitSummary) -> page.Headline:
     outcome, message = summary["outcome"], summary["message"]
     badge: page.Badge = (
-        OUTCOMES[outcome] if outcome is not None else {"text": f"chosen by {summary['rule']}", "kind": "plain"}
+        BADGES[outcome] if outcome is not None else {"text": f"chosen by {summary['rule']}", "kind": "plain"}
     )
     more = message[:1].upper() + message[1:] if message != summary["headline"] else ""
     answer = summary["headline"].replace(" %", "\u00a0%")  # a number and its unit stay in one line
@@ -136,21 +136,21 @@ def _span(curve: LossCurve) -> list[str]:
 def _environments(summary: FitSummary) -> page.Section:
     of = MetricFormat(summary["metric"])
     ordered = by_quality(summary["environments"], summary["greater_is_better"])
-    firsts = [("all rows", summary["overall"]), (_worst_name(summary), summary["worst"])]
-    rows = [
-        [
-            name,
-            f"{row['rows']:,}",
-            of.interval(row["erm"]),
-            of.interval(row["chosen"]),
-            of.interval(row["difference"], sign=True),
-        ]
-        for name, row in [*firsts, *((row["name"], row) for row in ordered)]
+    rows: list[EnvironmentRow] = [
+        {**summary["overall"], "name": "all rows"},
+        {**summary["worst"], "name": _worst_name(summary)},
+        *ordered,
     ]
-    columns = ["environment", "rows", f"ERM, {of.title}", f"chosen, {of.title}", f"chosen − ERM{of.difference_unit}"]
+    columns: Mapping[str, Callable[[EnvironmentRow], str]] = {
+        "environment": lambda row: row["name"],
+        "rows": lambda row: f"{row['rows']:,}",
+        f"ERM, {of.title}": lambda row: of.interval(row["erm"]),
+        f"chosen, {of.title}": lambda row: of.interval(row["chosen"]),
+        f"chosen − ERM{of.difference_unit}": lambda row: of.interval(row["difference"], sign=True),
+    }
     drawn = any(row[key]["value"] is not None for row in [summary["overall"], *ordered] for key in ("erm", "chosen"))
     blocks = [environments_figure(summary)] if drawn else []
-    blocks.append(page.table(columns, rows, [False, True, True, True, True]))
+    blocks.append(page.table_of(rows, columns, words=["environment"]))
     blocks.append(page.text("In brackets: 95 % intervals. The worst environment of each model may be a different one."))
     return page.section("environments", "Every environment: ERM and the chosen model", "held-out rows", blocks)
 

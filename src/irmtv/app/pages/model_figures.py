@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -208,17 +208,20 @@ def _draw_p(ax: Axes, x: drawing.Floats, path: Sequence[PathPoint], starts: Sequ
 
 def path_table(path: Sequence[PathPoint], rhythm: str = "step", tested: bool = True) -> page.Block:
     """The path in numbers; `tested`: with the total variation and whether the point passes the test of invariance."""
-    columns = ["penalty weight λ", rhythm, "risk", "worst environment"]
-    columns += ["total variation", "p", "invariant", "choice"] if tested else ["p of equal slopes", "choice"]
-    rows = []
-    for p in path:
-        cells = [p["label"], f"{p['step']:,}", decimal(p["risk"]), decimal(p["worst"])]
-        cells += [decimal(p["variation"])] * tested + [probability(p["p"])]
-        cells += [NO_VALUE if p["passes"] is None else "yes" if p["passes"] else "no"] * tested
-        rows.append([*cells, "chosen" if p["chosen"] else ""])
-    numeric = [True] * (6 if tested else 5) + [False] * (2 if tested else 1)
+    columns: dict[str, Callable[[PathPoint], str]] = {
+        "penalty weight λ": lambda p: p["label"],
+        rhythm: lambda p: f"{p['step']:,}",
+        "risk": lambda p: decimal(p["risk"]),
+        "worst environment": lambda p: decimal(p["worst"]),
+        "total variation": lambda p: decimal(p["variation"]),
+        "p" if tested else "p of equal slopes": lambda p: probability(p["p"]),
+        "invariant": lambda p: NO_VALUE if p["passes"] is None else "yes" if p["passes"] else "no",
+        "choice": lambda p: "chosen" if p["chosen"] else "",
+    }
+    if not tested:
+        del columns["total variation"], columns["invariant"]
     marks: list[page.Kind] = ["good" if p["chosen"] else "plain" for p in path]
-    return page.table(columns, rows, numeric, marks)
+    return page.table_of(path, columns, words=["invariant", "choice"], marks=marks)
 
 
 # --- training ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from irmtv.core.numbers import MetricFormat, is_accuracy, several
+from irmtv.core.outcomes import OUTCOMES as WORDS
 from irmtv.core.plain_json import plain_json
 from irmtv.html import drawing, page
 from irmtv.html.texts import Value
@@ -18,11 +19,11 @@ from irmtv.lab.tables.layout import PUBLISHED, rule_name
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# of the invariance rule, in the order in which it asks; with what each is called and how it is drawn
+# how each outcome of the rule "invariance" is named and drawn
 OUTCOMES: Mapping[str, tuple[str, str, str]] = {
-    "invariant-found": ("an invariant model was found", drawing.CHOSEN.colour, ""),
-    "erm-invariant": ("ERM is invariant and was kept", drawing.ORANGE, "////"),
-    "none-found": ("none was found, ERM was kept", drawing.VERMILION, "xxxx"),
+    "invariant-found": (WORDS["invariant-found"].legend, drawing.CHOSEN.colour, ""),
+    "erm-invariant": (WORDS["erm-invariant"].legend, drawing.ORANGE, "////"),
+    "none-found": (WORDS["none-found"].legend, drawing.VERMILION, "xxxx"),
 }
 
 

@@ -19,6 +19,7 @@ from scipy.stats import wilcoxon
 
 from irmtv.core.files import write_text
 from irmtv.core.numbers import NO_VALUE, mean_and_sd
+from irmtv.core.outcomes import short_outcome
 from irmtv.core.plain_json import finite, floats, write_json
 from irmtv.datasets import DATASETS
 from irmtv.datasets.simulation import population_accuracy
@@ -45,8 +46,6 @@ COUNTERPARTS: Mapping[str, tuple[str, ...]] = {"irm-tv-l1": ("irm-tv-l2",), "min
 PANELS = {"irm-tv-l1": "environments given", "minimax-tv-l1": "environments inferred from time"}
 COLOURS = (ORANGE, SKY, BLUE)  # l2 as published, l2 as the formula has it, l1
 PAPER: Mapping[str, Any] = {"marker": "D", "ls": "none", "ms": 4, "mfc": "#ffffff", "mec": INK, "mew": 0.9}  # its marks
-OUTCOMES = {"erm-invariant": "ERM kept", "invariant-found": "found", "none-found": "none"}
-
 NOTES = (
     "share: sum of |w| over the invariant columns / sum over all, settings as the spec states them, last step; ± is "
     "the standard deviation over repetitions. averaged first: |w| is averaged over the repetitions, then normalised, "
@@ -169,7 +168,7 @@ class Identifiability:
             net = 100 * net_share(self.weights(method, "invariance"), self.n_invariant)
             numbers = (self.share(method, "invariance"), net, 100 * of["worst"].to_numpy(np.float64))
             counts = of["outcome"].dropna().value_counts(sort=False)
-            outcomes = ", ".join(f"{OUTCOMES.get(str(o), str(o))} {n}" for o, n in counts.items()) or NO_VALUE
+            outcomes = ", ".join(f"{short_outcome(str(o))} {n}" for o, n in counts.items()) or NO_VALUE
             rows.append([method, *map(mean_and_sd, numbers), outcomes])
         columns = ("method", "share", "net share", "worst accuracy", "outcomes")
         note = "the penalty weight and step that the rule `invariance` chooses without the test rows; outcomes: in how "

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from irmtv.core.numbers import NO_VALUE, is_accuracy, p_text, percent, value_and_sd
+from irmtv.core.outcomes import OUTCOMES, short_outcome
 from irmtv.lab.tables.compare import NOT_RUN
 
 Record = Mapping[Any, Any]  # a row of the summary or of the tests, by column
@@ -34,7 +35,6 @@ _SUMMARIES = {
     "iid": "iid: over test rows that are drawn as the training rows are",
     "pooled": "pooled: over the rows of all test environments together",
 }
-_OUTCOMES = {"erm-invariant": "ERM kept", "invariant-found": "found", "none-found": "none"}
 _LEVEL = 0.05
 
 
@@ -200,8 +200,8 @@ def plain_cell(value: float, metric: str) -> Cell:
 def _outcomes(counts: str) -> str:
     """'erm-invariant=3; invariant-found=7' in short: '3 ERM kept, 7 found'."""
     count = dict(pair.rsplit("=", 1) for pair in counts.split("; ") if pair)
-    ordered = [o for o in _OUTCOMES if o in count] + [o for o in count if o not in _OUTCOMES]
-    return ", ".join(f"{count[o]} {_OUTCOMES.get(o, o)}" for o in ordered)
+    ordered = [*(o for o in OUTCOMES if o in count), *(o for o in count if o not in OUTCOMES)]
+    return ", ".join(f"{count[o]} {short_outcome(o)}" for o in ordered)
 
 
 def _notes(run: pd.DataFrame) -> list[str]:
