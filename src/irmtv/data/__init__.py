@@ -9,8 +9,8 @@ The two ways in:
 - `training`: `read_training_data`, from what `fit` of an estimator was given to `TrainingData`.
 
 What both are made of: `columns` (which columns of a table are environment and aux), `rows` (their order, and numbers
-in any container: aux, weights), `features` (X for networks and for trees), `target` (y of a task), `environments`
-(labels) and `scaling`.
+in any container: aux, weights), `features` (X for networks and for trees, standardised), `target` (y of a task) and
+`environments` (labels).
 
 `tables` reads raw tables with text, dates and gaps, for the application.
 """

@@ -21,9 +21,8 @@ from irmtv.core.messages import check_length, check_positive, did_you_mean, plai
 from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.data.columns import refuse_lazy, split
 from irmtv.data.environments import as_labels, check_environments, encode_labels, pool, warn_of_copies
-from irmtv.data.features import CategoricalColumns, as_features
+from irmtv.data.features import CategoricalColumns, Scaler, as_features
 from irmtv.data.rows import LEAVE_OUT, RawRows, check_finite, check_row_order, read_aux, read_weight
-from irmtv.data.scaling import Scaler
 from irmtv.objectives.base import Objective
 
 Floats = npt.NDArray[np.float64]

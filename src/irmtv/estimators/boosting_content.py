@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from irmtv.data.features import CategoricalColumns
-from irmtv.data.scaling import Scaler
+from irmtv.data.features import CategoricalColumns, Scaler
 from irmtv.estimators.boosting import BoostingEstimator
 from irmtv.estimators.estimator_content import (
     Content,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from irmtv.core.messages import plain, shown
-from irmtv.data.scaling import Scaler
+from irmtv.data.features import Scaler
 from irmtv.engine.networks import MLP
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.module_content import Shapes, check_same_module, described, module_content, read_module

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from irmtv.data.columns import as_names
-from irmtv.data.scaling import Scaler
+from irmtv.data.features import Scaler
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.clusters import Clusters
 from irmtv.estimators.environment_inference import METHODS, EnvironmentInference

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from irmtv.app.fit.summary import EnvironmentRow
 from irmtv.core.messages import did_you_mean
 from irmtv.core.numbers import Estimate
-from irmtv.data.scaling import Scaler
+from irmtv.data.features import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.metrics import METRICS
 

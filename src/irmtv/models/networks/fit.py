@@ -16,7 +16,7 @@ from torch import Tensor
 
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Rows, Runs, Task
-from irmtv.data.scaling import Scaler
+from irmtv.data.features import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.engine import FittedRuns, train
 from irmtv.engine.networks import MLP, Module

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from irmtv.data.features import CategoricalColumns
-from irmtv.data.scaling import Scaler
+from irmtv.data.features import CategoricalColumns, Scaler
 from irmtv.models.networks.predictor import Rho
 
 Floats = npt.NDArray[np.float64]
