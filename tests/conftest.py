@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 MARKERS = {
-    "slow": "takes more than about half a second of processor time (tests/slow.txt); left out by `make check`",
+    "slow": "takes more than about a third of a second of processor time (tests/slow.txt); left out by `make check`",
     "browser": "looks at a page in Chromium",
     "data": "reads the real files in the folder that IRMTV_DATA names",
     "gpu": "needs a CUDA device",
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     config.addinivalue_line("markers", "time_limit(seconds): the test fails where it takes longer")
     config.stash[LEFT_OUT] = Counter()
-    if config.pluginmanager.hasplugin("dsession"):
+    if getattr(config.option, "numprocesses", None):  # pytest-xdist
         config.pluginmanager.register(_Workers(config))
 
 
