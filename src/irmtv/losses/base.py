@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from irmtv.core.messages import check_positive, did_you_mean, plain
 from irmtv.core.types import Measure, Statistics
-from irmtv.losses.batch import LossFunction, Pooled, Rows, given_environments, read_rows, require_tensor
+from irmtv.losses.batch import BatchRows, LossFunction, Pooled, given_environments, read_rows, require_tensor
 from irmtv.losses.ranks import n_ranks
 
 P = ParamSpec("P")
@@ -129,12 +129,12 @@ class EnvironmentLoss(nn.Module):
     def _ranks(self) -> int:
         return n_ranks(self.reduce_across_ranks, self.training)
 
-    def _rows(self, logits: Tensor, y: Tensor, ranks: int) -> Rows:
+    def _rows(self, logits: Tensor, y: Tensor, ranks: int) -> BatchRows:
         return read_rows(self.loss, logits, y, self._checks, may_be_empty=ranks > 1)
 
     def _batch(
         self, logits: Tensor, y: Tensor, environment: Tensor | None, membership: Tensor | None
-    ) -> tuple[Rows, Pooled]:
+    ) -> tuple[BatchRows, Pooled]:
         """The rows, and the environments that are given for them."""
         ranks = self._ranks()
         rows = self._rows(logits, y, ranks)

@@ -49,7 +49,7 @@ def _holds_text(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchRows:
     """Logits and labels with the run axes, and the loss that reads them."""
 
     loss: Loss
@@ -91,7 +91,9 @@ class Rows:
         return self.loss.value(self.f, self.y)
 
 
-def read_rows(loss: str | LossFunction, logits: Tensor, y: Tensor, check: bool, may_be_empty: bool = False) -> Rows:
+def read_rows(
+    loss: str | LossFunction, logits: Tensor, y: Tensor, check: bool, may_be_empty: bool = False
+) -> BatchRows:
     """Check logits and y against the loss, and lay them out."""
     require_tensor(logits, "logits")
     require_tensor(y, "y")
@@ -116,7 +118,7 @@ def read_rows(loss: str | LossFunction, logits: Tensor, y: Tensor, check: bool, 
         _check_labels(loss, f, y)
     n_outputs = 1 if one_output else f.shape[1]
     y = y.long() if loss == "multiclass" else y.to(f.dtype)
-    return Rows(as_loss(loss, n_outputs), f[None, None], y[None, None])
+    return BatchRows(as_loss(loss, n_outputs), f[None, None], y[None, None])
 
 
 def _check_shapes(loss: str, logits: Tensor, f: Tensor, y: Tensor) -> None:
@@ -157,7 +159,7 @@ def _check_labels(loss: str, f: Tensor, y: Tensor) -> None:
         )
 
 
-def _rows_of_a_function(fn: LossFunction, f: Tensor, y: Tensor) -> Rows:
+def _rows_of_a_function(fn: LossFunction, f: Tensor, y: Tensor) -> BatchRows:
     """The function sees logits and y as the user passed them; the mathematics sees the outputs as one axis."""
     n_rows, trailing = len(f), f.shape[1:]
     n_outputs = max(1, trailing.numel())
@@ -172,10 +174,10 @@ def _rows_of_a_function(fn: LossFunction, f: Tensor, y: Tensor) -> Rows:
         return value.reshape(1, 1, n_rows)
 
     flat = f.reshape(1, 1, n_rows) if n_outputs == 1 else f.reshape(1, 1, n_rows, n_outputs)
-    return Rows(Custom(per_row, "function", n_outputs), flat, flat)
+    return BatchRows(Custom(per_row, "function", n_outputs), flat, flat)
 
 
-def read_last_layer(rows: Rows, vector: bool, features: Tensor | None, weight: Tensor | None) -> LastLayer | None:
+def read_last_layer(rows: BatchRows, vector: bool, features: Tensor | None, weight: Tensor | None) -> LastLayer | None:
     """The inputs and weights of the last layer, where a vector classifier multiplies those inputs."""
     if not vector or rows.n_outputs > 1:
         if features is None and weight is None:
@@ -241,7 +243,7 @@ class Pooled:
 def given_environments(
     environment: Tensor | None,
     membership: Tensor | None,
-    rows: Rows,
+    rows: BatchRows,
     n_environments: int | None,
     check: bool,
     ranks: int,
@@ -259,7 +261,7 @@ def given_environments(
     return _from_codes(environment, rows, n_environments, check, ranks)
 
 
-def _from_codes(environment: Tensor, rows: Rows, n_environments: int | None, check: bool, ranks: int) -> Pooled:
+def _from_codes(environment: Tensor, rows: BatchRows, n_environments: int | None, check: bool, ranks: int) -> Pooled:
     require_tensor(environment, "environment")
     codes = environment.squeeze(1) if environment.shape[1:] == (1,) else environment
     if codes.ndim != 1 or len(codes) != len(rows) or codes.dtype not in _INTEGERS:
@@ -288,7 +290,7 @@ def _from_codes(environment: Tensor, rows: Rows, n_environments: int | None, che
     return Pooled.of(inner, len(rows), rows.f.dtype, ranks, labels)
 
 
-def _from_membership(q: Tensor, rows: Rows, n_environments: int | None, check: bool, ranks: int) -> Pooled:
+def _from_membership(q: Tensor, rows: BatchRows, n_environments: int | None, check: bool, ranks: int) -> Pooled:
     require_tensor(q, "membership")
     wrong_width = n_environments is not None and q.shape[1:] != (n_environments,)
     if q.ndim != 2 or len(q) != len(rows) or q.shape[1] == 0 or not q.is_floating_point() or wrong_width:
@@ -309,7 +311,7 @@ def _from_membership(q: Tensor, rows: Rows, n_environments: int | None, check: b
     return pooled_soft(Soft(widened(q).to(rows.f.dtype).T[None, None]), rows, ranks)
 
 
-def pooled_soft(inner: Soft | SoftPair, rows: Rows, ranks: int) -> Pooled:
+def pooled_soft(inner: Soft | SoftPair, rows: BatchRows, ranks: int) -> Pooled:
     """Inferred environments, numbered from 0."""
     codes = torch.arange(inner.n_environments, device=rows.f.device)
     return Pooled.of(inner, len(rows), rows.f.dtype, ranks, codes)

@@ -13,7 +13,7 @@ from irmtv.core.messages import check_positive
 from irmtv.core.risk import summarise
 from irmtv.core.types import Reduction
 from irmtv.losses.base import PenalisedLoss, full_precision, known
-from irmtv.losses.batch import LossFunction, Rows, pooled_soft, read_last_layer, require_tensor
+from irmtv.losses.batch import BatchRows, LossFunction, pooled_soft, read_last_layer, require_tensor
 from irmtv.losses.irm_tv import PENALTIES, Classifier, Norm
 from irmtv.losses.ranks import with_averaged_gradient
 from irmtv.objectives.environments import AuxNetwork, AuxScaler
@@ -219,7 +219,7 @@ class MinimaxTVLoss(PenalisedLoss):
                 total = total - (climbed - climbed.detach())  # adds 0, and the reversed gradient of rho
             return total
 
-    def _columns(self, aux: Tensor | None, rows: Rows | None) -> Tensor:
+    def _columns(self, aux: Tensor | None, rows: BatchRows | None) -> Tensor:
         """aux as (N, A)."""
         if aux is None:
             raise ValueError(
@@ -239,7 +239,7 @@ class MinimaxTVLoss(PenalisedLoss):
             raise ValueError("aux must be finite. Got NaN or infinite values. Impute them or drop these rows.")
         return columns if columns.is_floating_point() else columns.double()
 
-    def _infer(self, aux: Tensor | None, rows: Rows | None, ranks: int) -> Soft | SoftPair:
+    def _infer(self, aux: Tensor | None, rows: BatchRows | None, ranks: int) -> Soft | SoftPair:
         """rho(aux), with the run axes."""
         columns = self._columns(aux, rows)
         first = next(self.network.parameters(), None)

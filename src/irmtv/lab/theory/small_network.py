@@ -38,8 +38,8 @@ ObjectiveRule = Callable[[Floats, Floats, Floats, Floats, float], Floats]
 FEATURES, UNITS, ENVIRONMENTS, ROWS = 4, 4, 3, 40
 
 
-class Rows(NamedTuple):
-    """Rows of three environments; those of the first have only the first half of the features."""
+class ExampleRows(NamedTuple):
+    """ExampleRows of three environments; those of the first have only the first half of the features."""
 
     x: Floats  # (N, D)
     y: Floats  # (N,)
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
         return np.bincount(self.codes) / len(self.codes)
 
 
-def make_rows(loss: str, seed: int) -> Rows:
+def make_rows(loss: str, seed: int) -> ExampleRows:
     generator = np.random.default_rng(seed)
     counts = ROWS + 10 * np.arange(ENVIRONMENTS)  # unequal, so that the measure matters
     codes = np.repeat(np.arange(ENVIRONMENTS), counts)
@@ -58,7 +58,7 @@ def make_rows(loss: str, seed: int) -> Rows:
     x[codes == 0, FEATURES // 2 :] = 0.0
     noise = generator.standard_normal(len(codes))
     score = x @ np.linspace(1.0, 0.4, FEATURES) + 0.5 * codes * x[:, -1] + 0.5 * noise
-    return Rows(x, (score > 0).astype(float) if loss == "binary" else score, codes)
+    return ExampleRows(x, (score > 0).astype(float) if loss == "binary" else score, codes)
 
 
 def split(theta: Floats) -> tuple[Floats, Floats]:
@@ -78,7 +78,7 @@ class ByHand(NamedTuple):
         return np.array([np.linalg.norm(s) for s in self.slopes])
 
 
-def by_hand(theta: Floats, data: Rows, loss: str, classifier: Classifier) -> ByHand:
+def by_hand(theta: Floats, data: ExampleRows, loss: str, classifier: Classifier) -> ByHand:
     b, a = split(theta)
     risks, slopes, jacobians = [], [], []
     for e in range(ENVIRONMENTS):
@@ -103,7 +103,7 @@ def by_hand(theta: Floats, data: Rows, loss: str, classifier: Classifier) -> ByH
     return ByHand(np.array(risks), slopes, jacobians)
 
 
-def statistics(theta: Tensor, data: Rows, loss: str, classifier: Classifier) -> Statistics:
+def statistics(theta: Tensor, data: ExampleRows, loss: str, classifier: Classifier) -> Statistics:
     """Risks and slopes of many parameter vectors (K, P) at once, as the library computes them."""
     x, y, codes = torch.from_numpy(data.x), torch.from_numpy(data.y), torch.from_numpy(data.codes)
     b = theta[:, :-UNITS].reshape(-1, UNITS, FEATURES)
@@ -144,7 +144,7 @@ def flat_point(seed: int) -> Floats:
 class Problem:
     """One loss and one kind of classifier on one data set."""
 
-    data: Rows
+    data: ExampleRows
     loss: str
     classifier: Classifier
     weight: float  # lambda
