@@ -50,7 +50,7 @@ class _Given:
 class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """Environments inferred from features, labels and auxiliary variables, for rows that come without any.
 
-    Three ways. They all have a reference model, a ERM, over whose slopes environments should differ:
+    Three ways. They all have ERM as a reference model, over whose slopes environments should differ:
 
     * "minimax": a network on aux divides the rows so that the reference model has the largest TV-l1 penalty. Needs aux
       (a time, a place); new rows need aux only.

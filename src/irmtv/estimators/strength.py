@@ -19,7 +19,7 @@ AT_ONCE = 1 << 22  # values, to bound memory
 
 @dataclass(frozen=True)
 class Strength:
-    """How much more a ERM varies over these environments than over random ones of the same sizes.
+    """How much more the risk of ERM varies over these environments than over random ones of the same sizes.
 
     Slopes are taken from their mean over all rows, S, so that only differences between environments count. A model at
     the minimum of its risk has S = 0 anyway. That of one that is shrunk or has not got there has slopes of one sign in
