@@ -234,7 +234,7 @@ class RowByRow:
 
     def half(self, odd: bool) -> Self:
         """Every other row."""
-        return replace(self, **{self.held: self.values[..., int(odd) :: 2]})  # type: ignore[type-var]
+        return replace(self, **{self.held: self.values[..., int(odd) :: 2]})  # type: ignore[type-var]  # subclasses are dataclasses
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def _validated(
 ) -> Floats:
     """A dense array of float64 that scikit-learn has checked, but for missing and infinite values."""
     if scipy.sparse.issparse(x):
-        x = x.toarray()  # type: ignore[attr-defined]
+        x = x.toarray()  # type: ignore[attr-defined]  # sparse matrices have no common type
     try:
         checked = validate_data(estimator, x, reset=reset, dtype=np.float64, ensure_all_finite=False, **how)
     except (ValueError, TypeError) as error:

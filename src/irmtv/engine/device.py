@@ -40,7 +40,7 @@ class CapturedStep:
     def __init__(self, step: Callable[[], None]) -> None:
         self.step, self.calls = step, 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def __call__(self) -> None:
         if self.graph is not None:

@@ -216,7 +216,7 @@ def check_watched_environments(tasks: Sequence[Task], objective: Objective) -> N
     """Whether there is a worst environment to look at."""
     for task in tasks:
         rows = task.train if task.held_out is None else task.held_out
-        if objective.infers not in ("aux", "rest") and (rows.environment is None or len(task.train.names) < 2):
+        if not objective.infers_held_out and (rows.environment is None or len(task.train.names) < 2):
             raise ValueError(
                 "select='worst-env' looks at the worst environment of the held-out rows (without them, the training "
                 f"rows), and needs their environments. Task {task.name!r} has none; give them, or use select='iid'."

@@ -70,7 +70,7 @@ def stopping_rule(value: Any, owner: str) -> str | None:
 
 def check_stopping(rule: str, data: TrainingData[Any]) -> None:
     """Raise where early stopping looks at environments that the held-out rows do not have."""
-    known = data.objective.infers in ("aux", "rest") or len(data.task.train.names) > 1
+    known = data.objective.infers_held_out or len(data.task.train.names) > 1
     if rule == "worst-env" and not known:
         raise ValueError(
             "early_stopping='worst-env' looks at the worst environment of the held-out rows and needs two or more that "

@@ -65,14 +65,12 @@ class TrainedPath(ABC):
 
     def __init__(
         self,
-        model: Model,
         objective: Objective,
         combination: Combination,
         steps: Sequence[int],
         erm_until: int,
         is_erm: bool,
     ) -> None:
-        self.model = model  # which was trained
         self.objective, self.combination = objective, combination
         self.steps = tuple(steps)  # at which it is a candidate; of trees, rounds
         self.erm_until = erm_until  # up to this step it is ERM
@@ -166,11 +164,6 @@ def mean_gain(gain: Tensor, weight: Tensor | None) -> tuple[float, float, float]
     mean = float((w * gain).sum() / w.sum())
     spread = float((w * (gain - mean).square()).sum() / w.sum())
     return rows, mean, spread * rows / (rows - 1) if rows > 1 else float("nan")
-
-
-def infers_held_out(objective: Objective) -> bool:
-    """Whether the objective infers the environments of held-out rows itself."""
-    return objective.infers in ("aux", "rest")
 
 
 def lowest_overall_risk(rows: Tensor, risk: Tensor) -> Tensor:

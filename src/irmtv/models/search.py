@@ -20,7 +20,7 @@ from torch import Tensor
 from irmtv.core.messages import did_you_mean, shown, users_stacklevel
 from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.engine import FittedRuns, Progress
-from irmtv.models.base import MOST_OWN, Combination, Model, Report, Split, TrainedPath, infers_held_out
+from irmtv.models.base import MOST_OWN, Combination, Model, Report, Split, TrainedPath
 from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
@@ -163,14 +163,14 @@ def search_model(
     fold = deal_folds(task, n_folds, seed, by_class)
     left_out = left_out_tasks(task) if rule == "leave-one-env-out" else []
     split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out)
-    compares_own = rule == "invariance" and not infers_held_out(objective) and 1 < len(task.train.names) <= MOST_OWN
+    compares_own = rule == "invariance" and not objective.infers_held_out and 1 < len(task.train.names) <= MOST_OWN
     trainer = model.trainer(split, objective, combinations, report, compares_own)
     paths = trainer.train(objective, combinations)
     wanted = erm_beside or rule == "invariance"
-    if wanted and not infers_held_out(objective) and not any(path.is_erm for path in paths):
+    if wanted and not objective.infers_held_out and not any(path.is_erm for path in paths):
         paths += trainer.train_erm(combinations)
     records = build_records(
-        [path.measurements() for path in paths], split.constants(), inferred=infers_held_out(objective)
+        [path.measurements() for path in paths], split.constants(), inferred=objective.infers_held_out
     )
     check_trained(records, paths, rule)
     candidates = tuple(Candidate(c, step) for c, path in enumerate(paths) for step in path.steps)
@@ -303,7 +303,7 @@ def check_search(
     _check_folds(rows, n_folds, counts)
     if rule == "iid":
         return
-    if infers_held_out(objective):
+    if objective.infers_held_out:
         _check_inferred(objective, combinations, rule)
         return
     if len(counts) < 2:

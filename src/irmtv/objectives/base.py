@@ -150,6 +150,11 @@ class Objective:
         measure: Measure = settings.get("measure") or self.measure
         return measure
 
+    @property
+    def infers_held_out(self) -> bool:
+        """Whether it infers the environments of held-out rows too, not of training rows alone."""
+        return self.infers in ("aux", "rest")
+
     def plain_until(self, settings: Mapping[str, Any]) -> int:
         """Up to this step training is ERM: all steps of ERM itself; else the warm-up, if nothing acts in it."""
         if self.choose is not None:

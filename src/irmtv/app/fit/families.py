@@ -266,7 +266,7 @@ def comparable_families(families: Sequence[Family], bar: ProgressBar | None) -> 
     best, a simpler one where they are alike.
     """
     best = families[0]
-    if len(families) == 1 or best.rows.objective.infers not in ("aux", "rest"):
+    if len(families) == 1 or not best.rows.objective.infers_held_out:
         return list(families)
     lowest = best.erm_risk(bar, 0.1)
     for other in families[1:]:

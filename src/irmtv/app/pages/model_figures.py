@@ -154,7 +154,7 @@ def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> page.Block:
         text += "Filled points pass the test of invariance, hollow crosses do not."
     columns = ["penalty weight", "label", rhythm, "risk", "worst", "variation", "p", "passes", "chosen"]
     keys = ("penalty_weight", "label", "step", "risk", "worst", "variation", "p", "passes", "chosen")
-    rows: list[list[Value]] = [[p[k] for k in keys] for p in path]  # type: ignore[literal-required]
+    rows: list[list[Value]] = [[p[k] for k in keys] for p in path]  # type: ignore[literal-required]  # by variable
     alt = _path_alt(path, panels)
     return page.figure(made, alt, name="penalty-path", data={"columns": columns, "rows": rows}, text=text.strip())
 

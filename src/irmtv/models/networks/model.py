@@ -23,7 +23,6 @@ from irmtv.models.base import (
     Report,
     Split,
     TrainedPath,
-    infers_held_out,
     lowest_overall_risk,
     mean_gain,
 )
@@ -193,7 +192,7 @@ class Batch:
     def orders(self) -> list[Tensor | None]:
         """By run: its inferred environments in the order of the first run with the same hyper-parameters."""
         fitted, rows = self.folds, self.split.task.train
-        if not infers_held_out(self.objective):
+        if not self.objective.infers_held_out:
             return [None] * len(fitted)
         membership: dict[int, Tensor] = {}
         for chunk in fitted.chunks:  # runs of several chunks may differ in the number of environments
@@ -211,7 +210,7 @@ class Batch:
         history, settings = self.folds.history, self.folds.settings[c]
         assert history is not None
         begin, steps = 1, int(settings["steps"])
-        if infers_held_out(self.objective):
+        if self.objective.infers_held_out:
             settles = self.objective.climbs(settings) == "warm-up"
             begin = max(1, warmup_steps(settings["warmup"], steps) if settles else steps)
         if self.erm_until(c) < steps and any(p != c and self._same_warmup(c, p) for p in self.erm):
@@ -220,7 +219,7 @@ class Batch:
 
     def _same_warmup(self, c: int, erm: int) -> bool:
         a, b = self.combinations[c], self.combinations[erm]
-        names = [n for n in a if n != "penalty_weight"] if infers_held_out(self.objective) else ERM_DIFFERS_IN
+        names = [n for n in a if n != "penalty_weight"] if self.objective.infers_held_out else ERM_DIFFERS_IN
         return all(a.get(n) == b.get(n) for n in names)
 
 
@@ -230,7 +229,6 @@ class NetworkPath(TrainedPath):
     def __init__(self, batch: Batch, place: int) -> None:
         self.batch, self.place = batch, place
         super().__init__(
-            batch.model,
             batch.objective,
             batch.combinations[place],
             batch.candidate_steps(place),

@@ -46,7 +46,7 @@ def fit_trees(
 
 def refit_trees(data: Data, path: TreePath, step: int) -> FittedModel:
     """A combination that was searched, up to a round, on all rows."""
-    data, model = replace(data, objective=path.objective), path.tree_model
+    data, model = replace(data, objective=path.objective), path.model
     settings = replace(path.settings, trees=replace(path.settings.trees, n_estimators=step))
     booster, binned = model.boost(data.task, settings, max(1, step // WATCHED))
     seen = history(binned.watched, data.task.loss, booster.watched, "train")
@@ -59,7 +59,7 @@ def fold_trees(data: Data, path: TreePath, step: int) -> FittedModel:
     first_fold = data.task.train.take((path.split.fold == 0).nonzero().squeeze(1))
     watched = [w for w in path.boosters[0].watched if w.round <= step]
     seen = history(first_fold, data.task.loss, watched, "held-out")
-    return fitted_trees(path.tree_model, data, [(booster, step) for booster in path.boosters], seen)
+    return fitted_trees(path.model, data, [(booster, step) for booster in path.boosters], seen)
 
 
 def fitted_trees(model: TreeModel, data: Data, trained: Sequence[tuple[Boosted, int]], seen: History) -> FittedModel:

@@ -223,12 +223,12 @@ class TreePath(TrainedPath):
         left_out: Sequence[Measured] | None,
         steps: Sequence[int],
     ) -> None:
-        self.tree_model, self.settings, self.split = model, settings, split
+        self.model, self.settings, self.split = model, settings, split
         self.folds, self.left_out = folds, left_out
         is_erm = not has_penalty(settings)
         warmup = settings.warmup if settings.objective.silent_in_warmup and any(settings.weights) else 0
         until = settings.trees.n_estimators if is_erm else warmup
-        super().__init__(model, settings.objective, combination, steps, erm_until=until, is_erm=is_erm)
+        super().__init__(settings.objective, combination, steps, erm_until=until, is_erm=is_erm)
 
     @property
     def diverged(self) -> bool:
