@@ -17,6 +17,7 @@ from irmtv.datasets.simulation import (
     population_accuracy,
     simulation_limit,
 )
+from irmtv.datasets.unit_tests import make_unit_test, unit_test_error
 
 __all__ = [
     "DATASETS",
@@ -34,6 +35,8 @@ __all__ = [
     "make_landcover_standin",
     "make_selection_bias",
     "make_simulation",
+    "make_unit_test",
     "population_accuracy",
     "simulation_limit",
+    "unit_test_error",
 ]

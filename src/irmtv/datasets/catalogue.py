@@ -22,6 +22,7 @@ from irmtv.datasets.landcover import load_landcover
 from irmtv.datasets.landcover_standin import make_landcover_standin
 from irmtv.datasets.selection_bias import make_selection_bias
 from irmtv.datasets.simulation import make_simulation, population_accuracy, simulation_limit
+from irmtv.datasets.unit_tests import make_unit_test
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,6 +68,7 @@ DATASETS: Mapping[str, DataSet] = {
     "simulation": DataSet(make_simulation, _simulation_population, _simulation_limit),
     "control": DataSet(make_control),
     "selection-bias": DataSet(make_selection_bias),
+    "unit-test": DataSet(make_unit_test),
     "adult": DataSet(adult_task),
     "house-prices": DataSet(house_prices_task),
     "celeba-features": DataSet(load_celeba_features),

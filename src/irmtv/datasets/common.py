@@ -55,6 +55,19 @@ def as_number(value: Any) -> float:
         return math.nan
 
 
+def float_array(name: str, value: Any) -> Floats:
+    """A float64 array of an array, a nested sequence or a tensor on any device."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", torch.float64).numpy()
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name} must be numbers: an array, a tensor, or nested lists of equal length. "
+            f"Got {type(value).__name__}: {value!r}. Convert it to an array of float first."
+        ) from None
+
+
 def probability(name: str, value: Any) -> float:
     """The value as float, or an error that names it."""
     number = as_number(value)
@@ -78,8 +91,8 @@ def check_share(name: str, value: Any) -> float:
     raise ValueError(f"{name} must be a share of the rows, above 0 and below 1. Got {value!r}. Use 0.2 for a fifth.")
 
 
-def streams(random_state: Any) -> list[np.random.Generator]:
-    """Two independent streams, one for the training and one for the test rows."""
+def streams(random_state: Any, n: int = 2) -> list[np.random.Generator]:
+    """Independent streams, the first for the training rows, the second for the test rows; others do not change them."""
     if random_state is None or isinstance(random_state, np.random.Generator):
         rng = np.random.default_rng(random_state)
     elif isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool) and random_state >= 0:
@@ -91,7 +104,7 @@ def streams(random_state: Any) -> list[np.random.Generator]:
         )
     # Seeds are drawn, not `rng.spawn`ed: spawning would ignore how far a given Generator has advanced.
     root = np.random.SeedSequence(rng.integers(2**32, size=4).tolist())
-    return [np.random.default_rng(child) for child in root.spawn(2)]
+    return [np.random.default_rng(child) for child in root.spawn(n)]
 
 
 def card_seed(random_state: Seed) -> int | None:

@@ -32,7 +32,17 @@ from scipy.special import bdtrc, ndtr, owens_t
 
 from irmtv.core.losses import Binary
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.common import Floats, count, equal_sizes, one_of, probability, segment_names, segments, streams
+from irmtv.datasets.common import (
+    Floats,
+    count,
+    equal_sizes,
+    float_array,
+    one_of,
+    probability,
+    segment_names,
+    segments,
+    streams,
+)
 
 GeneratorName = Literal["code", "appendix"]
 OverTime = Callable[[Floats], ArrayLike]  # times (N,) in [0, 1] -> probabilities (N,)
@@ -312,7 +322,7 @@ def population_accuracy(
     share = np.asarray(_probabilities("p_s", p_s))  # (k,)
     n_invariant = count("n_invariant", n_invariant)
     generator = _known_generator(generator)
-    w, w0 = _numbers("coef", coef), _numbers("intercept", intercept)  # (..., D), (...)
+    w, w0 = float_array("coef", coef), float_array("intercept", intercept)  # (..., D), (...)
     if w.ndim < 1 or w.shape[-1] < n_invariant:
         raise ValueError(
             "coef must have shape (..., D), the invariant columns first, with D at least "
@@ -475,16 +485,3 @@ def _agreement(over_time: OverTime, time: Floats) -> Floats:
 def _is_single(value: Any) -> bool:
     """One number (also a 0-d array or tensor), as opposed to a sequence of them."""
     return isinstance(value, (str, bytes)) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0
-
-
-def _numbers(name: str, value: Any) -> Floats:
-    """A float64 array of an array, a nested sequence or a tensor on any device."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", torch.float64).numpy()
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{name} must be numbers: an array, a tensor, or nested lists of equal length. "
-            f"Got {type(value).__name__}: {value!r}. Convert it to an array of float first."
-        ) from None
