@@ -17,7 +17,7 @@ from irmtv.datasets import DATASETS, make_simulation, make_unit_test, unit_test_
 
 NAMES = ("1", "1s", "2", "2s", "3", "3s")
 PLAIN = ("1", "2", "3")
-N = 100_000
+N = 40_000  # rows of each environment
 
 
 def equal(a, b):
@@ -173,7 +173,7 @@ def test_oracle_is_what_a_linear_model_of_the_invariant_columns_has(name):
         intercept -= 0.5  # labels 0 and 1
     mean, error = sampled_errors(task, np.append(coef, [0.0] * 3) @ Q, intercept)
     expected = {"1": 4 * np.array([0.01, 2.25, 4.0]), "2": np.zeros(3), "3": np.full(3, stats.norm.cdf(-2))}[name[0]]
-    np.testing.assert_allclose(mean, expected, atol=1e-3, rtol=0.02)
+    np.testing.assert_allclose(mean, expected, atol=2e-3, rtol=0.03)
     assert (np.abs(mean - expected) < 4.5 * error + 1e-4).all()
     np.testing.assert_allclose(task.card["oracles"], expected, atol=1e-12)
     assert task.card["oracle"] == pytest.approx(expected.mean(), abs=1e-12)

@@ -46,6 +46,13 @@ def test_what_it_consists_of(done):
         assert set(limited[limited["setting"] == setting]["limit"]) == {limit}
 
 
+def test_a_spec_without_the_worst_environment(done):
+    spec, folder = done
+    made = report_experiment(spec.model_copy(update={"summaries": ("train", "mean")}), folder)
+    assert set(made.summary["summary"]) == {"train", "mean"}
+    pd.testing.assert_frame_equal(made.tests, paired_tests(made.results, reference="erm", summary="mean"))
+
+
 def test_the_files(done, tmp_path):
     spec, folder = done
     made = report_experiment(spec, folder)

@@ -13,7 +13,7 @@ from irmtv.core.files import write_text
 from irmtv.core.plain_json import json_text
 from irmtv.datasets import DATASETS
 from irmtv.lab.experiments import Spec, SpecError, Store, papers, parse_spec, read_results
-from irmtv.lab.tables.compare import paired_tests, summarise
+from irmtv.lab.tables.compare import WORST, paired_tests, summarise
 from irmtv.lab.tables.formats import write_all
 
 POPULATION = "population accuracy"
@@ -42,15 +42,17 @@ def report_experiment(spec: Spec, folder: str | Path) -> ExperimentReport:
     results = read_results(spec, folder)
     if results.empty:  # nothing is finished yet
         return ExperimentReport(spec.name, results, pd.DataFrame(), pd.DataFrame())
+    columns = list(results["summary"].unique())  # the spec may leave the worst environment out
     published = spec.published and {"metric": spec.published.metric, "results": spec.published.results}
     limit = DATASETS[spec.data.name].limit
     limits = None
-    if limit is not None and POPULATION in set(results["metric"]):
+    if limit is not None and POPULATION in set(results["metric"]) and WORST in columns:
         limits = {label: limit(spec.data.arguments_of(label)) for label in spec.data.settings}
     summary = summarise(results, published or None, limits=limits, limits_metric=POPULATION if limits else None)
     there = spec.compare_with in set(results["method"])  # not where all of its runs failed
     compared = spec.compare_with if there else None
-    return ExperimentReport(spec.name, results, summary, paired_tests(results, reference=compared))
+    tested = WORST if WORST in columns else columns[-1]
+    return ExperimentReport(spec.name, results, summary, paired_tests(results, reference=compared, summary=tested))
 
 
 # --- an experiment's folder ---------------------------------------------------------------------------------
