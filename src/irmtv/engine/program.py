@@ -24,6 +24,8 @@ from irmtv.engine.networks import MLP, Conv1d, Module, Net, as_network
 from irmtv.engine.optim import FlatParameters, Guard
 from irmtv.engine.plan import Chunk, leaders
 from irmtv.engine.snapshots import Snapshot, Watcher
+from irmtv.engine.solvers.linear_risks import LinearRisks
+from irmtv.engine.solvers.starts import SMALL, linear_start
 from irmtv.engine.start import Start
 from irmtv.engine.step import GradientStep
 from irmtv.objectives.base import Objective
@@ -118,7 +120,23 @@ class Program:
         context, given = self.context, self.call.start
         starts = [self.net.init(int(s["seed"]), g) for s, g in zip(context.settings, context.generators, strict=True)]
         # drawn all the same where they are given: what draws after Phi draws the same numbers
-        return starts if given is None else given.put(starts, self.chunk.runs)
+        if given is not None:
+            return given.put(starts, self.chunk.runs)
+        name = self.static["start"]
+        if name in ("erm", "environment"):
+            l2 = torch.tensor([float(s["l2"]) for s in context.settings], dtype=torch.float64)
+            fitted = linear_start(name, self._linear_risks(), context.sets.squeeze(1).cpu(), l2)  # (R, C, D + 1)
+            return [{"W0": one[:, :-1], "b0": one[:, -1:]} for one in fitted]
+        return starts if name != "small" else [{n: SMALL * v for n, v in s.items()} for s in starts]
+
+    def _linear_risks(self) -> list[LinearRisks]:
+        """The risks of linear models on every data set, in the environments that are given."""
+        context = self.context
+        n_environments = max(1, len(context.tasks[0].train.names))
+        return [
+            LinearRisks(task.train, codes, n_environments, self.loss, context.n_outputs)
+            for task, codes in zip(context.tasks, context.codes, strict=True)
+        ]
 
     # ---- training --------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from irmtv.engine.settings import (
 )
 from irmtv.engine.snapshots import History
 from irmtv.engine.solvers.hrm import HrmProgram
+from irmtv.engine.solvers.newton import NewtonProgram, check_solver
 from irmtv.engine.start import Start
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
@@ -63,7 +64,8 @@ def train(
     select: str | Rule = "fixed",
     snapshot_every: int | None = None,
     keep_states: bool = False,
-    start: Mapping[str, Tensor] | None = None,
+    solver: Literal["adam", "newton"] = "adam",
+    start: str | Mapping[str, Tensor] | None = None,
     progress: Callable[[Progress], None] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -92,9 +94,14 @@ def train(
     snapshot_every : steps between snapshots, which measure all runs on the task's held-out rows or, without those, on
         the training rows.
     keep_states : keep all runs' parameters at every snapshot, so that `fitted.at(step)` can go back to it.
-    start : parameters from which Phi starts, in place of a random start: name -> (R, ...), or (1, ...) for all runs,
-        named and shaped as `fitted.state()[0].parameters` is, in the order of `runs`. All else (inferred environments,
-        learned weights, masks, the optimizers' moments) starts anew.
+    solver : "adam", or "newton" for linear models: second-order steps along a path of rising penalty weights, to a
+        stationary point (`irmtv.engine.solvers.newton`). It reads all rows and needs no learning rate, steps, warm-up
+        or batches. Its history has two steps: 0 is ERM, 1 the solution.
+    start : where Phi starts. A name: "erm", "equal-risks" (Newton's method only), "environment" (the model of the
+        environment on which ERM is worst), "small" or "random"; "erm" and "environment" are for linear models. None is
+        "erm" for Newton's method, else "random". Names may differ between runs: `Runs(start=[...])`. Or parameters:
+        name -> (R, ...), or (1, ...) for all runs, named and shaped as `fitted.state()[0].parameters` is, in the order
+        of `runs`. All else (inferred environments, learned weights, masks, the optimizers' moments) starts anew.
     progress : called with a `Progress` about a hundred times per chunk.
     device : "cpu", "cuda" or "auto".
     max_chunk : maximum number of runs in one program (default: chosen by cache and memory).
@@ -115,11 +122,14 @@ def train(
         "learning_rate": learning_rate,
         "l2": l2,
         "batch_size": batch_size,
+        "solver": solver,
+        "start": start if isinstance(start, str) else None,
     }
     settings = resolve_settings(chosen, runs, engine, hyperparameters, len(tasks))
     check_tasks(tasks, chosen, settings)
     warn_of_frozen_rho(settings)
-    begin = None if start is None else Start(start, settings)
+    check_solver(tasks[0], chosen, settings, net, start)
+    begin = Start(start, settings) if start is not None and not isinstance(start, str) else None
     rule = as_rule(select)
     if select == "worst-env":
         check_watched_environments(tasks, chosen)
@@ -138,21 +148,25 @@ class Training:
 
     def __init__(self, call: Call, runs: Runs, select: str | Rule, progress: Callable[[Progress], None] | None) -> None:
         self.call, self.runs, self.select, self.progress = call, runs, select, progress
-        procedure = call.objective.procedure
-        self.program = Program if procedure is None else PROCEDURES[procedure]
         self.begun: list[Program] = []
         self.started = time.perf_counter()
 
     def train(self, chunk: Chunk) -> None:
         done = sum(len(p.chunk.runs) for p in self.begun)
         try:
-            program = self.program(chunk, self.call)
+            program = self._kind(chunk)(chunk, self.call)
             self.begun.append(program)
             program.run(Reporter(self.progress, chunk, done, len(self.runs), self.started))
         except KeyboardInterrupt:
             if self.begun:
                 raise TrainingInterrupted(self.result()) from None
             raise  # before the first chunk has begun
+
+    def _kind(self, chunk: Chunk) -> type[Program]:
+        procedure = self.call.objective.procedure
+        if procedure is not None:
+            return PROCEDURES[procedure]
+        return NewtonProgram if chunk.static["solver"] == "newton" else Program
 
     def result(self) -> FittedRuns:
         """The runs that have begun, in the order of `runs`: all of them, unless training was interrupted."""

@@ -61,6 +61,8 @@ class Penalty:
     reduction: Reduction = "expectation"
     # the penalty, and its (sub)gradient in R_e and S_e, in closed form; without it autograd computes the latter
     subgradient: Callable[[Statistics, Tensor], Subgradient] | None = field(default=None, repr=False)
+    # how it sums S_e (or R_e - sum mu R, where it uses risks): sum mu |.|^2 or (sum mu |.|)^2; None: in another way
+    norm: Literal["l1", "l2"] | None = None
 
     def wants_halves(self, estimator: str | None) -> bool:
         """Whether a mini-batch step must compute the slopes of two half batches."""
@@ -160,6 +162,8 @@ class Objective:
         if self.choose is not None:
             return replace(self.chosen(settings), choose=None).plain_until(settings)
         steps = int(settings["steps"])
+        if settings.get("solver") == "newton":
+            return 0 if self.penalties and any(self.weights(settings["penalty_weight"])) else steps
         # where environments are inferred the risk is the mean loss, whatever their measure
         learned = self.infers is None and self.measure_of(settings) == "learned"
         if self.row_weights or self.procedure or learned:

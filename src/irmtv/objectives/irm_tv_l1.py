@@ -29,7 +29,7 @@ def tv_l1_subgradient(e: Statistics, mu: Tensor) -> Subgradient:
 
 IRM_TV_L1 = penalised(
     "irm-tv-l1",
-    Penalty("irm-tv-l1", tv_l1, subgradient=tv_l1_subgradient),
+    Penalty("irm-tv-l1", tv_l1, subgradient=tv_l1_subgradient, norm="l1"),
     formula="sum_e mu_e R_e + lambda (sum_e mu_e |S_e|)^2",
     summary="squared total variation (l1) of the risk in the classifier, environments given",
     source="Lai & Wang, ICML",

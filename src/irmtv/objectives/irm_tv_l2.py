@@ -28,7 +28,7 @@ def tv_l2_subgradient(e: Statistics, mu: Tensor) -> Subgradient:
 
 IRM_TV_L2 = penalised(
     "irm-tv-l2",
-    Penalty("irm-tv-l2", tv_l2, power=2, subgradient=tv_l2_subgradient),
+    Penalty("irm-tv-l2", tv_l2, power=2, subgradient=tv_l2_subgradient, norm="l2"),
     formula="sum_e mu_e R_e + lambda sum_e mu_e |S_e|^2",
     summary="mean squared slope of the risk in the classifier, environments given",
     source="Lai & Wang, ICML",

@@ -24,7 +24,7 @@ def _weight_one_before_annealing(weight: Tensor) -> Tensor:
 
 IRMV1 = penalised(
     "irmv1",
-    Penalty("irmv1", tv_l2, power=2, measure="uniform", subgradient=tv_l2_subgradient),
+    Penalty("irmv1", tv_l2, power=2, measure="uniform", subgradient=tv_l2_subgradient, norm="l2"),
     measure="uniform",
     formula="mean_e R_e + lambda mean_e |S_e|^2",
     summary="the first practical IRM: squared slope, every environment counted once",

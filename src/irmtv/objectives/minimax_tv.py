@@ -17,7 +17,7 @@ from irmtv.objectives.irm_tv_l2 import tv_l2
 
 MINIMAX_TV_L1 = penalised(
     "minimax-tv-l1",
-    Penalty("minimax-tv-l1", tv_l1),
+    Penalty("minimax-tv-l1", tv_l1, norm="l1"),
     needs="aux",
     formula="mean l + lambda max_rho (sum_e m_e |S_e|)^2, q = rho(aux)",
     summary="squared total variation (l1), worst environments inferred from aux",
@@ -26,7 +26,7 @@ MINIMAX_TV_L1 = penalised(
 )
 MINIMAX_TV_L2 = penalised(
     "minimax-tv-l2",
-    Penalty("minimax-tv-l2", tv_l2, power=2),
+    Penalty("minimax-tv-l2", tv_l2, power=2, norm="l2"),
     needs="aux",
     formula="mean l + lambda max_rho sum_e m_e |S_e|^2, q = rho(aux)",
     summary="mean squared slope, worst environments inferred from aux",
@@ -35,7 +35,7 @@ MINIMAX_TV_L2 = penalised(
 )
 ZIN = penalised(
     "zin",
-    Penalty("zin", tv_l2, power=2, reduction="authors"),
+    Penalty("zin", tv_l2, power=2, reduction="authors", norm="l2"),
     needs="aux",
     formula="mean l + lambda max_rho sum_e |m_e S_e|^2, q = rho(aux)",
     summary="sum of squared mass-weighted slopes, worst environments inferred from aux",

@@ -30,7 +30,7 @@ def risk_variance_subgradient(e: Statistics, mu: Tensor) -> Subgradient:
 
 VREX = penalised(
     "vrex",
-    Penalty("vrex", risk_variance, uses=frozenset({"risk"}), subgradient=risk_variance_subgradient),
+    Penalty("vrex", risk_variance, uses=frozenset({"risk"}), subgradient=risk_variance_subgradient, norm="l2"),
     formula="sum_e mu_e R_e + lambda sum_e mu_e (R_e - sum mu R)^2",
     summary="variance of the risk over the environments",
     source="Krueger et al., ICML",

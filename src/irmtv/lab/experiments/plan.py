@@ -22,7 +22,7 @@ from irmtv.datasets import DATASETS
 from irmtv.engine.named_networks import make_network
 from irmtv.engine.networks import MLP, Net
 from irmtv.engine.settings import check_tasks, resolve_settings
-from irmtv.lab.experiments.spec import Method, Spec
+from irmtv.lab.experiments.spec import Method, Spec, without_new_defaults
 from irmtv.objectives import OBJECTIVES
 
 NUMBERS = 3  # raised when the same settings give other numbers: a generator or the training itself has changed
@@ -226,7 +226,7 @@ def _canonical(value: Any) -> Any:
 
 def _resolved(method: Method, keywords: Mapping[str, Any]) -> dict[str, Any]:
     (settings,) = resolve_settings(OBJECTIVES[method.objective], Runs(), keywords, {}, n_tasks=1)
-    kept = {k: v for k, v in settings.items() if k not in ("seed", "data")}
+    kept = {k: v for k, v in without_new_defaults(settings).items() if k not in ("seed", "data")}
     return dict(json.loads(json.dumps(kept, default=_jsonable)))
 
 

@@ -45,6 +45,11 @@ TRAINING_CHECKS: Mapping[str, Check] = {
 }
 
 
+def without_new_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that came later and say nothing: keys of runs that are stored stay as they are."""
+    return {k: v for k, v in settings.items() if (k, v) not in (("solver", "adam"), ("start", None))}
+
+
 class SpecError(ValueError):
     """Everything that is wrong with a spec, one problem per line."""
 
@@ -211,6 +216,8 @@ class Training(_Frozen):
     learning_rate: float = 5e-3
     l2: float = 0.0
     batch_size: int | Literal["auto"] = "auto"
+    solver: Literal["adam", "newton"] = "adam"
+    start: str | None = None
     dtype: Literal["float32", "float64"] = "float32"
     snapshot_every: int = 100
     network: str | None = None
@@ -381,6 +388,7 @@ class Spec(Head):
         """Of what decides the results: comments, the order of keys, name, description and device do not matter."""
         left_out: dict[str, Any] = dict.fromkeys(("name", "description", "text", "device", "summaries"), True)
         content = self.model_dump(exclude={**left_out, "published": {"results", "metric"}})
+        content["training"] = without_new_defaults(content["training"])
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
     def with_(

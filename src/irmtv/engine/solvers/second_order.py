@@ -1,0 +1,211 @@
+"""Newton's method for risk + penalties of linear models, many runs at once.
+
+    F(theta) = sum_e mu_e R_e + l2 |theta|^2 + sum_k lambda_k P_k(u),      u_e = S_e, or R_e - sum mu R
+
+    l2:  P = sum_e w_e |u_e|^2
+    l1:  P = ( sum_e w_e sqrt(|u_e|^2 + eps^2) )^2,   which is the paper's for eps = 0
+
+The slopes are S_ek = sum over the parameters p of component k of theta_p g_ep: one component with all parameters for a
+scalar classifier, one per column for a vector classifier (the intercept is in none), one per output where there are
+several. Value, gradient and Hessian are closed forms of R_e, g_e, H_e and of the third derivative along a direction
+(`linear_risks.py`).
+
+A step solves (Hessian + damping) step = -gradient, where the Hessian is positive definite; else with its Gauss-Newton
+part, which always is. Damping follows Levenberg and Marquardt: less after a step that kept its promise, more after one
+that did not. Every run has its own, and stops by itself: where the decrease that a step promises is below the
+tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from irmtv.engine.solvers.linear_risks import LinearRisks, Point
+
+TOLERANCE = 1e-10  # of the decrease that a step promises, as a share of 1 + |F|
+MOST_STEPS = 60
+FIRST_DAMPING = 1e-4
+NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, of the runs that are evaluated together: 64 MiB
+
+
+class Term(NamedTuple):
+    """A penalty as the solver sees it."""
+
+    on: Literal["slope", "risk"]
+    norm: Literal["l1", "l2"]
+    counts: Sequence[Tensor]  # by data set: what each environment counts, (E,)
+
+
+class Local(NamedTuple):
+    """F around K models."""
+
+    value: Tensor  # (K,)
+    gradient: Tensor  # (K, P)
+    hessian: Tensor  # (K, P, P), its Gauss-Newton part
+    rest: Tensor  # (K, P, P), what the Hessian has beside it
+
+
+class Solution(NamedTuple):
+    theta: Tensor  # (K, P)
+    value: Tensor  # (K,)
+    steps: Tensor  # (K,)
+    reached: Tensor  # (K,) whether the tolerance was
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data sets, and what is minimised on each."""
+
+    sets: Sequence[LinearRisks]
+    measure: Sequence[Tensor]  # by data set: mu of the risk, (E,)
+    terms: Sequence[Term]
+    components: Tensor  # (P, J): which parameters a component of the slope has
+
+    def without_penalties(self) -> Problem:
+        return Problem(self.sets, self.measure, (), self.components)
+
+    def local(self, theta: Tensor, owner: Tensor, l2: Tensor, weights: Tensor, eps: Tensor) -> Local:
+        """theta (K, P) on the data sets `owner` (K,), with l2 (K,), lambda (K, terms) and eps (K,)."""
+        n, size = theta.shape
+        empty = theta.new_empty
+        out = Local(empty(n), empty(n, size), empty(n, size, size), empty(n, size, size))
+        for t in sorted(set(owner.tolist())):
+            mine = (owner == t).nonzero().squeeze(1)
+            at_once = max(1, NUMBERS_AT_ONCE // (self.sets[t].n_environments * size * size))
+            for some in mine.split(at_once):
+                parts = self._on_set(t, theta[some], l2[some], weights[some], eps[some])
+                for whole, part in zip(out, parts, strict=True):
+                    whole[some] = part
+        return out
+
+    def _on_set(self, t: int, theta: Tensor, l2: Tensor, weights: Tensor, eps: Tensor) -> Local:
+        point = self.sets[t].at(theta)
+        mu = self.measure[t]
+        eye = torch.eye(theta.shape[1], dtype=theta.dtype)
+        value = point.risk @ mu + l2 * theta.square().sum(1)
+        gradient = mu @ point.gradient + 2 * l2.unsqueeze(1) * theta
+        hessian = torch.einsum("e,kepq->kpq", mu, point.hessian) + 2 * l2.view(-1, 1, 1) * eye
+        rest = torch.zeros_like(hessian)
+        pulls = torch.zeros_like(point.gradient)  # what the third derivative is taken along
+        for k, term in enumerate(self.terms):
+            weight = weights[:, k]
+            if not bool(weight.any()):
+                continue
+            u, by_theta = self._inner(term, point, t)
+            outer = _outer(term.norm, u, by_theta, term.counts[t], eps)
+            value = value + weight * outer.value
+            gradient = gradient + weight.unsqueeze(1) * outer.gradient
+            hessian = hessian + weight.view(-1, 1, 1) * outer.curved
+            rest = rest + weight.view(-1, 1, 1) * (outer.exact - outer.curved)
+            pull = weight.view(-1, 1, 1) * outer.by_u  # (K, E, J)
+            if term.on == "risk":  # sum_e pull_e (H_e - sum mu H)
+                centred = pull.squeeze(2) - pull.sum(1) * term.counts[t]
+                rest = rest + torch.einsum("ke,kepq->kpq", centred, point.hessian)
+                continue
+            each = pull @ self.components.T  # (K, E, P)
+            crossed = torch.einsum("kep,kepq->kpq", each, point.hessian)
+            rest = rest + crossed + crossed.transpose(1, 2)
+            pulls = pulls + each * theta.unsqueeze(1)
+        if bool(pulls.any()):
+            rest = rest + self.sets[t].along(point, pulls)
+        return Local(value, gradient, hessian, rest)
+
+    def _inner(self, term: Term, point: Point, t: int) -> tuple[Tensor, Tensor]:
+        """u (K, E, J) and its derivative in theta (K, E, J, P)."""
+        if term.on == "risk":
+            mu = term.counts[t]
+            mean, by_mean = point.risk @ mu, mu @ point.gradient
+            return (point.risk - mean.unsqueeze(1)).unsqueeze(2), (point.gradient - by_mean.unsqueeze(1)).unsqueeze(2)
+        theta, components = point.theta.unsqueeze(1), self.components
+        u = (theta * point.gradient) @ components
+        direct = components.T * point.gradient.unsqueeze(2)  # (K, E, J, P)
+        through = (components.T * theta.unsqueeze(2)) @ point.hessian  # (K, 1, J, P) x (K, E, P, P)
+        return u, direct + through
+
+    def minimise(
+        self, theta: Tensor, owner: Tensor, l2: Tensor, weights: Tensor, eps: Tensor, tolerance: float = TOLERANCE
+    ) -> Solution:
+        """From theta (K, P) to a stationary point of every run."""
+        theta = theta.clone()
+        n = len(theta)
+        now = self.local(theta, owner, l2, weights, eps)
+        damping = torch.full((n,), FIRST_DAMPING, dtype=theta.dtype)
+        steps, reached = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.bool)
+        active = torch.arange(n)
+        while len(active) and int(steps.max()) < MOST_STEPS:
+            here = Local(*(part[active] for part in now))
+            step, promised = _step(here, damping[active])
+            moved = theta[active] + step
+            steps[active] += 1
+            there = self.local(moved, owner[active], l2[active], weights[active], eps[active])
+            kept = (here.value - there.value) / promised.clamp_min(torch.finfo(theta.dtype).tiny)
+            scale = 1 + here.value.abs()
+            small = promised <= tolerance * scale
+            better = there.value <= here.value  # False where it is not finite
+            taken = active[better]
+            theta[taken] = moved[better]
+            for old, new in zip(now, there, strict=True):
+                old[taken] = new[better]
+            damping[active] *= torch.where(better, torch.where(kept > 0.5, 0.1, torch.where(kept < 0.1, 3.0, 1.0)), 5.0)
+            damping.clamp_(1e-12, 1e12)
+            reached[active] |= small
+            active = active[~small & (damping[active] < 1e11)]
+        return Solution(theta, now.value, steps, reached)
+
+
+class Outer(NamedTuple):
+    """A penalty as a function of u, carried over to theta."""
+
+    value: Tensor  # (K,)
+    by_u: Tensor  # (K, E, J)
+    gradient: Tensor  # (K, P)
+    curved: Tensor  # (K, P, P) a positive semi-definite curvature: exact for l2, a majorant for l1
+    exact: Tensor  # (K, P, P) the curvature itself, u's own aside
+
+
+def _outer(norm: str, u: Tensor, by_theta: Tensor, counts: Tensor, eps: Tensor) -> Outer:
+    size = u.square().sum(2)  # (K, E)
+    if norm == "l2":
+        scaled = counts.expand_as(size)
+        value = size @ counts
+    else:
+        length = (size + eps.square().unsqueeze(1)).sqrt()
+        length = length.clamp_min(torch.finfo(u.dtype).tiny)  # an environment without slope, and eps = 0
+        total = length @ counts
+        value = total.square()
+        scaled = counts * total.unsqueeze(1) / length
+    by_u = 2 * scaled.unsqueeze(2) * u
+    gradient = torch.einsum("kej,kejp->kp", by_u, by_theta)
+    weighed = by_theta * (2 * scaled).sqrt().view(*scaled.shape, 1, 1)
+    flat = weighed.flatten(1, 2)  # (K, E J, P)
+    curved = flat.transpose(1, 2) @ flat
+    if norm == "l2":
+        return Outer(value, by_u, gradient, curved, curved)
+    along = torch.einsum("kej,kejp->kep", u / length.unsqueeze(2), by_theta)  # d length_e / d theta
+    whole = counts @ along  # d total / d theta
+    across = along * (2 * scaled).sqrt().unsqueeze(2)
+    exact = curved + 2 * whole.unsqueeze(2) * whole.unsqueeze(1) - across.transpose(1, 2) @ across
+    return Outer(value, by_u, gradient, curved, exact)
+
+
+def _step(here: Local, damping: Tensor) -> tuple[Tensor, Tensor]:
+    """The step of every run (K, P), and the decrease that it promises (K,)."""
+    whole = here.hessian + here.rest
+    diagonal = here.hessian.diagonal(dim1=1, dim2=2)
+    floor = 1e-10 * diagonal.amax(1, keepdim=True).clamp_min(1e-10)
+    ridge = torch.diag_embed(damping.unsqueeze(1) * diagonal + floor)
+    factor, failed = torch.linalg.cholesky_ex(whole + ridge)
+    indefinite = failed != 0
+    if bool(indefinite.any()):
+        # its Gauss-Newton part has the ridge too: it is positive definite
+        factor[indefinite] = torch.linalg.cholesky_ex((here.hessian + ridge)[indefinite])[0]
+        whole = torch.where(indefinite.view(-1, 1, 1), here.hessian, whole)
+    step = -torch.cholesky_solve(here.gradient.unsqueeze(2), factor)
+    curvature = (step * (whole @ step)).sum((1, 2))
+    step = step.squeeze(2)
+    return step, -(here.gradient * step).sum(1) - curvature / 2

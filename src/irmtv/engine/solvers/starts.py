@@ -1,0 +1,46 @@
+"""Starts by name: where the training of Phi may begin, other than at random.
+
+"small" is a hundredth of what it would be. "erm" and "environment" are of linear models, by Newton's method: the model
+of all rows, and that of the environment in which the first one's risk is largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from irmtv.engine.solvers.linear_risks import LinearRisks
+from irmtv.engine.solvers.second_order import Problem, Solution
+
+SMALL = 0.01
+
+
+def solve_erm(problem: Problem, owner: Tensor, l2: Tensor) -> Solution:
+    """ERM on the data sets `owner` (K,), with l2 (K,)."""
+    zero = torch.zeros(len(owner), problem.sets[0].n_parameters, dtype=torch.float64)
+    return problem.without_penalties().minimise(zero, owner, l2, zero[:, :0], torch.zeros_like(l2))
+
+
+def worst_own(problem: Problem, owner: Tensor, l2: Tensor, erm: Tensor) -> Tensor:
+    """By run: the model of the environment in which the risk of ERM (K, P) is largest, (K, P)."""
+    own = []
+    for theta, t, shrink in zip(erm, owner.tolist(), l2, strict=True):
+        risks = problem.sets[t]
+        worst = int(risks.at(theta.unsqueeze(0)).risk.masked_fill(risks.mass <= 0, -torch.inf).argmax())
+        alone = torch.nn.functional.one_hot(torch.tensor(worst), risks.n_environments).double()
+        one = Problem([risks], [alone], (), problem.components)
+        begin = theta.unsqueeze(0)
+        solved = one.minimise(begin, torch.zeros(1, dtype=torch.long), shrink.view(1), begin[:, :0], begin.new_zeros(1))
+        own.append(solved.theta[0])
+    return torch.stack(own)
+
+
+def linear_start(name: str, sets: Sequence[LinearRisks], owner: Tensor, l2: Tensor) -> Tensor:
+    """The start "erm" or "environment" of runs on the data sets `owner` (K,): (K, C, D + 1)."""
+    nothing = torch.zeros(sets[0].n_parameters, 0, dtype=torch.float64)
+    problem = Problem(sets, [one.mass for one in sets], (), nothing)
+    theta = solve_erm(problem, owner, l2).theta
+    theta = worst_own(problem, owner, l2, theta) if name == "environment" else theta
+    return theta.view(len(theta), sets[0].n_outputs, sets[0].size)
