@@ -25,12 +25,13 @@ from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel, Report
 from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
-from irmtv.models.networks.settings import NetworkParameters, training_settings
+from irmtv.models.networks.settings import training_settings
 from irmtv.models.search import RULES, Search, search_model
 from irmtv.objectives.base import Objective
 
 P = ParamSpec("P")
 PATH = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
+OF_ADAM = {"learning_rate", "warmup", "environment_learning_rate"}  # a grid over these is for Adam
 L2 = (0.0, 3e-4, 3e-3)  # what l2="auto" chooses from
 # parameters of a single model that have no place here, and what serves instead
 OF_ONE_MODEL = {
@@ -143,7 +144,7 @@ class PathEstimator(InvariantEstimator):
         Search
             The candidates, their records, and the choice.
         """
-        combinations = self._combinations(data.objective)
+        combinations = self._combinations(data)
         model = self.model(data, keep_outputs)
         return search_model(
             model,
@@ -189,7 +190,7 @@ class PathEstimator(InvariantEstimator):
         raise NotImplementedError
 
     def _bar_label(self, data: TrainingData[Any]) -> str:
-        return f"{type(self).__name__}, {len(self._combinations(data.objective))} x {self.cv}"
+        return f"{type(self).__name__}, {len(self._combinations(data))} x {self.cv}"
 
     def _check_parameters(self) -> None:
         """Check what does not depend on the rows; `search` checks the rest."""
@@ -208,9 +209,9 @@ class PathEstimator(InvariantEstimator):
         """Labels serve the rule also where training itself looks for environments, among training rows alone."""
         return objective.infers == "rows" or objective.procedure is not None or super()._keeps_labels(objective)
 
-    def _combinations(self, objective: Objective) -> list[dict[str, Any]]:
+    def _combinations(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
         """The grid: penalty weights, 0 among them, and whatever else may differ inside one batch."""
-        grid, params = dict(self.grid or {}), self.objective_params or {}
+        grid, params, objective = dict(self.grid or {}), self.objective_params or {}, data.objective
         axes = grid_axes(grid, params, objective, set(self.get_params(deep=False)))
         return path_combinations(objective, self.penalty_weights, self._path, axes)
 
@@ -272,11 +273,8 @@ class NetworkPathEstimator(PathEstimator):
         return data
 
     def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> NetworkModel:
-        varied = {name for c in self._combinations(data.objective) for name in c}
-        parameters = NetworkParameters.of(self)
-        if isinstance(self.l2, str):
-            parameters = replace(parameters, l2=0.0)  # until it is chosen
-        settings = training_settings(parameters, data.objective)
+        varied = {name for c in self._combinations(data) for name in c}
+        settings = self._settings(data)
         seed = as_seed(self.random_state)
         return NetworkModel(
             {name: value for name, value in settings.items() if name not in varied},
@@ -284,6 +282,43 @@ class NetworkPathEstimator(PathEstimator):
             l2_from=L2 if self._chooses_l2() else (),
             keep_states=keep_outputs or not self.refit,
         )
+
+    def _combinations(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
+        """With classifier="auto": of ERM once, of every penalty weight with each of `_kinds`."""
+        every = super()._combinations(data)
+        kinds = self._kinds(data)
+        if not kinds:
+            return every
+        weights = data.objective.weights
+        return [
+            {**c, **kind} for k, kind in enumerate(kinds) for c in every if k == 0 or any(weights(c["penalty_weight"]))
+        ]
+
+    def _kinds(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
+        """What stands for choice beside the penalty weight: classifiers, and of Newton's method starts."""
+        of_slopes = any("slope" in p.uses for p in data.objective.penalties)
+        given = dict.fromkeys(("classifier", "start")).keys() & set(self.grid or {})
+        if self.classifier != "auto" or given or not of_slopes or self.module is not None:
+            return []
+        if self._settings(data)["solver"] == "newton":
+            return [
+                {"classifier": "scalar", "start": "erm"},
+                {"classifier": "vector", "start": "erm"},
+                {"classifier": "vector", "start": "equal-risks"},
+            ]
+        return []
+
+    def _settings(self, data: TrainingData[Any]) -> dict[str, Any]:
+        """For `train`, of all candidates."""
+        parameters = self._parameters()
+        if isinstance(self.l2, str):
+            parameters = replace(parameters, l2=0.0)  # until it is chosen
+        if self.classifier == "auto":
+            parameters = replace(parameters, classifier="scalar")
+        of_adam = OF_ADAM & set(self.grid or {})
+        if self.solver == "auto" and of_adam:
+            parameters = replace(parameters, solver="adam")
+        return training_settings(parameters, data.objective, data.task)
 
     def _chooses_l2(self) -> bool:
         return isinstance(self.l2, str) and "l2" not in (self.grid or {})
@@ -391,13 +426,14 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         n_seeds: int = 1,
         refit: bool = True,
         module: Any = None,
-        classifier: str = "scalar",
+        classifier: str = "auto",
         objective_params: Mapping[str, Any] | None = None,
         warmup: int | float | None = 0.5,
         max_steps: int = 2000,
         learning_rate: float = 0.02,
         l2: float | str = "auto",
         batch_size: int | str | None = "auto",
+        solver: str = "auto",
         min_rows: int = 10,
         class_weight: Mapping[Any, float] | str | None = None,
         device: str = "cpu",
@@ -418,6 +454,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
             learning_rate=learning_rate,
             l2=0.0,
             batch_size=batch_size,
+            solver=solver,
             min_rows=min_rows,
             class_weight=class_weight,
             device=device,
@@ -470,13 +507,14 @@ class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
         n_seeds: int = 1,
         refit: bool = True,
         module: Any = None,
-        classifier: str = "scalar",
+        classifier: str = "auto",
         objective_params: Mapping[str, Any] | None = None,
         warmup: int | float | None = 0.5,
         max_steps: int = 2000,
         learning_rate: float = 0.02,
         l2: float | str = "auto",
         batch_size: int | str | None = "auto",
+        solver: str = "auto",
         min_rows: int = 10,
         device: str = "cpu",
         dtype: str = "float32",
@@ -496,6 +534,7 @@ class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
             learning_rate=learning_rate,
             l2=0.0,
             batch_size=batch_size,
+            solver=solver,
             min_rows=min_rows,
             device=device,
             dtype=dtype,
