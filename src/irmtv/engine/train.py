@@ -208,6 +208,8 @@ def _plan(call: Call, max_chunk: int | None) -> list[Chunk]:
         # a component that weighs the rows holds a network like Phi
         width=_values_per_row(widths * (1 if objective.row_weights is None else 2), task, settings),
         widest=max(widths),
+        # snapshots of runs that differ in the classifier have one shape only where they measure the same slopes
+        words=frozenset({"start"} if call.slopes is None else {"start", "classifier"}),
         on_cpu=on_cpu,
         memory_bytes=free_memory(call.device),
         max_chunk=max_chunk,
