@@ -136,7 +136,8 @@ class Program:
         context = self.context
         n_environments = max(1, len(context.tasks[0].train.names))
         all_codes = context.codes
-        if not self.objective.uses(self.static) and self.static["start"] != "environment":  # ERM needs all rows as one
+        one = not self.objective.uses(self.static) and self.static["start"] != "environment"
+        if one or self.objective.infers is not None:  # ERM needs no environments
             n_environments, all_codes = 1, torch.zeros_like(all_codes)
         return [
             LinearRisks(task.train, codes, n_environments, self.loss, context.n_outputs)

@@ -225,6 +225,17 @@ class GradientStep:
         self.guard.check_other(source.parameters, self.context.now, source.adam)
         source.adam.step()
 
+    def climb_at_rest(self, steps: int) -> None:
+        """The environments up the penalties of the present Phi, which stands still."""
+        context, rows = self.context, self.rows.whole
+        with torch.no_grad():
+            out = self.net.forward(self.phi.views, rows.x)
+            f = out.logits.view(context.n_sets, context.per_set, *rows.shape, *out.logits.shape[2:])
+            value, slope = per_sample(self.loss, f, rows.y, "slope" in self.uses, out.last, self.vector)
+        with torch.enable_grad():
+            for _ in range(steps):
+                self._climb(value, slope, rows, False)
+
     def _inferred(self, rows: StepRows, phase: Phase) -> Membership:
         """q for Phi's step. On the full batch it stays the same while nothing climbs."""
         if self._membership is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,11 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return replace(parameters, solver="adam") if goes_on else parameters
 
     def _feature_settings(self, present: Predictor | None) -> dict[str, Any]:
+        dtype, hidden = as_dtype(self.dtype), self.hidden if isinstance(self.hidden, Sequence) else (0,)
         return {
             "features": "standardised numbers",
             # Newton's method, which linear models may have, computes in float64
-            "dtype": as_dtype("float64" if not list(self.hidden) and self.solver != "adam" else self.dtype),
+            "dtype": torch.float64 if self.solver != "adam" and tuple(hidden) == () else dtype,
             "series": self.module is not None,
             "present": None if present is None else (present.x, present.y),
             # a user's module cannot be carried over to other units: it goes on in those that it has

@@ -315,8 +315,8 @@ class NetworkPathEstimator(PathEstimator):
             parameters = replace(parameters, l2=0.0)  # until it is chosen
         if self.classifier == "auto":
             parameters = replace(parameters, classifier="scalar")
-        of_adam = OF_ADAM & set(self.grid or {})
-        if self.solver == "auto" and of_adam:
+        words = any(isinstance(w, str) for w in _listed(self.penalty_weights))  # weights that follow Phi
+        if self.solver == "auto" and (words or OF_ADAM & set(self.grid or {})):
             parameters = replace(parameters, solver="adam")
         return training_settings(parameters, data.objective, data.task)
 
@@ -336,6 +336,10 @@ class NetworkPathEstimator(PathEstimator):
     def _bar_label(self, data: TrainingData[Any]) -> str:
         seeds = f" x {self.n_seeds} seeds" if self.n_seeds > 1 else ""
         return super()._bar_label(data) + seeds
+
+
+def _listed(weights: Any) -> Sequence[Any]:
+    return weights if isinstance(weights, (list, tuple)) else ()
 
 
 def _check_mapping(value: Any, parameter: str, of: str, example: str) -> None:

@@ -26,21 +26,25 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Loss
+from irmtv.core.membership import Soft, SoftPair
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Statistics, Task
+from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.fitted import State
 from irmtv.engine.networks import MLP
 from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call, Program, Reporter
 from irmtv.engine.settings import STARTS
-from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks
+from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks, row_slopes
 from irmtv.engine.solvers.second_order import TOLERANCE, Problem, Term
 from irmtv.engine.solvers.starts import SMALL, solve_erm, worst_own
 from irmtv.objectives.base import Objective
+from irmtv.objectives.environments.segments import as_network, find_segments
 
 WEIGHTS = tuple(10.0**k for k in range(-1, 60))  # points of the path, after ERM
 SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
 ON_THE_WAY = 1e-6  # tolerance of all but the last point
+CLIMBING_STEPS, CLIMBING_RATE, HARDER = 600, 0.02, 10.0  # of rho on several aux columns
 ON_PATH = ("erm", "equal-risks")
 ERM, SOLUTION = 0, 1  # the steps of a history
 
@@ -51,7 +55,9 @@ def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> st
         return f"it is for linear models, hidden=(), and hidden is {settings['hidden']!r}"
     if not isinstance(loss, SMOOTH):
         return f"it knows the derivatives of the binary, multi-class and squared losses, not of {loss.name!r}"
-    chosen = objective.chosen(settings)
+    if objective.choose is not None:
+        return f"{objective.name!r} is a way of training of its own"
+    chosen = objective
     if chosen.row_weights or chosen.mask or chosen.procedure or chosen.reads_aux:
         return f"{objective.name!r} is a way of training of its own"
     if chosen.infers not in (None, "aux"):
@@ -63,6 +69,8 @@ def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> st
         return "the penalty weight follows Phi"
     if chosen.measure_of(settings) == "learned":
         return "the measure is learned"
+    if settings.get("schedule") == "alternating":
+        return "schedule='alternating' moves the environments at every step"
     return "penalties see mixtures of the environments (expand)" if settings.get("expand") is not None else None
 
 
@@ -138,9 +146,10 @@ class NewtonProgram(Program):
     @torch.no_grad()
     def run(self, report: Reporter) -> None:
         report(0)
-        problem = self._problem(self._linear_risks())
-        erm = self._erm(problem)
+        sets = self._linear_risks()
+        erm = self._erm(self._problem(sets))
         self._put(erm)
+        problem = self._problem(sets if self.step.source is None else self._inferred_risks(erm))
         self._look(ERM)
         acting = (self.top > 0).nonzero().squeeze(1)
         if len(acting):
@@ -174,6 +183,56 @@ class NewtonProgram(Program):
         self.reached &= solved.reached[place]
         self.taken += solved.steps[place]
         return solved.theta[place]
+
+    def _inferred_risks(self, erm: Tensor) -> list[LinearRisks]:
+        """The environments inferred from aux at ERM (R, P), for every run; the data sets that they make of the rows.
+
+        One column is cut exactly. Several are left to rho, which climbs the penalty of ERM's slopes, from its start and
+        fast, and is made hard.
+        """
+        source, context = self.step.source, self.context
+        assert isinstance(source, RhoOnAux)
+        settings = zip(context.settings, self.runs.owner.tolist(), strict=True)
+        alike = [(t, float(s["l2"]), int(s["seed"])) for s, t in settings]
+        one = [alike.index(key) for key in dict.fromkeys(alike)]  # a run of each kind
+        codes = {}
+        if source.net.n_aux == 1:
+            for r in one:
+                codes[alike[r]] = self._cut(source, r, erm[r])
+        else:
+            self._climb(source)
+            q = source.membership_of([t.train for t in context.tasks])()
+            assert isinstance(q, (Soft, SoftPair))
+            for r in one:
+                codes[alike[r]] = q.q.flatten(0, 1)[r].argmax(0).cpu()  # of (R, E, N)
+        for r, key in enumerate(alike):
+            for value in source.parameters.views.values():
+                value[r].copy_(value[alike.index(key)])
+        self.runs = replace(self.runs, owner=torch.tensor([list(codes).index(key) for key in alike]))
+        n, loss = source.n_environments, self.loss
+        tasks = [context.tasks[t] for t, _, _ in codes]
+        return [LinearRisks(t.train, c, n, loss, context.n_outputs) for t, c in zip(tasks, codes.values(), strict=True)]
+
+    def _cut(self, source: RhoOnAux, r: int, erm: Tensor) -> Tensor:
+        """One column of aux into stretches, by the slopes of ERM (P,): their environments (N,), and rho of this run."""
+        task = self.context.tasks[int(self.runs.owner[r])]
+        column = source.aux[int(self.runs.owner[r]), :, 0].double().cpu()
+        weight = None if task.train.weight is None else task.train.weight.double().cpu()
+        most = min(4 * source.n_environments - 1, source.net.hidden // 2)
+        slopes = row_slopes(task.train, erm, self.loss, self.context.n_outputs)
+        seed = int(self.context.settings[r]["seed"])
+        segments = find_segments(column, slopes, source.n_environments, most, weight, seed)
+        for name, value in as_network(segments, source.net).items():
+            source.parameters.views[name][r].copy_(value)
+        return segments.of(column)
+
+    def _climb(self, source: RhoOnAux) -> None:
+        """rho of every run up the penalty of ERM's slopes, Phi standing still; then hard."""
+        rate = source.rate.clamp_min(CLIMBING_RATE)
+        source.adam.set_rate(rate)
+        self.step.climb_at_rest(CLIMBING_STEPS)
+        for name in ("V", "c"):
+            source.parameters.views[name].mul_(HARDER)
 
     def _penalised(self, problem: Problem, acting: Tensor, erm: Tensor, report: Reporter) -> Tensor:
         """The solutions of the runs that have a penalty, (K, P)."""
