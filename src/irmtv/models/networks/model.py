@@ -99,7 +99,8 @@ class NetworkTrainer(PathTrainer):
             self.settings["l2"] = self._best_l2(model.l2_from)
 
     def train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
-        return self._train(objective, combinations, self.settings)
+        known = {*ENGINE, "start", *(h.name for h in objective.hyperparameters)}
+        return self._train(objective, combinations, {k: v for k, v in self.settings.items() if k in known})
 
     def train_erm(self, combinations: Sequence[Combination]) -> list[TrainedPath]:
         rates = [{name: c[name] for name in ERM_DIFFERS_IN if name in c} for c in combinations]

@@ -4,9 +4,9 @@
 
 Less the constant |S|^2 this is the sum of squares of the slopes between environments, so a best single cut is found by
 comparing all places at once: with B_k the sum of the first k slopes less k times their mean, in a stretch of n rows,
-the gain of a cut behind row k is |B_k|^2 n / (k (n - k)). Cuts are made one after the other, each where it gains most. The
-first n_environments - 1 are made whatever they gain: the objective asks for the worst environments. Further ones, so
-that an environment may come back, must gain more than slopes with random signs do in 19 of 20 draws. In the end the
+the gain of a cut behind row k is |B_k|^2 n / (k (n - k)). Cuts are made one after the other, each where it gains most.
+The first n_environments - 1 are made whatever they gain: the objective asks for the worst environments. Further ones,
+so that an environment may come back, must gain more than slopes with random signs do in 19 of 20 draws. In the end the
 stretches with the most similar slopes are joined until n_environments are left.
 
 `as_network` writes the result as parameters of rho, which can tell the environment of any other row.
