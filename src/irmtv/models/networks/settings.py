@@ -57,6 +57,7 @@ class NetworkParameters:
     batch_size: Any = "auto"
     solver: Any = "auto"
     start: Any = None
+    layer: Any = None
     device: Any = "cpu"
     dtype: Any = "float32"
     owner: str = "InvariantClassifier"  # whose they are, for messages
@@ -106,6 +107,7 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
         "steps": int(parameters.max_steps),
         "solver": solver,
         "start": parameters.start,
+        "layer": parameters.layer,
         "device": parameters.device,
         "dtype": torch.float64 if solver == "newton" else as_dtype(parameters.dtype),
     }
