@@ -137,10 +137,10 @@ class LinearRisks:
         """sum_i w_i x_i x_i' over a part of the rows, for pairs of outputs (K, pairs, N): (K, P, P)."""
         n, w = len(weights), weights[..., part]
         if self.products is not None:
-            blocks = (w.reshape(-1, w.shape[2]) @ self.products[part])[:, self.place]  # (K pairs, (D + 1)^2)
+            blocks = (w.flatten(0, 1) @ self.products[part])[:, self.place]  # (K pairs, (D + 1)^2)
         else:
             x = self.x[part]
-            blocks = torch.stack([(one.unsqueeze(1) * x).T @ x for one in w.reshape(-1, w.shape[2])])
+            blocks = torch.stack([(one.unsqueeze(1) * x).T @ x for one in w.flatten(0, 1)])
         blocks = blocks.view(n, -1, self.size, self.size)
         if self.n_outputs == 1:
             return blocks.squeeze(1)
