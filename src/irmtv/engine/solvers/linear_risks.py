@@ -101,7 +101,7 @@ class LinearRisks:
             value = self.loss.value(last, self.y)
             residual = self.loss.residual(last, self.y).transpose(1, 2)
             p = torch.softmax(f, 1)
-            curve = [p[:, c : c + 1] * ((c == d) - p[:, d : d + 1]) for c, d in self._pairs()]
+            curve = [p[:, c : c + 1] * (float(c == d) - p[:, d : d + 1]) for c, d in self._pairs()]
         value, residual = value * self.share, residual * self.share
         risk = torch.stack([value[:, part].sum(1) for part in self.parts], 1)
         gradient = torch.stack([residual[..., part] @ self.x[part] for part in self.parts], 1)  # (K, E, C, D + 1)
