@@ -54,8 +54,8 @@ def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> st
     chosen = objective.chosen(settings)
     if chosen.row_weights or chosen.mask or chosen.procedure or chosen.reads_aux:
         return f"{objective.name!r} is a way of training of its own"
-    if chosen.infers not in (None, "aux"):
-        return f"{objective.name!r} infers environments row by row"
+    if chosen.infers is not None:
+        return f"{objective.name!r} infers environments while it trains"
     without = [p.name for p in chosen.penalties if p.norm is None]
     if without:
         return f"the penalty of {without[0]!r} is neither an l1 nor an l2 norm of numbers per environment"
@@ -85,6 +85,11 @@ def check_solver(task: Task, objective: Objective, settings: Sequence[Mapping[st
             raise ValueError(
                 f"start={name!r} is for linear models, hidden=(), with a built-in loss. Got hidden={s['hidden']!r}; a "
                 "network begins with ERM by warmup=0.5."
+            )
+        elif name in ("erm", "environment") and objective.reads_aux:
+            raise ValueError(
+                f"start={name!r} is a model of x alone. {objective.name!r} predicts from aux beside x; use "
+                "start='small' or 'random' with it."
             )
 
 
