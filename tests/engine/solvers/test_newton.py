@@ -508,6 +508,23 @@ def test_a_small_start_is_a_hundredth_of_the_random_one(hidden):
     torch.testing.assert_close(small, 0.01 * random, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("start", ["erm", "environment"])
+@pytest.mark.parametrize("solver", ["adam", "newton"])
+def test_a_start_is_solved_once_for_all_runs_that_share_it(start, solver, monkeypatch):
+    solved, solve = [], second_order.Problem.minimise
+
+    def counted(self, theta, *more):
+        if not self.terms:
+            solved.append(len(theta))
+        return solve(self, theta, *more)
+
+    monkeypatch.setattr(second_order.Problem, "minimise", counted)
+    runs = Runs(seed=range(6), penalty_weight=[0.1, 1.0, 10.0] * 2, l2=[0.0] * 3 + [0.1] * 3)
+    steps = {"steps": 1} if solver == "adam" else {}
+    train(overlapping(n=200), "irm-tv-l2", runs, start=start, solver=solver, **steps, **F64)
+    assert solved == ([2] if start == "erm" else [2, 1, 1])
+
+
 def test_adams_starts_may_differ_between_runs():
     task = overlapping(n=200)
     names = ["erm", "random", "small", "environment", None]

@@ -123,6 +123,11 @@ class NewtonProgram(Program):
         self.taken = torch.zeros(context.n_runs, dtype=torch.long)  # steps of Newton's method
         self.reached = torch.ones(context.n_runs, dtype=torch.bool)
 
+    def _starts(self) -> list[dict[str, Tensor]]:
+        """Drawn for what draws after Phi: `run` puts the models in their place, and solves ERM once."""
+        context = self.context
+        return [self.net.init(int(s["seed"]), g) for s, g in zip(context.settings, context.generators, strict=True)]
+
     # ---- the path ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()

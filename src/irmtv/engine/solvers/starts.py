@@ -41,6 +41,9 @@ def linear_start(name: str, sets: Sequence[LinearRisks], owner: Tensor, l2: Tens
     """The start "erm" or "environment" of runs on the data sets `owner` (K,): (K, C, D + 1)."""
     nothing = torch.zeros(sets[0].n_parameters, 0, dtype=torch.float64)
     problem = Problem(sets, [one.mass for one in sets], (), nothing)
+    # runs on one data set with one l2 have one start
+    distinct, place = torch.unique(torch.stack([owner.double(), l2], 1), dim=0, return_inverse=True)
+    owner, l2 = distinct[:, 0].long(), distinct[:, 1].contiguous()
     theta = solve_erm(problem, owner, l2).theta
     theta = worst_own(problem, owner, l2, theta) if name == "environment" else theta
-    return theta.view(len(theta), sets[0].n_outputs, sets[0].size)
+    return theta[place].view(-1, sets[0].n_outputs, sets[0].size)
