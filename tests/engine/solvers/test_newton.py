@@ -210,16 +210,19 @@ def test_tv_l1_ends_where_zero_is_a_subgradient(weight, kinks):
     assert left.norm() < 5 * eps / total * risk.norm()
 
 
-def test_adam_goes_no_lower_in_five_thousand_steps_from_the_same_start():
+@pytest.mark.parametrize("objective", ["irm-tv-l2", "irm-tv-l1", "vrex"])
+def test_adam_goes_no_lower_in_five_thousand_steps_from_the_same_start(objective):
     task, weights = overlapping(n=200), [0.5, 10.0, 300.0]
-    for objective in ("irm-tv-l2", "irm-tv-l1"):
-        runs = Runs(penalty_weight=weights)
-        adam = train(task, objective, runs, start="erm", steps=5000, warmup=0, learning_rate=2e-3, **F64)
-        newton = train(task, objective, runs, start="erm", **NEWTON)
-        for mine, theirs, weight in zip(models(newton), models(adam), weights, strict=True):
-            plain = plain_of(task, "binary", objective, weight)
-            slack = 1e-9 if objective == "irm-tv-l2" else 2 * weight * smoothing(task, "binary", objective) * 1e-2
-            assert plain.value(mine) <= plain.value(theirs) + slack
+    runs = Runs(penalty_weight=weights)
+    adam = train(task, objective, runs, start="erm", steps=5000, warmup=0, learning_rate=2e-3, **F64)
+    newton = train(task, objective, runs, start="erm", **NEWTON)
+    for mine, theirs, weight in zip(models(newton), models(adam), weights, strict=True):
+        plain = plain_of(task, "binary", objective, weight)
+        # an l1 norm that is smoothed by eps is at most eps larger
+        eps = smoothing(task, "binary", objective) if objective == "irm-tv-l1" else 0.0
+        total = plain.penalty("l1", theirs).sqrt().item()
+        assert plain.value(mine) <= plain.value(theirs) + 1e-9 + weight * ((total + eps) ** 2 - total**2)
+        assert plain.value(mine) > plain.value(theirs) - 0.05  # nor is it elsewhere
 
 
 # ---- runs
@@ -240,19 +243,18 @@ def test_a_run_alone_ends_where_it_ends_in_a_batch(objective, start):
         torch.testing.assert_close(models(alone)[0], together[r], rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("max_chunk", [1, 2, 3])
-def test_chunks_change_nothing(max_chunk):
+@pytest.mark.parametrize("start", ["erm", "random"])
+def test_chunks_change_nothing(start):
     task = overlapping(n=200)
     runs = Runs(penalty_weight=WEIGHTS, seed=range(6))
-    for start in ("erm", "random"):
-        settings = {"start": start, "l2": 1e-3, **NEWTON}
-        whole = train(task, "irm-tv-l2", runs, **settings)
-        cut = train(task, "irm-tv-l2", runs, max_chunk=max_chunk, **settings)
-        assert len(cut.chunks) > len(whole.chunks)
-        torch.testing.assert_close(models(cut), models(whole), rtol=1e-7, atol=1e-8)
+    settings = {"start": start, "l2": 1e-3, **NEWTON}
+    whole = train(task, "irm-tv-l2", runs, **settings)
+    cut = train(task, "irm-tv-l2", runs, max_chunk=4, **settings)
+    assert len(cut.chunks) > len(whole.chunks)
+    torch.testing.assert_close(models(cut), models(whole), rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("objective", ["irm-tv-l1", "irm-tv-l2", "vrex", "irm-tv-l1+vrex"])
+@pytest.mark.parametrize("objective", ["irm-tv-l1", "irm-tv-l2+vrex"])
 @pytest.mark.parametrize("start", ["erm", "equal-risks", "environment", "small", "random"])
 def test_weight_zero_is_erm_whatever_the_start(objective, start):
     task = overlapping(n=200)
