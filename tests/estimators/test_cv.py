@@ -20,7 +20,7 @@ from irmtv.core.types import Rows, Task
 from irmtv.datasets import make_control, make_simulation
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
-from irmtv.estimators.cv import PATH
+from irmtv.estimators.path import PATH
 from irmtv.models.networks import fit as fit_module
 from irmtv.models.search import search
 from irmtv.selection.folds import fold_tasks
@@ -455,7 +455,7 @@ class _CtrlC(ProgressBar):
 @pytest.mark.parametrize("before", [False, True], ids=["new", "fitted before"])
 def test_ctrl_c_in_the_search_fits_nothing(monkeypatch, before):
     clf = fit() if before else classifier()
-    monkeypatch.setattr("irmtv.estimators.cv.ProgressBar", _CtrlC)
+    monkeypatch.setattr("irmtv.estimators.path.ProgressBar", _CtrlC)
     with pytest.raises(KeyboardInterrupt, match=r"InvariantClassifierCV was interrupted .* is not fitted"):
         clf.set_params(verbose=1).fit(X, 1 - Y, environment=E)
     with pytest.raises(NotFittedError):

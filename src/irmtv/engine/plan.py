@@ -50,6 +50,7 @@ def plan(
     memory_bytes: float,
     max_chunk: int | None = None,
     widest: int = 1,  # values per row and run in the widest layer's output
+    words: frozenset[str] = frozenset(),  # settings in words that may differ inside a chunk of Newton's method
 ) -> list[Chunk]:
     """Chunks in a fixed order, so that the same call always gives the same groups."""
     groups: dict[Any, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -57,7 +58,10 @@ def plan(
         task = tasks[s["data"]]
         shape = (tuple(task.train.x.shape), len(task.train.names), _shape(task.held_out), task.n_outputs)
         # a word in place of a number is another way of training
-        static = tuple((k, _freeze(v)) for k, v in sorted(s.items()) if k not in per_run or isinstance(v, str))
+        own = per_run | (words if s["solver"] == "newton" else set())
+        static = tuple(
+            (k, _freeze(v)) for k, v in sorted(s.items()) if k not in own or (isinstance(v, str) and k not in words)
+        )
         groups[(static, _which(task.loss), shape)][s["data"]].append(i)
     chunks = []
     for (_, _, shape), by_data in groups.items():

@@ -47,6 +47,7 @@ class Call:
     device: torch.device
     dtype: torch.dtype
     start: Start | None = None
+    slopes: str | None = None  # of snapshots, where not of each run's own classifier
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Program:
         self.guard = Guard(self.phi)
         self.step = GradientStep(context, self.net, self.phi, self.guard)
         self.phases = self.step.weights.phases(self.step.source is not None)
-        self.watcher = Watcher(context, self.net, self.step.source, self.step.vector) if call.snapshot_every else None
+        vector = self.step.vector if call.slopes is None else call.slopes == "vector"
+        self.watcher = Watcher(context, self.net, self.step.source, vector) if call.snapshot_every else None
         self.snapshots: list[Snapshot] = []
         self.kept: dict[int, State] = {}
         self.best: State | None = None
@@ -133,9 +135,13 @@ class Program:
         """The risks of linear models on every data set, in the environments that are given."""
         context = self.context
         n_environments = max(1, len(context.tasks[0].train.names))
+        all_codes = context.codes
+        one = not self.objective.uses(self.static) and self.static["start"] != "environment"
+        if one or self.objective.infers is not None:  # ERM needs no environments
+            n_environments, all_codes = 1, torch.zeros_like(all_codes)
         return [
             LinearRisks(task.train, codes, n_environments, self.loss, context.n_outputs)
-            for task, codes in zip(context.tasks, context.codes, strict=True)
+            for task, codes in zip(context.tasks, all_codes, strict=True)
         ]
 
     # ---- training --------------------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ class GradientStep:
         """Before the first step of a phase."""
         self._membership = None
         self.weights.begin(phase)
+        if self.weights.resets:
+            self.adam.restart(phase.acting & ~phase.before & phase.full.any(1))
         self.l2_gradient = self.phi.spread(2 * self.l2 * phase.scale) if bool(self.l2.any()) else None
         if self.source is not None:
             self.source.begin(phase, self._training_slopes)
@@ -224,6 +226,17 @@ class GradientStep:
         torch.autograd.backward((self.weights.relative * penalties).sum())
         self.guard.check_other(source.parameters, self.context.now, source.adam)
         source.adam.step()
+
+    def climb_at_rest(self, steps: int) -> None:
+        """The environments up the penalties of the present Phi, which stands still."""
+        context, rows = self.context, self.rows.whole
+        with torch.no_grad():
+            out = self.net.forward(self.phi.views, rows.x)
+            f = out.logits.view(context.n_sets, context.per_set, *rows.shape, *out.logits.shape[2:])
+            value, slope = per_sample(self.loss, f, rows.y, "slope" in self.uses, out.last, self.vector)
+        with torch.enable_grad():
+            for _ in range(steps):
+                self._climb(value, slope, rows, False)
 
     def _inferred(self, rows: StepRows, phase: Phase) -> Membership:
         """q for Phi's step. On the full batch it stays the same while nothing climbs."""

@@ -63,6 +63,7 @@ def train(
     batch_size: int | Literal["auto"] | None = "auto",
     select: str | Rule = "fixed",
     snapshot_every: int | None = None,
+    slopes: Literal["scalar", "vector"] | None = None,
     keep_states: bool = False,
     solver: Literal["adam", "newton"] = "adam",
     start: str | Mapping[str, Tensor] | None = None,
@@ -93,6 +94,8 @@ def train(
         (ERM) among them.
     snapshot_every : steps between snapshots, which measure all runs on the task's held-out rows or, without those, on
         the training rows.
+    slopes : which slopes snapshots measure, where it is to be the same for runs that differ in `classifier`; None is
+        each run's own.
     keep_states : keep all runs' parameters at every snapshot, so that `fitted.at(step)` can go back to it.
     solver : "adam", or "newton" for linear models: second-order steps along a path of rising penalty weights, to a
         stationary point (`irmtv.engine.solvers.newton`). It reads all rows and needs no learning rate, steps, warm-up
@@ -134,7 +137,7 @@ def train(
     if select == "worst-env":
         check_watched_environments(tasks, chosen)
     interval = snapshot_interval(snapshot_every, rule is not None, keep_states, settings)
-    call = Call(tasks, chosen, settings, net, rule, interval, keep_states, pick_device(device), dtype, begin)
+    call = Call(tasks, chosen, settings, net, rule, interval, keep_states, pick_device(device), dtype, begin, slopes)
     training = Training(call, runs, select, progress)
     for chunk in _plan(call, max_chunk):
         training.train(chunk)
@@ -205,6 +208,8 @@ def _plan(call: Call, max_chunk: int | None) -> list[Chunk]:
         # a component that weighs the rows holds a network like Phi
         width=_values_per_row(widths * (1 if objective.row_weights is None else 2), task, settings),
         widest=max(widths),
+        # snapshots of runs that differ in the classifier have one shape only where they measure the same slopes
+        words=frozenset({"start"} if call.slopes is None else {"start", "classifier"}),
         on_cpu=on_cpu,
         memory_bytes=free_memory(call.device),
         max_chunk=max_chunk,

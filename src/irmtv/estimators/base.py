@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         present = self.predictor_ if bool(self.warm_start) and hasattr(self, "predictor_") else None
         data = self._read(X, y, environment, aux, sample_weight, present)
         seed = as_seed(self.random_state)
-        settings = training_settings(NetworkParameters.of(self), data.objective)
+        settings = training_settings(self._parameters(), data.objective, data.task)
         settings["snapshot_every"] = max(5, int(self.max_steps) // SNAPSHOTS)  # a snapshot costs about a step
         if rule is not None:
             check_stopping(rule, data)
@@ -104,10 +105,18 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             **self._feature_settings(present),
         )
 
+    def _parameters(self) -> NetworkParameters:
+        """Those of this estimator; a warm start goes on from a model, which Newton's method does not."""
+        parameters = NetworkParameters.of(self)
+        goes_on = bool(getattr(self, "warm_start", False)) and self.solver == "auto"
+        return replace(parameters, solver="adam") if goes_on else parameters
+
     def _feature_settings(self, present: Predictor | None) -> dict[str, Any]:
+        dtype, hidden = as_dtype(self.dtype), self.hidden if isinstance(self.hidden, Sequence) else (0,)
         return {
             "features": "standardised numbers",
-            "dtype": as_dtype(self.dtype),
+            # Newton's method, which linear models may have, computes in float64
+            "dtype": torch.float64 if self.solver != "adam" and tuple(hidden) == () else dtype,
             "series": self.module is not None,
             "present": None if present is None else (present.x, present.y),
             # a user's module cannot be carried over to other units: it goes on in those that it has

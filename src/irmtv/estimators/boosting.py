@@ -18,8 +18,8 @@ from irmtv.data.features import CategoricalColumns
 from irmtv.data.training import TargetKind, TrainingData
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
-from irmtv.estimators.cv import PathEstimator, reject_single_model_params
 from irmtv.estimators.parameters import as_seed, check_stopping, held_out_share, stopping_rule
+from irmtv.estimators.path import PathEstimator, reject_single_model_params
 from irmtv.estimators.plots import plot_features
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel

@@ -56,6 +56,14 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         thousand rows by heart in the default steps.
     batch_size : int, "auto" or None, default "auto"
         Rows per step; None is all rows, "auto" all rows below 100,000, else 1,024.
+    solver : {"auto", "newton", "adam"}, default "auto"
+        "newton" is for linear models: second-order steps along a path of rising penalty weights, to a stationary
+        point. It needs no learning rate, steps, warm-up or batches, and computes in float64. "auto" takes it where
+        `hidden=()`, the objective is smooth enough and the table not too large; else Adam.
+    start : str or None, default None
+        Where training starts: "erm", "small", "random", "environment" (the model of the environment on which ERM is
+        worst) or, of Newton's method, "equal-risks". None is "erm" for Newton's method, else "random". The penalised
+        risk has several minima, and the start decides which is found; the CV estimators try more than one.
     early_stopping : None, bool, "iid" or "worst-env", default None
         Keep the step with the lowest risk on held-out rows: over all of them ("iid", True) or in the worst environment.
         Such rows look like those of training: steps before the penalty acts often win. The CV estimators choose by
@@ -133,6 +141,8 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         learning_rate: float = 0.02,
         l2: float = 1e-3,
         batch_size: int | str | None = "auto",
+        solver: str = "auto",
+        start: str | None = None,
         early_stopping: bool | str | None = None,
         validation_fraction: float = 0.1,
         min_rows: int = 10,
@@ -156,6 +166,8 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         self.learning_rate = learning_rate
         self.l2 = l2
         self.batch_size = batch_size
+        self.solver = solver
+        self.start = start
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.min_rows = min_rows

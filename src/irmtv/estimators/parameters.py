@@ -117,7 +117,8 @@ def grid_axes(
 ) -> dict[str, list[Any]]:
     """Name -> values of `grid`, checked; `own` are the names of the estimator's parameters."""
     known = {h.name: h for h in objective.hyperparameters}
-    allowed = sorted((PER_RUN | {h.name for h in known.values() if h.per_run}) - set(NOT_IN_GRID))
+    several = {"start", "classifier"} if "classifier" in own else set()  # runs that differ in these are groups
+    allowed = sorted((PER_RUN | several | {h.name for h in known.values() if h.per_run}) - set(NOT_IN_GRID))
     axes: dict[str, list[Any]] = {}
     for name, values in grid.items():
         if name not in allowed:

@@ -134,6 +134,7 @@ def search_model(
     by_class: bool = True,
     options: Mapping[str, Any] | None = None,
     erm_beside: bool = False,
+    beside: Sequence[tuple[Objective, Sequence[Combination]]] = (),
     report: Report | None = None,
 ) -> Search:
     """Train every combination outside every fold, and choose.
@@ -152,6 +153,7 @@ def search_model(
     options : of the rule "invariance".
     erm_beside : have ERM among the candidates also where the objective has no weight that could be 0 and the rule does
         not ask for it ("invariance" does).
+    beside : further objectives whose candidates stand for choice too, with combinations of their own.
     report : called with a `Progress`.
     """
     if not combinations:
@@ -166,6 +168,8 @@ def search_model(
     compares_own = rule == "invariance" and not objective.infers_held_out and 1 < len(task.train.names) <= MOST_OWN
     trainer = model.trainer(split, objective, combinations, report, compares_own)
     paths = trainer.train(objective, combinations)
+    for other, its_own in beside:
+        paths += trainer.train(other, its_own)
     wanted = erm_beside or rule == "invariance"
     if wanted and not objective.infers_held_out and not any(path.is_erm for path in paths):
         paths += trainer.train_erm(combinations)

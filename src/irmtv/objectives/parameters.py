@@ -189,8 +189,9 @@ def common_hyperparameters(penalties: tuple[Penalty, ...], measure: Measure = "e
         ),
         choice(
             "normalise",
-            (True, False),
-            "divide the objective by 1 + lambda once the penalty acts, so that its size does not depend on lambda",
+            (True, False, "reset"),
+            "once the penalty acts: True divides the objective by 1 + lambda, as the authors do, so that its size does "
+            "not depend on lambda; False does not; 'reset' does not, and Adam forgets the warm-up",
         ),
         *measure_hyperparameters(measure),
         HyperParameter(

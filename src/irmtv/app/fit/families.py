@@ -203,7 +203,10 @@ class Networks(Family):
             predictor: Predictor = self.estimator.predictor_
             return predictor
         assert isinstance(path, NetworkPath)
-        parameters = replace(NetworkParameters.of(self.estimator), l2=path.settings["l2"])
+        solver = path.settings["solver"]
+        parameters = replace(
+            NetworkParameters.of(self.estimator), l2=path.settings["l2"], solver=solver, classifier="scalar"
+        )
         settings = {**training_settings(parameters, ERM), "steps": max(1, candidate.step)}
         seed = Runs(seed=self.estimator.random_state)
         fitted = train_network(replace(self.rows, objective=ERM), seed, label=self.name, **settings)

@@ -148,3 +148,14 @@ class LinearRisks:
         for k, (c, d) in enumerate(self._pairs()):
             moments[:, c, :, d] = moments[:, d, :, c] = blocks[:, k]
         return moments.view(n, self.n_parameters, self.n_parameters)
+
+
+def row_slopes(rows: Rows, theta: Tensor, loss: Loss, n_outputs: int) -> Tensor:
+    """Slopes of a linear model (P,) in a vector classifier, row by row: (N, J)."""
+    x = rows.x.double().cpu().flatten(1)
+    w = theta.view(n_outputs, -1)
+    f = x @ w[:, :-1].T + w[:, -1]  # (N, C)
+    if n_outputs > 1:
+        y = rows.y.cpu()
+        return loss.residual(f, y.double() if y.is_floating_point() else y) * f
+    return loss.residual(f.squeeze(1), rows.y.double().cpu()).unsqueeze(1) * x * w[0, :-1]

@@ -17,7 +17,6 @@ The objective has several stationary points, and the start says which one is rea
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,21 +26,26 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Loss
+from irmtv.core.membership import Soft, SoftPair
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Statistics, Task
+from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.fitted import State
 from irmtv.engine.networks import MLP
 from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call, Program, Reporter
 from irmtv.engine.settings import STARTS
-from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks
+from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks, row_slopes
 from irmtv.engine.solvers.second_order import TOLERANCE, Problem, Term
 from irmtv.engine.solvers.starts import SMALL, solve_erm, worst_own
 from irmtv.objectives.base import Objective
+from irmtv.objectives.environments.segments import as_network, find_segments
 
-FIRST_WEIGHT = 0.1  # where the path begins, after ERM
+WEIGHTS = tuple(10.0**k for k in range(-1, 60))  # points of the path, after ERM
 SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
 ON_THE_WAY = 1e-6  # tolerance of all but the last point
+CLIMBING_STEPS, CLIMBING_RATE, HARDER = 600, 0.02, 10.0  # of rho on several aux columns
+ON_PATH = ("erm", "equal-risks")
 ERM, SOLUTION = 0, 1  # the steps of a history
 
 
@@ -51,11 +55,13 @@ def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> st
         return f"it is for linear models, hidden=(), and hidden is {settings['hidden']!r}"
     if not isinstance(loss, SMOOTH):
         return f"it knows the derivatives of the binary, multi-class and squared losses, not of {loss.name!r}"
-    chosen = objective.chosen(settings)
+    if objective.choose is not None:
+        return f"{objective.name!r} is a way of training of its own"
+    chosen = objective
     if chosen.row_weights or chosen.mask or chosen.procedure or chosen.reads_aux:
         return f"{objective.name!r} is a way of training of its own"
-    if chosen.infers is not None:
-        return f"{objective.name!r} infers environments while it trains"
+    if chosen.infers not in (None, "aux"):
+        return f"{objective.name!r} infers environments row by row"
     without = [p.name for p in chosen.penalties if p.norm is None]
     if without:
         return f"the penalty of {without[0]!r} is neither an l1 nor an l2 norm of numbers per environment"
@@ -63,6 +69,8 @@ def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> st
         return "the penalty weight follows Phi"
     if chosen.measure_of(settings) == "learned":
         return "the measure is learned"
+    if settings.get("schedule") == "alternating":
+        return "schedule='alternating' moves the environments at every step"
     return "penalties see mixtures of the environments (expand)" if settings.get("expand") is not None else None
 
 
@@ -93,20 +101,25 @@ def check_solver(task: Task, objective: Objective, settings: Sequence[Mapping[st
             )
 
 
-@dataclass
-class Path:
-    """Models on the way: one for all runs that differ only in how far they go."""
+@dataclass(frozen=True)
+class Batch:
+    """What tells models apart, one entry each."""
 
-    owner: Tensor  # (U,) data set
-    l2: Tensor  # (U,)
-    direction: Tensor  # (U, terms) weights of the penalties, the largest 1
-    theta: Tensor  # (U, P)
-    steps: Tensor  # (U,)
-    place: Tensor  # (R,) every run's model
+    owner: Tensor  # (K,) data set
+    l2: Tensor  # (K,)
+    weights: Tensor  # (K, terms)
+    kind: Tensor  # (K,) which components of the slope
+
+    def take(self, index: Tensor) -> Batch:
+        return Batch(self.owner[index], self.l2[index], self.weights[index], self.kind[index])
+
+    def minimise(self, problem: Problem, theta: Tensor, eps: Tensor | float = 0.0, tolerance: float = TOLERANCE) -> Any:
+        eps = torch.as_tensor(eps, dtype=torch.float64).expand(len(theta))
+        return problem.minimise(theta, self.owner, self.l2, self.weights, eps, tolerance, self.kind)
 
 
 class NewtonProgram(Program):
-    """One chunk of runs; see the head of this file."""
+    """One chunk of runs; see the head of this file. They may differ in `classifier` and `start`."""
 
     def __init__(self, chunk: Chunk, call: Call) -> None:
         super().__init__(chunk, call)
@@ -116,32 +129,39 @@ class NewtonProgram(Program):
                 "solver='newton' is for linear models: use hidden=() and no net=, or solver='adam'. Got "
                 f"net={type(self.net).__name__}."
             )
-        self.owner = context.sets.squeeze(1).cpu()  # (R,)
-        self.l2 = torch.tensor([float(s["l2"]) for s in context.settings], dtype=torch.float64)
+        self.starts = [s["start"] or "erm" for s in context.settings]
         weights = [self.objective.weights(s["penalty_weight"]) for s in context.settings if self.objective.penalties]
-        self.weights = torch.tensor(weights, dtype=torch.float64).view(context.n_runs, -1)  # (R, penalties)
+        self.runs = Batch(
+            context.sets.squeeze(1).cpu(),
+            torch.tensor([float(s["l2"]) for s in context.settings], dtype=torch.float64),
+            torch.tensor(weights, dtype=torch.float64).view(context.n_runs, -1),
+            torch.tensor([int(s["classifier"] == "vector") for s in context.settings]),
+        )
+        # the largest weight of every run, by which it is placed on the path
+        self.top = self.runs.weights.amax(1) if weights else torch.zeros(context.n_runs, dtype=torch.float64)
         self.taken = torch.zeros(context.n_runs, dtype=torch.long)  # steps of Newton's method
         self.reached = torch.ones(context.n_runs, dtype=torch.bool)
 
     def _starts(self) -> list[dict[str, Tensor]]:
-        """Drawn for what draws after Phi: `run` puts the models in their place, and solves ERM once."""
-        context = self.context
-        return [self.net.init(int(s["seed"]), g) for s, g in zip(context.settings, context.generators, strict=True)]
+        """At 0: ERM comes first, whatever the start of the penalised path."""
+        return [{n: torch.zeros(s, dtype=torch.float64) for n, s in self.net.shapes.items()}] * self.context.n_runs
 
     # ---- the path ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def run(self, report: Reporter) -> None:
         report(0)
-        problem = self._problem(self._linear_risks())
-        path = self._erm(problem)
-        self._put(path.theta[path.place], path.steps[path.place])
+        sets = self._linear_risks()
+        erm = self._erm(self._problem(sets))
+        self._put(erm)
+        problem = self._problem(sets if self.step.source is None else self._inferred_risks(erm))
         self._look(ERM)
-        top = self.weights.amax(1) if self.weights.shape[1] else torch.zeros(len(self.weights))
-        if bool((top > 0).any()):
-            self._penalised(problem, path, top, report)
+        acting = (self.top > 0).nonzero().squeeze(1)
+        if len(acting):
+            theta = erm.clone()
+            theta[acting] = self._penalised(problem, acting, erm, report)
+            self._put(theta)
         self._look(SOLUTION)
-        self.context.set_step(SOLUTION)
         report(self.steps)
         self._tell()
 
@@ -158,112 +178,159 @@ class NewtonProgram(Program):
             )
             for p in objective.penalties
         ]
-        return Problem(sets, measure, terms, self._components(sets[0]))
+        return Problem(sets, measure, terms, _components(sets[0].n_outputs, sets[0].size))
 
-    def _components(self, one: LinearRisks) -> Tensor:
-        """Which parameters a component of the slope has: (P, J)."""
-        n, size = one.n_outputs, one.size
-        if self.static["classifier"] == "scalar":
-            return torch.ones(one.n_parameters, 1, dtype=torch.float64)
-        if n == 1:
-            return torch.eye(size, dtype=torch.float64)[:, :-1]
-        return torch.eye(n, dtype=torch.float64).repeat_interleave(size, 0)
-
-    def _erm(self, problem: Problem) -> Path:
-        """The path's beginning."""
-        top = self.weights.amax(1, keepdim=True) if self.weights.shape[1] else self.l2.new_zeros(len(self.l2), 0)
-        direction = torch.where(top > 0, self.weights / top, 0)
-        keys = torch.cat([self.owner.double().unsqueeze(1), self.l2.unsqueeze(1), direction], 1)
+    def _erm(self, problem: Problem) -> Tensor:
+        """Of every run, (R, P); runs that differ in their penalties alone have one."""
+        keys = torch.stack([self.runs.owner.double(), self.runs.l2], 1)
         distinct, place = torch.unique(keys, dim=0, return_inverse=True)
-        owner, l2 = distinct[:, 0].long(), distinct[:, 1].contiguous()
-        solved = solve_erm(problem, owner, l2)
+        solved = solve_erm(problem, distinct[:, 0].long(), distinct[:, 1].contiguous())
         self.reached &= solved.reached[place]
-        return Path(owner, l2, distinct[:, 2:], solved.theta, solved.steps, place)
+        self.taken += solved.steps[place]
+        return solved.theta[place]
 
-    def _penalised(self, problem: Problem, path: Path, top: Tensor, report: Reporter) -> None:
-        start, erm = self.static["start"] or "erm", path.theta.clone()
-        begin, steps = self._begin(problem, path, top, report)
-        acting = (top > 0).nonzero().squeeze(1)
-        owner, l2, weights = self.owner[acting], self.l2[acting], self.weights[acting]
-        theta, taken = begin[acting], steps[acting]
-        smooth = _as_l2(problem)
-        sharp = any(term.norm == "l1" for term in problem.terms)
-        eps = torch.zeros_like(l2)
-        if start not in ("erm", "equal-risks") or not sharp:  # the path may end below a run's own weight
-            solved = smooth.minimise(theta, owner, l2, weights, eps, ON_THE_WAY if sharp else TOLERANCE)
-            theta, taken, reached = solved.theta, taken + solved.steps, solved.reached
-        if sharp:
-            scale = self._variation(problem, erm[path.place][acting], owner)
+    def _inferred_risks(self, erm: Tensor) -> list[LinearRisks]:
+        """The environments inferred from aux at ERM (R, P), for every run; the data sets that they make of the rows.
+
+        One column is cut exactly. Several are left to rho, which climbs the penalty of ERM's slopes, from its start and
+        fast, and is made hard.
+        """
+        source, context = self.step.source, self.context
+        assert isinstance(source, RhoOnAux)
+        settings = zip(context.settings, self.runs.owner.tolist(), strict=True)
+        alike = [(t, float(s["l2"]), int(s["seed"])) for s, t in settings]
+        one = [alike.index(key) for key in dict.fromkeys(alike)]  # a run of each kind
+        codes = {}
+        if source.net.n_aux == 1:
+            for r in one:
+                codes[alike[r]] = self._cut(source, r, erm[r])
+        else:
+            self._climb(source)
+            q = source.membership_of([t.train for t in context.tasks])()
+            assert isinstance(q, (Soft, SoftPair))
+            for r in one:
+                codes[alike[r]] = q.q.flatten(0, 1)[r].argmax(0).cpu()  # of (R, E, N)
+        for r, key in enumerate(alike):
+            for value in source.parameters.views.values():
+                value[r].copy_(value[alike.index(key)])
+        self.runs = replace(self.runs, owner=torch.tensor([list(codes).index(key) for key in alike]))
+        n, loss = source.n_environments, self.loss
+        tasks = [context.tasks[t] for t, _, _ in codes]
+        return [LinearRisks(t.train, c, n, loss, context.n_outputs) for t, c in zip(tasks, codes.values(), strict=True)]
+
+    def _cut(self, source: RhoOnAux, r: int, erm: Tensor) -> Tensor:
+        """One column of aux into stretches, by the slopes of ERM (P,): their environments (N,), and rho of this run."""
+        task = self.context.tasks[int(self.runs.owner[r])]
+        column = source.aux[int(self.runs.owner[r]), :, 0].double().cpu()
+        weight = None if task.train.weight is None else task.train.weight.double().cpu()
+        most = min(4 * source.n_environments - 1, source.net.hidden // 2)
+        slopes = row_slopes(task.train, erm, self.loss, self.context.n_outputs)
+        seed = int(self.context.settings[r]["seed"])
+        segments = find_segments(column, slopes, source.n_environments, most, weight, seed)
+        for name, value in as_network(segments, source.net).items():
+            source.parameters.views[name][r].copy_(value)
+        return segments.of(column)
+
+    def _climb(self, source: RhoOnAux) -> None:
+        """rho of every run up the penalty of ERM's slopes, Phi standing still; then hard."""
+        rate = source.rate.clamp_min(CLIMBING_RATE)
+        source.adam.set_rate(rate)
+        self.step.climb_at_rest(CLIMBING_STEPS)
+        for name in ("V", "c"):
+            source.parameters.views[name].mul_(HARDER)
+
+    def _penalised(self, problem: Problem, acting: Tensor, erm: Tensor, report: Reporter) -> Tensor:
+        """The solutions of the runs that have a penalty, (K, P)."""
+        theta = self._begin(problem, acting, erm, report)[acting]
+        runs, smooth = self.runs.take(acting), _as_l2(problem)
+        if any(term.norm == "l1" for term in problem.terms):
+            at_once = torch.tensor([self.starts[r] not in ON_PATH for r in acting.tolist()])
+            theta[at_once] = self._solve(smooth, acting[at_once], theta[at_once], tolerance=ON_THE_WAY)
+            scale = self._variation(problem, erm[acting], runs)
             for share in SHARPENING:
                 tolerance = TOLERANCE if share == SHARPENING[-1] else ON_THE_WAY
-                solved = problem.minimise(theta, owner, l2, weights, scale * share, tolerance)
-                theta, taken, reached = solved.theta, taken + solved.steps, solved.reached
-        self.reached[acting] &= reached
-        everyone, counted = erm[path.place], path.steps[path.place]
-        everyone[acting], counted[acting] = theta, taken
-        self._put(everyone, counted)
+                theta = self._solve(problem, acting, theta, scale * share, tolerance)
+            return theta
+        return self._solve(problem, acting, theta)
 
-    def _begin(self, problem: Problem, path: Path, top: Tensor, report: Reporter) -> tuple[Tensor, Tensor]:
-        """Where the objective itself is minimised from: (R, P), and the steps that it took to get there (R,)."""
-        start, erm = self.static["start"] or "erm", path.theta[path.place]
-        if start in ("erm", "equal-risks"):
-            guided = start == "equal-risks" and not any(term.on == "risk" for term in problem.terms)
-            return self._along(_with_equal_risks(problem) if guided else _as_l2(problem), path, top, report)
-        steps = path.steps[path.place]
-        if start == "small":
-            return SMALL * erm, steps
-        if start == "random":
-            drawn = [torch.randn(erm.shape[1], generator=g, dtype=torch.float64) for g in self.context.generators]
-            return torch.stack(drawn), steps
-        return worst_own(problem, path.owner, path.l2, path.theta)[path.place], steps
+    def _solve(
+        self, problem: Problem, which: Tensor, theta: Tensor, eps: Tensor | float = 0.0, tolerance: float = TOLERANCE
+    ) -> Tensor:
+        """These runs from theta; their steps are counted."""
+        if not len(which):
+            return theta
+        solved = self.runs.take(which).minimise(problem, theta, eps, tolerance)
+        self.taken[which] += solved.steps
+        if tolerance == TOLERANCE:
+            self.reached[which] &= solved.reached
+        result: Tensor = solved.theta
+        return result
 
-    def _along(self, problem: Problem, path: Path, top: Tensor, report: Reporter) -> tuple[Tensor, Tensor]:
-        """Through weights of 0.1, 1, 10, ... up to every run's own."""
-        direction = path.direction
-        if direction.shape[1] < len(problem.terms):  # the variance of the risks, beside the others
-            direction = torch.cat([direction, torch.ones(len(direction), 1, dtype=torch.float64)], 1)
-        farthest = torch.zeros(len(path.theta), dtype=torch.float64).scatter_reduce(0, path.place, top, "amax")
-        begin, steps = path.theta[path.place], path.steps[path.place]
-        theta, taken = path.theta.clone(), path.steps.clone()
-        level, last = FIRST_WEIGHT, float(farthest.max())
-        n_levels = max(1, math.ceil(math.log10(last / level)) + 2) if last > level else 1
-        for k in range(n_levels):
-            report(self.steps * k // (n_levels + 1))
-            level = FIRST_WEIGHT * 10**k
+    def _begin(self, problem: Problem, acting: Tensor, erm: Tensor, report: Reporter) -> Tensor:
+        """Where the objective itself is minimised from, of every run: (R, P)."""
+        begin = erm.clone()
+        on_path = torch.tensor([r for r in acting.tolist() if self.starts[r] in ON_PATH], dtype=torch.long)
+        if len(on_path):
+            begin[on_path] = self._along(problem, on_path, erm, report)
+        for r in acting.tolist():
+            if self.starts[r] == "small":
+                begin[r] = SMALL * erm[r]
+            elif self.starts[r] == "random":
+                begin[r] = torch.randn(erm.shape[1], generator=self.context.generators[r], dtype=torch.float64)
+        away = torch.tensor([r for r in acting.tolist() if self.starts[r] == "environment"], dtype=torch.long)
+        if len(away):
+            begin[away] = worst_own(problem, self.runs.owner[away], self.runs.l2[away], erm[away])
+        return begin
+
+    def _along(self, problem: Problem, which: Tensor, erm: Tensor, report: Reporter) -> Tensor:
+        """Through weights of 0.1, 1, 10, ... up to the last one below every run's own: (K, P)."""
+        runs, top = self.runs.take(which), self.top[which]
+        direction = runs.weights / top.unsqueeze(1)
+        alone = not any(term.on == "risk" for term in problem.terms)
+        guided = torch.tensor([alone and self.starts[r] == "equal-risks" for r in which.tolist()]).double()
+        # runs that differ only in how far they go are one until there
+        owner, kind = runs.owner.double(), runs.kind.double()
+        keys = torch.cat([torch.stack([owner, runs.l2, kind, guided], 1), direction], 1)
+        distinct, place = torch.unique(keys, dim=0, return_inverse=True)
+        smooth = _with_equal_risks(problem) if alone else _as_l2(problem)
+        one = torch.zeros(len(distinct), dtype=torch.long).scatter(0, place, torch.arange(len(which)))  # any of them
+        shares = torch.cat([distinct[:, 4:], distinct[:, 3:4]], 1) if alone else distinct[:, 4:]
+        path = Batch(distinct[:, 0].long(), distinct[:, 1].contiguous(), shares, distinct[:, 2].long())
+        theta, taken = erm[which][one], torch.zeros(len(distinct), dtype=torch.long)
+        farthest = torch.zeros(len(distinct), dtype=torch.float64).scatter_reduce(0, place, top, "amax")
+        begin, steps = erm[which], torch.zeros(len(which), dtype=torch.long)
+        levels = [w for w in WEIGHTS if w <= float(top.max()) * (1 + 1e-9)]
+        for k, level in enumerate(levels):
+            report(self.steps * k // (len(levels) + 1))
             going = (farthest >= level * (1 - 1e-9)).nonzero().squeeze(1)
-            if not len(going):
-                break
-            solved = problem.minimise(
-                theta[going],
-                path.owner[going],
-                path.l2[going],
-                direction[going] * level,
-                torch.zeros(len(going), dtype=torch.float64),
-                ON_THE_WAY,
-            )
-            theta[going], taken[going] = solved.theta, taken[going] + solved.steps
-            there = top >= level * (1 - 1e-9)
-            begin = torch.where(there.unsqueeze(1), theta[path.place], begin)
-            steps = torch.where(there, taken[path.place], steps)
-        return begin, steps
+            there = path.take(going)
+            there = replace(there, weights=there.weights * level)
+            solved = there.minimise(smooth, theta[going], tolerance=ON_THE_WAY)
+            theta[going] = solved.theta
+            taken[going] += solved.steps
+            come = top >= level * (1 - 1e-9)
+            begin = torch.where(come.unsqueeze(1), theta[place], begin)
+            steps = torch.where(come, taken[place], steps)
+        self.taken[which] += steps
+        return begin
 
-    def _variation(self, problem: Problem, theta: Tensor, owner: Tensor) -> Tensor:
-        """sum_e |S_e| in the mean over environments, at these models: (K,)."""
-        sizes = []
-        for one, t in zip(theta, owner.tolist(), strict=True):
-            point = problem.sets[t].at(one.unsqueeze(0))
-            slopes = (point.theta.unsqueeze(1) * point.gradient) @ problem.components  # (1, E, J)
-            sizes.append(torch.linalg.vector_norm(slopes, dim=2)[0] @ problem.sets[t].mass)
-        return torch.stack(sizes).clamp_min(1e-8)
+    def _variation(self, problem: Problem, theta: Tensor, runs: Batch) -> Tensor:
+        """sum_e m_e |S_e| at these models: (K,)."""
+        sizes = torch.empty(len(theta), dtype=torch.float64)
+        for t in sorted(set(runs.owner.tolist())):
+            mine = runs.owner == t
+            slopes = (theta[mine].unsqueeze(1) * problem.sets[t].at(theta[mine]).gradient) @ problem.components[
+                runs.kind[mine]
+            ]  # (K, E, J)
+            sizes[mine] = torch.linalg.vector_norm(slopes, dim=2) @ problem.sets[t].mass
+        return sizes.clamp_min(1e-8)
 
     # ---- what is kept ------------------------------------------------------------------------------------------
 
-    def _put(self, theta: Tensor, steps: Tensor) -> None:
+    def _put(self, theta: Tensor) -> None:
         shaped = theta.view(len(theta), self.context.n_outputs, -1).to(self.context.device, self.context.dtype)
-        with torch.no_grad():
-            self.phi.views["W0"].copy_(shaped[..., :-1])
-            self.phi.views["b0"].copy_(shaped[..., -1:])
-        self.taken = steps
+        self.phi.views["W0"].copy_(shaped[..., :-1])
+        self.phi.views["b0"].copy_(shaped[..., -1:])
 
     def _look(self, step: int) -> None:
         self.context.set_step(step)
@@ -272,7 +339,8 @@ class NewtonProgram(Program):
 
     def _state(self) -> State:
         state = super()._state()
-        return replace(state, learned={**state.learned, "newton_steps": self.taken, "converged": self.reached})
+        learned = {"newton_steps": self.taken.clone(), "converged": self.reached.clone()}
+        return replace(state, learned={**state.learned, **learned})
 
     def _tell(self) -> None:
         """Which runs did not reach the tolerance."""
@@ -286,6 +354,17 @@ class NewtonProgram(Program):
             "or a smaller penalty_weight.",
             stacklevel=users_stacklevel(),
         )
+
+
+def _components(n_outputs: int, size: int) -> Tensor:
+    """Which parameters the components of the slope have, of a scalar and of a vector classifier: (2, P, J)."""
+    if n_outputs == 1:
+        vector = torch.eye(size, dtype=torch.float64)[:, :-1]
+    else:
+        vector = torch.eye(n_outputs, dtype=torch.float64).repeat_interleave(size, 0)
+    scalar = torch.zeros_like(vector)
+    scalar[:, 0] = 1
+    return torch.stack([scalar, vector])
 
 
 def _as_l2(problem: Problem) -> Problem:

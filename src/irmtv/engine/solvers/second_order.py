@@ -65,13 +65,24 @@ class Problem:
     sets: Sequence[LinearRisks]
     measure: Sequence[Tensor]  # by data set: mu of the risk, (E,)
     terms: Sequence[Term]
-    components: Tensor  # (P, J): which parameters a component of the slope has
+    components: Tensor  # (P, J): which parameters a component of the slope has; or several of these, (G, P, J)
 
     def without_penalties(self) -> Problem:
         return Problem(self.sets, self.measure, (), self.components)
 
-    def local(self, theta: Tensor, owner: Tensor, l2: Tensor, weights: Tensor, eps: Tensor) -> Local:
-        """theta (K, P) on the data sets `owner` (K,), with l2 (K,), lambda (K, terms) and eps (K,)."""
+    def local(
+        self,
+        theta: Tensor,
+        owner: Tensor,
+        l2: Tensor,
+        weights: Tensor,
+        eps: Tensor,
+        kind: Tensor | None = None,
+    ) -> Local:
+        """theta (K, P) on the data sets `owner` (K,), with l2 (K,), lambda (K, terms) and eps (K,).
+
+        `kind` (K,) says which components a run has, where there are several.
+        """
         n, size = theta.shape
         empty = theta.new_empty
         out = Local(empty(n), empty(n, size), empty(n, size, size), empty(n, size, size))
@@ -79,12 +90,13 @@ class Problem:
             mine = (owner == t).nonzero().squeeze(1)
             at_once = max(1, NUMBERS_AT_ONCE // (self.sets[t].n_environments * size * size))
             for some in mine.split(at_once):
-                parts = self._on_set(t, theta[some], l2[some], weights[some], eps[some])
+                own = self.components if kind is None else self.components[kind[some]]
+                parts = self._on_set(t, theta[some], l2[some], weights[some], eps[some], own)
                 for whole, part in zip(out, parts, strict=True):
                     whole[some] = part
         return out
 
-    def _on_set(self, t: int, theta: Tensor, l2: Tensor, weights: Tensor, eps: Tensor) -> Local:
+    def _on_set(self, t: int, theta: Tensor, l2: Tensor, weights: Tensor, eps: Tensor, components: Tensor) -> Local:
         point = self.sets[t].at(theta)
         mu = self.measure[t]
         eye = torch.eye(theta.shape[1], dtype=theta.dtype)
@@ -97,7 +109,7 @@ class Problem:
             weight = weights[:, k]
             if not bool(weight.any()):
                 continue
-            u, by_theta = self._inner(term, point, t)
+            u, by_theta = _inner(term, point, t, components)
             outer = _outer(term.norm, u, by_theta, term.counts[t], eps)
             value = value + weight * outer.value
             gradient = gradient + weight.unsqueeze(1) * outer.gradient
@@ -108,7 +120,7 @@ class Problem:
                 centred = pull.squeeze(2) - pull.sum(1) * term.counts[t]
                 rest = rest + torch.einsum("ke,kepq->kpq", centred, point.hessian)
                 continue
-            each = pull @ self.components.T  # (K, E, P)
+            each = pull @ components.mT  # (K, E, P)
             crossed = torch.einsum("kep,kepq->kpq", each, point.hessian)
             rest = rest + crossed + crossed.transpose(1, 2)
             pulls = pulls + each * theta.unsqueeze(1)
@@ -116,25 +128,20 @@ class Problem:
             rest = rest + self.sets[t].along(point, pulls)
         return Local(value, gradient, hessian, rest)
 
-    def _inner(self, term: Term, point: Point, t: int) -> tuple[Tensor, Tensor]:
-        """u (K, E, J) and its derivative in theta (K, E, J, P)."""
-        if term.on == "risk":
-            mu = term.counts[t]
-            mean, by_mean = point.risk @ mu, mu @ point.gradient
-            return (point.risk - mean.unsqueeze(1)).unsqueeze(2), (point.gradient - by_mean.unsqueeze(1)).unsqueeze(2)
-        theta, components = point.theta.unsqueeze(1), self.components
-        u = (theta * point.gradient) @ components
-        direct = components.T * point.gradient.unsqueeze(2)  # (K, E, J, P)
-        through = (components.T * theta.unsqueeze(2)) @ point.hessian  # (K, 1, J, P) x (K, E, P, P)
-        return u, direct + through
-
     def minimise(
-        self, theta: Tensor, owner: Tensor, l2: Tensor, weights: Tensor, eps: Tensor, tolerance: float = TOLERANCE
+        self,
+        theta: Tensor,
+        owner: Tensor,
+        l2: Tensor,
+        weights: Tensor,
+        eps: Tensor,
+        tolerance: float = TOLERANCE,
+        kind: Tensor | None = None,
     ) -> Solution:
         """From theta (K, P) to a stationary point of every run."""
         theta = theta.clone()
         n = len(theta)
-        now = self.local(theta, owner, l2, weights, eps)
+        now = self.local(theta, owner, l2, weights, eps, kind)
         damping = torch.full((n,), FIRST_DAMPING, dtype=theta.dtype)
         steps, reached = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.bool)
         active = torch.arange(n)
@@ -143,7 +150,8 @@ class Problem:
             step, promised = _step(here, damping[active])
             moved = theta[active] + step
             steps[active] += 1
-            there = self.local(moved, owner[active], l2[active], weights[active], eps[active])
+            own = None if kind is None else kind[active]
+            there = self.local(moved, owner[active], l2[active], weights[active], eps[active], own)
             kept = (here.value - there.value) / promised.clamp_min(torch.finfo(theta.dtype).tiny)
             scale = 1 + here.value.abs()
             small = promised <= tolerance * scale
@@ -157,6 +165,19 @@ class Problem:
             reached[active] |= small
             active = active[~small & (damping[active] < 1e11)]
         return Solution(theta, now.value, steps, reached)
+
+
+def _inner(term: Term, point: Point, t: int, components: Tensor) -> tuple[Tensor, Tensor]:
+    """u (K, E, J) and its derivative in theta (K, E, J, P)."""
+    if term.on == "risk":
+        mu = term.counts[t]
+        mean, by_mean = point.risk @ mu, mu @ point.gradient
+        return (point.risk - mean.unsqueeze(1)).unsqueeze(2), (point.gradient - by_mean.unsqueeze(1)).unsqueeze(2)
+    theta, transposed = point.theta.unsqueeze(1), components.mT.unsqueeze(-3)  # (K, 1, P), (K or 1, 1, J, P)
+    u = (theta * point.gradient) @ components
+    direct = transposed * point.gradient.unsqueeze(2)  # (K, E, J, P)
+    through = (transposed * theta.unsqueeze(2)) @ point.hessian  # (K, 1, J, P) x (K, E, P, P)
+    return u, direct + through
 
 
 class Outer(NamedTuple):

@@ -61,11 +61,18 @@ def fitted_network(fitted: FittedRuns, runs: Sequence[int], data: TrainingData[S
     return FittedModel(
         predictor,
         data.objective,
-        step=predictor.members[0].step,
+        step=_steps_taken(fitted, run, predictor),
         environments=environments,
         environment_weights=_environment_weights(fitted, run, rows, predictor, len(environments)),
         history=history_frame(fitted.history, run, environments),
     )
+
+
+def _steps_taken(fitted: FittedRuns, run: int, predictor: Predictor) -> int:
+    """Of Newton's method those on the way to the solution, else the step of the state that is kept."""
+    if fitted.settings[run]["solver"] == "newton":
+        return max(1, int(fitted.learned("newton_steps")[run]))
+    return predictor.members[0].step
 
 
 def refit_network(

@@ -35,7 +35,18 @@ from irmtv.selection.records import STATISTICS, in_order
 
 SNAPSHOTS = 40  # steps at which every run is a candidate
 ERM_DIFFERS_IN = ("learning_rate", "l2")  # what may differ between runs of ERM
-ENGINE = ("hidden", "net", "classifier", "steps", *ERM_DIFFERS_IN, "batch_size", "device", "dtype", "max_chunk")
+ENGINE = (
+    "hidden",
+    "net",
+    "classifier",
+    "steps",
+    *ERM_DIFFERS_IN,
+    "batch_size",
+    "solver",
+    "device",
+    "dtype",
+    "max_chunk",
+)
 ERM = OBJECTIVES["erm"]
 
 
@@ -88,7 +99,8 @@ class NetworkTrainer(PathTrainer):
             self.settings["l2"] = self._best_l2(model.l2_from)
 
     def train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
-        return self._train(objective, combinations, self.settings)
+        known = {*ENGINE, "start", *(h.name for h in objective.hyperparameters)}
+        return self._train(objective, combinations, {k: v for k, v in self.settings.items() if k in known})
 
     def train_erm(self, combinations: Sequence[Combination]) -> list[TrainedPath]:
         rates = [{name: c[name] for name in ERM_DIFFERS_IN if name in c} for c in combinations]
@@ -105,6 +117,8 @@ class NetworkTrainer(PathTrainer):
                 objective,
                 runs,
                 snapshot_every=self.every,
+                # where candidates differ in the classifier, all are measured with the one that all have
+                slopes="scalar" if "classifier" in runs.names else None,
                 keep_states=keep_states,
                 progress=self.stages.next(len(runs)),
                 **settings,

@@ -10,12 +10,18 @@ from typing import Any
 
 import torch
 
+from irmtv.core.losses import Binary
 from irmtv.core.messages import check_positive, did_you_mean, plain, plain_repr, users_stacklevel
-from irmtv.core.types import Rows
+from irmtv.core.types import Rows, Task
 from irmtv.engine.settings import ENGINE_CHECKS, pick_device
+from irmtv.engine.solvers.newton import why_not
 from irmtv.models.base import own_hyperparameters
 from irmtv.objectives.base import Objective
 
+SOLVERS = ("auto", "newton", "adam")
+# a Newton step of one model costs about rows x parameters^2 products: beyond these Adam takes no longer
+MOST_PARAMETERS, MOST_WORK = 256, 2e8
+BINARY = Binary()
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 DEFAULT_HIDDEN = (32,)
 # training on batches above so many rows, for a network and for a linear model
@@ -47,6 +53,8 @@ class NetworkParameters:
     learning_rate: Any = 0.02
     l2: Any = 0.0
     batch_size: Any = "auto"
+    solver: Any = "auto"
+    start: Any = None
     device: Any = "cpu"
     dtype: Any = "float32"
     owner: str = "InvariantClassifier"  # whose they are, for messages
@@ -54,12 +62,15 @@ class NetworkParameters:
     @classmethod
     def of(cls, estimator: Any) -> NetworkParameters:
         """Those of an estimator, whose attributes have the same names."""
-        names = [f.name for f in fields(cls) if f.name != "owner"]
+        names = [f.name for f in fields(cls) if hasattr(estimator, f.name)]
         return cls(**{name: getattr(estimator, name) for name in names}, owner=type(estimator).__name__)
 
 
-def training_settings(parameters: NetworkParameters, objective: Objective) -> dict[str, Any]:
-    """For `train`: the engine's settings, and those of the objective's hyper-parameters that it has."""
+def training_settings(parameters: NetworkParameters, objective: Objective, task: Task | None = None) -> dict[str, Any]:
+    """For `train`: the engine's settings, and those of the objective's hyper-parameters that it has.
+
+    `task` is what will be trained on: with it the solver is chosen, where that is left to us.
+    """
     check_positive(parameters.max_steps, "max_steps")
     known = {h.name: h for h in objective.hyperparameters}
     common = {"penalty_weight": parameters.penalty_weight, "warmup": parameters.warmup}
@@ -82,15 +93,42 @@ def training_settings(parameters: NetworkParameters, objective: Objective) -> di
         if not good(value):
             raise ValueError(f"{name} must be {expected}. Got {plain_repr(value)}. {TO_DO[name]}")
     _check_device(parameters.device)
+    own = own_hyperparameters(parameters.objective_params, objective, parameters.owner)
+    solver = chosen_solver(parameters, objective, {**given, **own, **engine}, task)
     return {
         **given,
-        **own_hyperparameters(parameters.objective_params, objective, parameters.owner),
+        **own,
         **engine,
         **({} if parameters.module is None else {"net": as_net(parameters.module)}),
         "steps": int(parameters.max_steps),
+        "solver": solver,
+        "start": parameters.start,
         "device": parameters.device,
-        "dtype": as_dtype(parameters.dtype),
+        "dtype": torch.float64 if solver == "newton" else as_dtype(parameters.dtype),
     }
+
+
+def chosen_solver(
+    parameters: NetworkParameters, objective: Objective, settings: Mapping[str, Any], task: Task | None
+) -> str:
+    """ "newton" or "adam"; "auto" is Newton's method for linear models that are not too large for it."""
+    solver: str = parameters.solver
+    if solver not in SOLVERS:
+        raise ValueError(f"solver must be one of {list(SOLVERS)}. Got {solver!r}.{did_you_mean(solver, SOLVERS)}")
+    if solver == "adam" or (solver == "auto" and task is None):
+        return "adam"
+    own_module = parameters.module is not None
+    loss = BINARY if task is None else task.loss
+    why = "the network is given by module=" if own_module else why_not(objective, settings, loss)
+    if solver == "newton":
+        if why is not None:
+            raise ValueError(f"solver='newton' is not for this: {why}. Use solver='auto' or 'adam'.")
+        return solver
+    if why is not None or task is None:
+        return "adam"
+    n_rows, n_parameters = len(task.train), task.n_outputs * (task.train.x[0].numel() + 1)
+    fits = n_parameters <= MOST_PARAMETERS and n_rows * n_parameters**2 <= MOST_WORK
+    return "newton" if fits else "adam"
 
 
 def _warn_of_endless_warmup(steps: int, given: Mapping[str, Any]) -> None:
