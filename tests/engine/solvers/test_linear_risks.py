@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.autograd.functional import hessian
+from torch.autograd.functional import hessian, jacobian
 from torch.func import grad
 from torch.nn import functional
 
@@ -12,7 +12,7 @@ from engine.problems import losses
 from irmtv.core.losses import Binary, Multiclass, Squared
 from irmtv.core.types import Rows
 from irmtv.engine.solvers import linear_risks
-from irmtv.engine.solvers.linear_risks import LinearRisks
+from irmtv.engine.solvers.linear_risks import LinearRisks, row_slopes
 
 N, D, E = 90, 3, 4  # the third of the four environments has no rows
 OUTPUTS = {"binary": 1, "three classes": 3, "four classes": 4, "squared": 1, "two targets": 2, "three targets": 3}
@@ -96,6 +96,22 @@ def test_the_third_derivative_along_a_direction(kind, weighted, kept, monkeypatc
 
         expected = hessian(slope, theta[k])
         same(found[k], expected)
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_slopes_of_rows(kind):
+    """In a classifier that multiplies the columns, or the outputs where there are several."""
+    rows, _, loss = problem(kind)
+    c = OUTPUTS[kind]
+    theta = torch.randn(c * (D + 1), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    layer = theta.view(c, D + 1)
+
+    def each(w):
+        f = (rows.x * w if c == 1 else rows.x) @ layer[:, :D].T + layer[:, D]
+        return losses(LOSS.get(kind, "squared"), f.squeeze(1) if c == 1 else f * w, rows.y)
+
+    ones = torch.ones(D if c == 1 else c, dtype=torch.float64)
+    same(row_slopes(rows, theta, loss, c), jacobian(each, ones))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -138,7 +140,7 @@ def test_the_l1_majorant_is_one():
     for seed in range(5):
         theta = models("binary", 1, seed)
         point = problem.sets[0].at(theta)
-        u, by_theta = problem._inner(problem.terms[0], point, 0)
+        u, by_theta = second_order._inner(problem.terms[0], point, 0, problem.components)
         outer = second_order._outer("l1", u, by_theta, problem.terms[0].counts[0], 1e-3 * one[0])
         assert torch.linalg.eigvalsh(outer.curved - outer.exact)[0, 0] > -1e-10
 
@@ -156,6 +158,27 @@ def test_runs_are_evaluated_some_at_a_time(monkeypatch):
         alone = problem_of([tasks[owner[k]]], "binary", ["l2"])
         at = alone.local(arguments[0][k : k + 1], zeros(1), *(a[k : k + 1] for a in arguments[2:]))
         torch.testing.assert_close(at.value[0], whole.value[k])
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_runs_may_differ_in_their_classifiers(kind):
+    """Components that a classifier does not have are columns of zeros."""
+    task = task_of(kind, n=60)
+    scalar, vector = (problem_of([task], kind, ["l1", "variance"], v) for v in (False, True))
+    padded = torch.zeros_like(vector.components)
+    padded[:, :1] = scalar.components
+    mixed = replace(vector, components=torch.stack([padded, vector.components]))
+    which = torch.tensor([1, 0, 0, 1])
+    theta, l2, eps = models(kind, 4), torch.full((4,), 0.01).double(), torch.full((4,), 0.1).double()
+    weights = doubles([1.0, 2.0]).repeat(4, 1)
+    local = mixed.local(theta, zeros(4), l2, weights, eps, which)
+    solved = mixed.minimise(theta, zeros(4), l2, weights, eps, kind=which)
+    for k in range(4):
+        one = slice(k, k + 1)
+        own = (vector if which[k] else scalar, theta[one], zeros(1), l2[one], weights[one], eps[one])
+        for a, b in zip(own[0].local(*own[1:]), local, strict=True):
+            torch.testing.assert_close(a[0], b[k], rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(own[0].minimise(*own[1:]).theta[0], solved.theta[k], rtol=1e-8, atol=1e-10)
 
 
 # ---- the minimum

@@ -138,7 +138,7 @@ def test_nothing_is_trained_twice(spec, folder):
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ({"objective": "minimax-tv-l1"}, "solver='newton' is not for this: 'minimax-tv-l1' infers environments"),
+        ({"objective": "mm-rex"}, "solver='newton' is not for this: the penalty of 'mm-rex' is neither"),
         ({"objective": "vrex", "hidden": [4]}, "solver='newton' is not for this: it is for linear models"),
     ],
 )
