@@ -79,23 +79,6 @@ class Adam:
             self.steps = torch.zeros_like(self.parameters.vector)
 
     @torch.no_grad()
-    def restart(self, which: Tensor) -> None:
-        """Forget what these runs, (R,) bool, have seen so far."""
-        if not bool(which.any()):
-            return
-        forgets = self.parameters.spread(which).bool()
-        self.first.masked_fill_(forgets, 0)
-        self.second.masked_fill_(forgets, 0)
-        if isinstance(self.steps, Tensor) and self.steps.ndim > 0:
-            self.steps.masked_fill_(forgets, 0)
-        elif isinstance(self.steps, Tensor) and bool(which.all()):
-            self.steps.zero_()
-        elif bool(which.all()):
-            self.steps = 0
-        else:
-            self.steps = torch.where(forgets, 0, torch.as_tensor(self.steps).to(self.parameters.vector))
-
-    @torch.no_grad()
     def take(self, other: Adam, index: Tensor) -> None:
         """Become, with the parameters, what the runs at `index` (R,) of another optimizer are."""
         mine, theirs = self.parameters, other.parameters

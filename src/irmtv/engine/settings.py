@@ -16,6 +16,8 @@ from irmtv.objectives.base import Objective
 # what other libraries call the same thing
 OTHER_NAMES = {"lr": "learning_rate", "epochs": "steps", "max_steps": "steps", "lambda_": "penalty_weight"}
 OTHER_NAMES |= {"weight_decay": "l2", "anneal_steps": "warmup", "random_state": "seed"}
+# settings that came later: a caller that does not know them means these
+NEW_SETTINGS: Mapping[str, Any] = {"solver": "adam", "start": None, "layer": None}
 STARTS = ("erm", "equal-risks", "environment", "small", "random")
 PER_RUN = frozenset({"seed", "data", "learning_rate", "l2"})
 
@@ -36,6 +38,7 @@ ENGINE_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "classifier": (lambda v: v in ("scalar", "vector"), "'scalar' or 'vector'"),
     "solver": (lambda v: v in ("adam", "newton"), "'adam' or 'newton'"),
     "start": (lambda v: v is None or v in STARTS, f"one of {STARTS}, or None"),
+    "layer": (lambda v: v is None or _whole(v, 1), "None or a whole number of at least 1"),
     "hidden": (
         lambda v: isinstance(v, tuple) and all(_whole(w, 1) for w in v),
         "a tuple of whole numbers of at least 1; () is a linear model",
@@ -56,7 +59,7 @@ def resolve_settings(
             raise ValueError(f"{name} belongs to the runs. Use runs=Runs({name}={hyperparameters[name]!r}).")
     settings = []
     for r, row in enumerate(runs):
-        given = {k: plain(v) for k, v in {"solver": "adam", "start": None, **engine, **hyperparameters, **row}.items()}
+        given = {k: plain(v) for k, v in {**NEW_SETTINGS, **engine, **hyperparameters, **row}.items()}
         if isinstance(given["hidden"], list):
             given["hidden"] = tuple(given["hidden"])
         of_engine = {k: given[k] for k in (*ENGINE_CHECKS, "data")}

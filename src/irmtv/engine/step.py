@@ -88,8 +88,6 @@ class GradientStep:
         """Before the first step of a phase."""
         self._membership = None
         self.weights.begin(phase)
-        if self.weights.resets:
-            self.adam.restart(phase.acting & ~phase.before & phase.full.any(1))
         self.l2_gradient = self.phi.spread(2 * self.l2 * phase.scale) if bool(self.l2.any()) else None
         if self.source is not None:
             self.source.begin(phase, self._training_slopes)

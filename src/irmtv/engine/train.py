@@ -67,6 +67,7 @@ def train(
     keep_states: bool = False,
     solver: Literal["adam", "newton"] = "adam",
     start: str | Mapping[str, Tensor] | None = None,
+    layer: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -105,6 +106,9 @@ def train(
         "erm" for Newton's method, else "random". Names may differ between runs: `Runs(start=[...])`. Or parameters:
         name -> (R, ...), or (1, ...) for all runs, named and shaped as `fitted.state()[0].parameters` is, in the order
         of `runs`. All else (inferred environments, learned weights, masks, the optimizers' moments) starts anew.
+    layer : for columns that are mixtures of others: the number of directions of x that a linear model reads, the
+        principal ones, turned so that those which differ most between environments come first
+        (`irmtv.engine.solvers.layers`). For solver="newton" and objective "eills", environments given.
     progress : called with a `Progress` about a hundred times per chunk.
     device : "cpu", "cuda" or "auto".
     max_chunk : maximum number of runs in one program (default: chosen by cache and memory).
@@ -127,6 +131,7 @@ def train(
         "batch_size": batch_size,
         "solver": solver,
         "start": start if isinstance(start, str) else None,
+        "layer": layer,
     }
     settings = resolve_settings(chosen, runs, engine, hyperparameters, len(tasks))
     check_tasks(tasks, chosen, settings)

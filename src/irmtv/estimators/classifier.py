@@ -64,6 +64,9 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         Where training starts: "erm", "small", "random", "environment" (the model of the environment on which ERM is
         worst) or, of Newton's method, "equal-risks". None is "erm" for Newton's method, else "random". The penalised
         risk has several minima, and the start decides which is found; the CV estimators try more than one.
+    layer : int or None, default None
+        For linear models on columns that are mixtures of others (sensors, pixels, embeddings): read this many
+        directions of X, the principal ones, turned so that those which differ most between environments come first.
     early_stopping : None, bool, "iid" or "worst-env", default None
         Keep the step with the lowest risk on held-out rows: over all of them ("iid", True) or in the worst environment.
         Such rows look like those of training: steps before the penalty acts often win. The CV estimators choose by
@@ -143,6 +146,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         batch_size: int | str | None = "auto",
         solver: str = "auto",
         start: str | None = None,
+        layer: int | None = None,
         early_stopping: bool | str | None = None,
         validation_fraction: float = 0.1,
         min_rows: int = 10,
@@ -168,6 +172,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         self.batch_size = batch_size
         self.solver = solver
         self.start = start
+        self.layer = layer
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.min_rows = min_rows

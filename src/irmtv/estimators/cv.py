@@ -10,7 +10,7 @@ from irmtv.core.messages import check_positive
 from irmtv.data.training import TrainingData
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed
-from irmtv.estimators.path import PathEstimator, check_mapping, reject_single_model_params
+from irmtv.estimators.path import PATH, PathEstimator, check_mapping, reject_single_model_params
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel
 from irmtv.models.networks.fit import fitted_network, refit_network
@@ -67,6 +67,10 @@ class NetworkPathEstimator(PathEstimator):
         return [
             {**c, **kind} for k, kind in enumerate(kinds) for c in every if k == 0 or any(weights(c["penalty_weight"]))
         ]
+
+    def _default_path(self, data: TrainingData[Any]) -> tuple[float, ...]:
+        """Newton's method goes further: a large weight costs it nothing."""
+        return (*PATH, 1e5) if self._settings(data)["solver"] == "newton" else PATH
 
     def _kinds(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
         """What stands for choice beside the penalty weight: classifiers, and of Newton's method starts."""

@@ -210,7 +210,11 @@ class PathEstimator(InvariantEstimator):
         """The grid: penalty weights, 0 among them, and whatever else may differ inside one batch."""
         grid, params, objective = dict(self.grid or {}), self.objective_params or {}, data.objective
         axes = grid_axes(grid, params, objective, set(self.get_params(deep=False)))
-        return path_combinations(objective, self.penalty_weights, self._path, axes)
+        return path_combinations(objective, self.penalty_weights, self._default_path(data), axes)
+
+    def _default_path(self, data: TrainingData[Any]) -> tuple[float, ...]:
+        """Penalty weights, where none are given."""
+        return self._path
 
     def _describe(self, search: Search) -> None:
         """Attributes that tell of the search, and a warning where the choice is bad news."""

@@ -189,9 +189,9 @@ def common_hyperparameters(penalties: tuple[Penalty, ...], measure: Measure = "e
         ),
         choice(
             "normalise",
-            (True, False, "reset"),
-            "once the penalty acts: True divides the objective by 1 + lambda, as the authors do, so that its size does "
-            "not depend on lambda; False does not; 'reset' does not, and Adam forgets the warm-up",
+            (True, False),
+            "divide the objective by 1 + lambda once the penalty acts, as the authors do, so that its size does not "
+            "depend on lambda; the estimators do not: Adam, which remembers the warm-up, then moves too little",
         ),
         *measure_hyperparameters(measure),
         HyperParameter(

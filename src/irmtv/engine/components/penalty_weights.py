@@ -24,8 +24,7 @@ class PenaltyWeights:
         self.context, self.objective, self.phi, self.guard = context, context.objective, phi, guard
         self.mode = self.objective.weight_mode_of(context.static)
         self.ramp: str = context.static.get("penalty_schedule", "constant")
-        self.normalise = context.static.get("normalise", False) is True
-        self.resets = context.static.get("normalise") == "reset"
+        self.normalise = bool(context.static.get("normalise", False))
         self.exact = self.mode == "adaptive-exact"
         # whether lambda may differ from step to step
         self.varies = bool(self.objective.penalties) and (self.mode != "given" or self.ramp != "constant")

@@ -87,6 +87,13 @@ def check_solver(task: Task, objective: Objective, settings: Sequence[Mapping[st
                     f"start must be a name for solver='newton', one of {list(STARTS)}. Got tensors; they go with "
                     "solver='adam'."
                 )
+            if s["layer"] is not None and objective.infers is not None:
+                raise ValueError(f"layer is for given environments. Got layer={s['layer']!r} for {objective.name!r}.")
+        elif s["layer"] is not None and objective.procedure != "columns":
+            raise ValueError(
+                f"layer={s['layer']!r} is for linear models by solver='newton' or objective 'eills': a layer that is "
+                "trained makes a vector classifier the same as a scalar one. Use solver='newton', or layer=None."
+            )
         elif name == "equal-risks":
             raise ValueError("start='equal-risks' is a path of Newton's method. Use solver='newton' with it.")
         elif name in ("erm", "environment") and not linear:
@@ -328,7 +335,11 @@ class NewtonProgram(Program):
     # ---- what is kept ------------------------------------------------------------------------------------------
 
     def _put(self, theta: Tensor) -> None:
-        shaped = theta.view(len(theta), self.context.n_outputs, -1).to(self.context.device, self.context.dtype)
+        shaped = theta.view(len(theta), self.context.n_outputs, -1)
+        if self.layers is not None:  # from the directions back to the columns
+            weights = [w[:, :-1] @ self.layers[t].T for w, t in zip(shaped, self.runs.owner.tolist(), strict=True)]
+            shaped = torch.cat([torch.stack(weights), shaped[..., -1:]], 2)
+        shaped = shaped.to(self.context.device, self.context.dtype)
         self.phi.views["W0"].copy_(shaped[..., :-1])
         self.phi.views["b0"].copy_(shaped[..., -1:])
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from irmtv.core.messages import did_you_mean
 from irmtv.engine.named_networks import NETWORKS
-from irmtv.engine.settings import ENGINE_CHECKS, OTHER_NAMES
+from irmtv.engine.settings import ENGINE_CHECKS, NEW_SETTINGS, OTHER_NAMES
 from irmtv.objectives import OBJECTIVES, Objective
 from irmtv.objectives.base import warmup_steps
 from irmtv.selection import RULES as SELECTION_RULES
@@ -47,7 +47,7 @@ TRAINING_CHECKS: Mapping[str, Check] = {
 
 def without_new_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings without those that came later and say nothing: keys of runs that are stored stay as they are."""
-    return {k: v for k, v in settings.items() if (k, v) not in (("solver", "adam"), ("start", None))}
+    return {k: v for k, v in settings.items() if k not in NEW_SETTINGS or v != NEW_SETTINGS[k]}
 
 
 class SpecError(ValueError):
@@ -218,6 +218,7 @@ class Training(_Frozen):
     batch_size: int | Literal["auto"] = "auto"
     solver: Literal["adam", "newton"] = "adam"
     start: str | None = None
+    layer: int | None = None
     dtype: Literal["float32", "float64"] = "float32"
     snapshot_every: int = 100
     network: str | None = None

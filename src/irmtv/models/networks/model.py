@@ -99,7 +99,7 @@ class NetworkTrainer(PathTrainer):
             self.settings["l2"] = self._best_l2(model.l2_from)
 
     def train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
-        known = {*ENGINE, "start", *(h.name for h in objective.hyperparameters)}
+        known = {*ENGINE, "start", "layer", *(h.name for h in objective.hyperparameters)}
         return self._train(objective, combinations, {k: v for k, v in self.settings.items() if k in known})
 
     def train_erm(self, combinations: Sequence[Combination]) -> list[TrainedPath]:

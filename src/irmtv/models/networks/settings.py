@@ -18,6 +18,8 @@ from irmtv.engine.solvers.newton import why_not
 from irmtv.models.base import own_hyperparameters
 from irmtv.objectives.base import Objective
 
+# what estimators do otherwise than `train`, which keeps to the authors: measured on networks (docs/solving.md)
+OF_ESTIMATORS: Mapping[str, Any] = {"normalise": False, "environment_learning_rate": 0.02}
 SOLVERS = ("auto", "newton", "adam")
 # a Newton step of one model costs about rows x parameters^2 products: beyond these Adam takes no longer
 MOST_PARAMETERS, MOST_WORK = 256, 2e8
@@ -55,6 +57,7 @@ class NetworkParameters:
     batch_size: Any = "auto"
     solver: Any = "auto"
     start: Any = None
+    layer: Any = None
     device: Any = "cpu"
     dtype: Any = "float32"
     owner: str = "InvariantClassifier"  # whose they are, for messages
@@ -93,7 +96,8 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
         if not good(value):
             raise ValueError(f"{name} must be {expected}. Got {plain_repr(value)}. {TO_DO[name]}")
     _check_device(parameters.device)
-    own = own_hyperparameters(parameters.objective_params, objective, parameters.owner)
+    usual = {name: value for name, value in OF_ESTIMATORS.items() if name in known}
+    own = usual | own_hyperparameters(parameters.objective_params, objective, parameters.owner)
     solver = chosen_solver(parameters, objective, {**given, **own, **engine}, task)
     return {
         **given,
@@ -103,6 +107,7 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
         "steps": int(parameters.max_steps),
         "solver": solver,
         "start": parameters.start,
+        "layer": parameters.layer,
         "device": parameters.device,
         "dtype": torch.float64 if solver == "newton" else as_dtype(parameters.dtype),
     }
