@@ -489,6 +489,16 @@ def test_tasks_without_environments_have_erm():
     np.testing.assert_allclose(train(task, "erm", **NEWTON).coefficients()[0].numpy(), theirs.coef_, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "squared"])
+def test_all_directions_of_x_are_the_columns_turned_which_a_scalar_classifier_does_not_see(kind):
+    task = overlapping(kind, 200)
+    settings = {"penalty_weight": 7.0, "l2": 1e-3, **NEWTON}
+    a, b = (train(task, "irm-tv-l2", layer=layer, **settings) for layer in (None, 3))
+    torch.testing.assert_close(models(a), models(b), rtol=1e-5, atol=1e-6)
+    fewer = train(task, "irm-tv-l2", layer=2, **settings).coefficients()[0].reshape(-1, 3)
+    assert torch.linalg.matrix_rank(fewer, rtol=1e-8) <= 2
+
+
 # ---- starts of Adam
 
 TINY = {"steps": 1, "learning_rate": 1e-12}
@@ -622,6 +632,10 @@ def test_what_starts_cannot_be():
         train(task, "irm-tv-l1", start="ERM", **NEWTON)
     with refuse("start must be one of", "Got 'best' (run 1)"):
         train(task, "irm-tv-l1", Runs(start=["erm", "best"]), **NEWTON)
+    with refuse("layer is for given environments. Got layer=2 for 'minimax-tv-l1'"):
+        train(task, "minimax-tv-l1", layer=2, **NEWTON)
+    with refuse("layer=2 is for linear models by solver='newton'", "Use solver='newton', or layer=None."):
+        train(task, "irm-tv-l1", layer=2, steps=1)
     with refuse("solver must be 'adam' or 'newton'. Got 'lbfgs' (run 0)."):
         train(task, "irm-tv-l1", solver="lbfgs", **F64)
 

@@ -134,13 +134,13 @@ def test_defaults():
 def test_training_defaults_are_those_of_train():
     signature = inspect.signature(irmtv.train).parameters
     assert Training().keywords == {name: signature[name].default for name in Training().keywords}
-    assert len(Training().keywords) == 8
+    assert len(Training().keywords) == 9
 
 
 def test_settings_that_came_later_are_left_out_where_they_say_nothing():
     old = {"steps": 2, "hidden": (), "measure": None}
-    assert without_new_defaults({**old, "solver": "adam", "start": None}) == old
-    new = {**old, "solver": "newton", "start": "erm"}
+    assert without_new_defaults({**old, "solver": "adam", "start": None, "layer": None}) == old
+    new = {**old, "solver": "newton", "start": "erm", "layer": 3}
     assert without_new_defaults(new) == new
     assert without_new_defaults({"solver": "newton", "start": None}) == {"solver": "newton"}
     assert without_new_defaults({"start": "adam", "solver": None}) == {"start": "adam", "solver": None}
@@ -203,6 +203,7 @@ def test_the_last_key_of_a_grid_is_the_fastest(full):
         "classifier": "scalar",
         "solver": "adam",
         "start": None,
+        "layer": None,
     }
 
 
