@@ -117,7 +117,7 @@ class LinearRisks:
     def along(self, point: Point, v: Tensor) -> Tensor:
         """The Hessian of sum_e v_e . g_e at this point, v (K, E, P) held fixed: (K, P, P)."""
         if point.probability is None:
-            return torch.zeros(())
+            return v.new_zeros(()).expand(len(v), self.n_parameters, self.n_parameters)
         p = point.probability  # (K, C, N)
         shaped = v.view(len(v), self.n_environments, self.n_outputs, self.size)
         z = torch.cat([shaped[:, e] @ self.x[part].T for e, part in enumerate(self.parts)], 2)  # (K, C, N) v_e . x_i

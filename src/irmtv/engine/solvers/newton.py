@@ -101,6 +101,11 @@ def check_solver(task: Task, objective: Objective, settings: Sequence[Mapping[st
                 f"start={name!r} is for linear models, hidden=(), with a built-in loss. Got hidden={s['hidden']!r}; a "
                 "network begins with ERM by warmup=0.5."
             )
+        elif name in ("erm", "environment") and objective.reads_aux:
+            raise ValueError(
+                f"start={name!r} is a model of x alone. {objective.name!r} predicts from aux beside x; use "
+                "start='small' or 'random' with it."
+            )
 
 
 @dataclass(frozen=True)
@@ -355,9 +360,9 @@ class NewtonProgram(Program):
         missed = [self.chunk.runs[r] for r in (~self.reached).nonzero().flatten().tolist()]
         warnings.warn(
             f"Newton's method did not reach its tolerance in {len(missed)} of {len(self.reached)} runs "
-            f"({shown(missed)}). Their models are the best that was found. Usual reasons: classes that a linear "
-            "model separates (use l2=1e-4), columns of very different scales (standardise them), or a large "
-            "penalty_weight.",
+            f"({shown(missed)}). Their models are the best that was found. Usual reason: a large penalty_weight, from "
+            "a start that is far from the solution. Use start='erm' or 'equal-risks', which lead there along a path, "
+            "or a smaller penalty_weight.",
             stacklevel=users_stacklevel(),
         )
 
