@@ -178,7 +178,7 @@ def test_runs_may_differ_in_their_classifiers(kind):
         own = (vector if which[k] else scalar, theta[one], zeros(1), l2[one], weights[one], eps[one])
         for a, b in zip(own[0].local(*own[1:]), local, strict=True):
             torch.testing.assert_close(a[0], b[k], rtol=1e-11, atol=1e-13)
-        torch.testing.assert_close(own[0].minimise(*own[1:]).theta[0], solved.theta[k], rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(own[0].minimise(*own[1:]).theta[0], solved.theta[k], rtol=1e-6, atol=1e-8)
 
 
 # ---- the minimum
