@@ -141,7 +141,7 @@ def test_the_l1_majorant_is_one():
         theta = models("binary", 1, seed)
         point = problem.sets[0].at(theta)
         u, by_theta = second_order._inner(problem.terms[0], point, 0, problem.components)
-        outer = second_order._outer("l1", u, by_theta, problem.terms[0].counts[0], 1e-3 * one[0])
+        outer = second_order._outer("l1", u, by_theta, problem.terms[0].counts[0].expand(len(u), -1), 1e-3 * one[0])
         assert torch.linalg.eigvalsh(outer.curved - outer.exact)[0, 0] > -1e-10
 
 
