@@ -39,8 +39,13 @@ class Point:
 class LinearRisks:
     """The rows of one data set, environment by environment."""
 
-    def __init__(self, rows: Rows, codes: Tensor, n_environments: int, loss: Loss, n_outputs: int) -> None:
-        """`codes` (N,) are the environments: those of `rows`, or others that were inferred."""
+    def __init__(
+        self, rows: Rows, codes: Tensor, n_environments: int, loss: Loss, n_outputs: int, many: bool = True
+    ) -> None:
+        """`codes` (N,) are the environments: those of `rows`, or others that were inferred.
+
+        `many` says that many models will be looked at: then products of columns are kept.
+        """
         order = torch.argsort(codes, stable=True)
         weight = torch.ones(len(rows)) if rows.weight is None else rows.weight
         weight, codes = weight.double().cpu()[order], codes[order]
@@ -63,7 +68,7 @@ class LinearRisks:
         place = torch.zeros(self.size, self.size, dtype=torch.long)
         place[upper[0], upper[1]] = place[upper[1], upper[0]] = torch.arange(upper.shape[1])
         self.upper, self.place = upper, place.flatten()
-        keep = len(rows) * upper.shape[1] <= PRODUCTS_KEPT and not isinstance(loss, Squared)
+        keep = many and len(rows) * upper.shape[1] <= PRODUCTS_KEPT and not isinstance(loss, Squared)
         self.products = self.x[:, upper[0]] * self.x[:, upper[1]] if keep else None  # (N, pairs)
         if isinstance(loss, Squared):
             self._make_moments()
