@@ -6,6 +6,7 @@
     python examples/solving.py rotated             the hardest setting, columns mixed by a random rotation
     python examples/solving.py time                against scikit-learn's LogisticRegressionCV
     python examples/solving.py solvers             TV-l1 by Adam's subgradients and by Newton's method
+    python examples/solving.py networks            of 32 units: divided by 1 + lambda or not, scalar or vector (minutes)
 
 Every candidate of the default path of InvariantClassifierCV(hidden=()) (InvariantRegressorCV for unit test 1) is
 trained on all rows; "best" is the best of them by the population, "chosen" what the estimator takes. The limit and the
@@ -169,6 +170,36 @@ def solvers(seeds: range) -> None:
             print(f"{classifier:10}  {name:26}  {objective:9.4f}   {accuracy:14.2f}   {steps:5.0f}   {seconds:7.2f}")
 
 
+def networks(seeds: range) -> None:
+    """The best of all weights and steps after the warm-up, on the test rows, and the best weight at the last step."""
+    tasks = [make_simulation(5000, (0.999, p), p_v, random_state=s) for p, p_v in SETTINGS for s in seeds]
+    limits = np.repeat([100 * simulation_limit(p_v, 5) for _, p_v in SETTINGS], len(seeds))
+    weights = [10.0, 100.0, 1e3, 1e4]
+    print("classifier  divided by 1 + lambda   distance from the limit: best of the path, best at the end   seconds")
+    for classifier in ("scalar", "vector"):
+        for divided in (True, False):
+            begun = time.perf_counter()
+            fitted = train(
+                tasks,
+                "irm-tv-l1",
+                Runs.grid(data=range(len(tasks)), penalty_weight=weights),
+                hidden=(32,),
+                classifier=classifier,
+                normalise=divided,
+                learning_rate=0.02,
+                l2=1e-3,
+                snapshot_every=100,
+                keep_states=True,
+            )
+            seconds = time.perf_counter() - begun
+            shape = (len(tasks), len(weights))
+            worst = np.array([np.reshape(fitted.at(s).evaluate().worst, shape) for s in range(1000, 2001, 100)])
+            best, last = limits - 100 * worst.max((0, 2)), limits - 100 * worst[-1].max(1)
+            print(
+                f"{classifier:10}  {divided!s:21}   {best.mean():6.2f}, {last.mean():6.2f}   {seconds:5.0f}", flush=True
+            )
+
+
 def _objective(fitted: Any, weight: float = 1e3) -> float:
     """risk + lambda (sum_e mu_e |S_e|)^2 on the training rows, from the last snapshot."""
     history = fitted.history
@@ -180,7 +211,9 @@ def _objective(fitted: Any, weight: float = 1e3) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["simulation", "inferred", "unit-tests", "rotated", "time", "solvers"])
+    parser.add_argument(
+        "what", choices=["simulation", "inferred", "unit-tests", "rotated", "time", "solvers", "networks"]
+    )
     parser.add_argument("--first-seed", type=int, default=6000)
     parser.add_argument("--repetitions", type=int, default=10)
     given = parser.parse_args()
@@ -190,7 +223,7 @@ def main() -> None:
     elif given.what == "time":
         timing()
     else:
-        {"unit-tests": unit_tests, "rotated": rotated, "solvers": solvers}[given.what](seeds)
+        {"unit-tests": unit_tests, "rotated": rotated, "solvers": solvers, "networks": networks}[given.what](seeds)
 
 
 if __name__ == "__main__":
