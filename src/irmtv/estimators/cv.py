@@ -207,7 +207,7 @@ class PathEstimator(InvariantEstimator):
 
     def _keeps_labels(self, objective: Objective) -> bool:
         """Labels serve the rule also where training itself looks for environments, among training rows alone."""
-        return objective.infers == "rows" or objective.procedure is not None or super()._keeps_labels(objective)
+        return objective.infers == "rows" or objective.finds_clusters or super()._keeps_labels(objective)
 
     def _combinations(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
         """The grid: penalty weights, 0 among them, and whatever else may differ inside one batch."""
@@ -265,7 +265,7 @@ class NetworkPathEstimator(PathEstimator):
     ) -> TrainingData[Any]:
         data = super().read_data(X, y, environment=environment, aux=aux, sample_weight=sample_weight)
         objective = data.objective
-        if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.procedure is not None):
+        if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.finds_clusters):
             raise ValueError(
                 f"refit must be True for objective {objective.name!r}, which keeps something of its own training rows "
                 "that the models of the folds do not share. Got refit=False."

@@ -26,7 +26,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 DEFAULT_HIDDEN = (32,)
 # training on batches above so many rows, for a network and for a linear model
 BATCH, MANY_ROWS, VERY_MANY_ROWS = 2048, 10_000, 100_000
-LINEAR_ONLY = ("hrm",)  # procedures that train a linear model whatever `hidden` is by default
+LINEAR_ONLY = ("columns", "hrm")  # procedures that train a linear model whatever `hidden` is by default
 # what to do, after what was expected and what came
 TO_DO = {
     "learning_rate": "Use 0.02, or less where training diverges.",
