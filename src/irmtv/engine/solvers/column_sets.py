@@ -16,7 +16,7 @@ Beyond, a search adds, drops or swaps a column as long as that helps: it may mis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,8 +107,9 @@ class RegretValues:
 
     most = 16
 
-    def __init__(self, moments: Moments, weights: Tensor, level: float) -> None:
-        self.moments, self.weights, self.level = moments, weights, level
+    def __init__(self, moments: Moments, steps: Sequence[tuple[float, float]]) -> None:
+        """`steps`: penalty weights, each with a level."""
+        self.moments, self.steps = moments, steps
         stack, d = moments.stacked, moments.n_columns
         diagonal = stack.diagonal(dim1=1, dim2=2)[:, : d + 1]
         # each environment's share in the variance of the intercept's and the other columns: (E, 1 + D)
@@ -119,12 +120,8 @@ class RegretValues:
         self.centred = self.centred + torch.diag(ridge)
 
     def of(self, masks: Tensor) -> Tensor:
-        d, t = self.moments.n_columns, self.moments.n_targets
-        padded = torch.nn.functional.pad(self.centred, (0, 1, 0, 1))
-        padded[:, -1, -1] = 1
-        place = torch.where(masks, torch.arange(d), d + t).sort(1).values[:, : int(masks.sum(1).max())]  # (sets, s)
-        inside = padded[:, place.unsqueeze(2), place.unsqueeze(1)]  # (1 + E, sets, s, s)
-        toward = padded[:, place, d : d + t]  # (1 + E, sets, s, T)
+        d = self.moments.n_columns
+        inside, toward = _submatrices(self.centred, masks, d)
         total = self.centred[:, d:, d:].diagonal(dim1=1, dim2=2).sum(1, keepdim=True)
         factor = torch.linalg.cholesky_ex(inside)[0]
         explained = torch.linalg.solve_triangular(factor, toward, upper=False).square().sum((2, 3))
@@ -157,11 +154,12 @@ class RegretValues:
         total = parts.sum(0)
         alike = total.square() / parts.square().sum(0).clamp_min(1e-300) / len(mu)  # 1 where all parts are equal
         degrees = (parameters * (len(mu) - 1) * alike).clamp_min(1)
-        limit = parameters * total * chi_square_quantile(degrees, self.level) / degrees
-        excess = (pooled - moments.mu @ own - limit).clamp_min(0)
+        expected = parameters * total / degrees
+        limit = {level: expected * chi_square_quantile(degrees, level) for _, level in self.steps}
+        regret = pooled - moments.mu @ own
         risk = pooled + parameters * (moments.mu @ noise) * math.log(max(n, 2)) / n
         risk = torch.where(2 * (size + 1) > n, torch.inf, risk)
-        return risk + self.weights.unsqueeze(1) * excess
+        return torch.stack([risk + weight * (regret - limit[level]).clamp_min(0) for weight, level in self.steps])
 
 
 class GradientValues:
@@ -184,14 +182,8 @@ class GradientValues:
         return self.of(all_masks(self.moments.n_columns))
 
     def _of_some(self, masks: Tensor) -> Tensor:
-        d, t = self.moments.n_columns, self.moments.n_targets
-        padded = torch.nn.functional.pad(self.stack, (0, 1, 0, 1))
-        padded[0, -1, -1] = 1
-        with_intercept = torch.nn.functional.pad(masks, (1, 0), value=True)
-        place = torch.where(with_intercept, torch.arange(d + 1), d + 1 + t).sort(1).values
-        place = place[:, : int(masks.sum(1).max()) + 1]  # (sets, s)
-        inside = padded[:, place.unsqueeze(2), place.unsqueeze(1)]  # (1 + E, sets, s, s)
-        toward = padded[:, place, d + 1 : d + 1 + t]  # (1 + E, sets, s, T)
+        d = self.moments.n_columns
+        inside, toward = _submatrices(self.stack, torch.nn.functional.pad(masks, (1, 0), value=True), d + 1)
         mu, each, each_toward = self.moments.mu.sqrt().view(-1, 1, 1, 1), inside[1:], toward[1:]
         scaled = mu * each
         square = (scaled @ scaled).sum(0)
@@ -204,6 +196,18 @@ class GradientValues:
             explained = torch.linalg.solve_triangular(factor, toward[0] + weight * pull, upper=False)
             values.append(total + weight * left - explained.square().sum((1, 2)))
         return torch.stack(values)
+
+
+def _submatrices(stack: Tensor, masks: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Of a stack (1 + E, m, m): the rows and columns of every set of the first n, and its part toward the others.
+
+    (1 + E, sets, s, s) and (1 + E, sets, s, T), s the largest size; a smaller set has rows of the identity in the end.
+    """
+    padded = torch.nn.functional.pad(stack, (0, 1, 0, 1))
+    last = len(padded[0]) - 1
+    place = torch.where(masks, torch.arange(n), last).sort(1).values[:, : int(masks.sum(1).max())]  # (sets, s)
+    inside = padded[:, place.unsqueeze(2), place.unsqueeze(1)] + torch.diag_embed((place == last).double())
+    return inside, padded[:, place, n:last]
 
 
 def chi_square_quantile(degrees: Tensor, level: float) -> Tensor:

@@ -33,6 +33,7 @@ from irmtv.engine.solvers.second_order import TOLERANCE, Local, Problem, Solutio
 from irmtv.engine.solvers.starts import solve_erm
 
 SHORT_LIST = 12  # sets of a data set that are fitted, at most
+STRICTER = (0.2, 0.5, 0.8)  # levels that the largest weight contributes to the short list, beside its own
 SCREENING = 1e-4  # tolerance of these fits
 LEAST_L2 = 5e-5  # of these fits: classes that some columns separate would leave no gradients to compare
 SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 form, as shares of the pooled fit's total variation
@@ -178,7 +179,7 @@ class ColumnsProgram(Program):
             weights = torch.unique(self.weight[acting][self.owner[acting] == t])
             if self.form == "regret":
                 moments = Moments.of(risks, mu)
-                found = best_sets(RegretValues(moments, weights, self.static["level"]), moments.n_columns, SHORT_LIST)
+                found = best_sets(RegretValues(moments, self._steps(weights)), moments.n_columns, SHORT_LIST)
                 lists[t, 0.0] = _spread_out(_in_turn(found, SHORT_LIST), moments.columns, risks.size - 1)
                 continue
             moments = Moments.of(risks, mu, standardise=False)
@@ -187,6 +188,12 @@ class ColumnsProgram(Program):
             for weight, masks in zip(weights.tolist(), found, strict=True):
                 lists[t, weight] = _spread_out(masks, moments.columns, risks.size - 1)
         return lists
+
+    def _steps(self, weights: Tensor) -> list[tuple[float, float]]:
+        """Weights and levels of the short list: stricter ones too, since squared errors of labels may test less well."""
+        level = float(self.static["level"])
+        top = float(weights.max())
+        return [(w, level) for w in weights.tolist()] + [(top, other) for other in STRICTER if other > level]
 
     def _screened(self, sets: Sets, weights: Tensor) -> tuple[Sets, Tensor]:
         """The sets with their fits, and their values for penalty weights (G,): (G, sets)."""
