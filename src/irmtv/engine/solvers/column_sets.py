@@ -125,8 +125,12 @@ class RegretValues:
         total = self.centred[:, d:, d:].diagonal(dim1=1, dim2=2).sum(1, keepdim=True)
         factor = torch.linalg.cholesky_ex(inside)[0]
         explained = torch.linalg.solve_triangular(factor, toward, upper=False).square().sum((2, 3))
+        residual = (total - explained).clamp_min(0)
+        inverse = torch.cholesky_inverse(factor[0])
+        worth = (inverse @ toward[0]).square().sum(2) / inverse.diagonal(dim1=1, dim2=2)  # (sets, s)
+        earning = (worth > self._cost(residual[0], masks.sum(1)).unsqueeze(1)).sum(1)
         held = self.share[:, :1] + self.share[:, 1:] @ masks.T.double()
-        return self._judged((total - explained).clamp_min(0), masks.sum(1), held)
+        return self._judged(residual, masks.sum(1), earning, held)
 
     def of_all(self) -> Tensor:
         d = self.moments.n_columns
@@ -138,26 +142,37 @@ class RegretValues:
             a = torch.cat([rest, rest - a[1:, :1] * (a[:1, 1:] * inverse)], 3)
             size = torch.cat([size, size + 1])
             held = torch.cat([held, held + self.share[:, j + 1 : j + 2]], 1)
-        return self._judged(torch.einsum("kkes->es", a).clamp_min(0), size, held)
+        residual = torch.einsum("kkes->es", a).clamp_min(0)
+        pooled, cost, earning = residual[0], self._cost(residual[0], size), torch.zeros_like(size)
+        for j in range(d):  # sets without and with column j
+            without, taken = pooled.view(-1, 2, 2**j).unbind(1)
+            earning.view(-1, 2, 2**j)[:, 1] += without - taken > cost.view(-1, 2, 2**j)[:, 1]
+        return self._judged(residual, size, earning, held)
 
-    def _judged(self, residual: Tensor, size: Tensor, held: Tensor) -> Tensor:
-        """Mean squares of the pooled and the own fits (1 + E, sets), columns (sets,), shares in them (E, sets)."""
+    def _cost(self, pooled: Tensor, size: Tensor) -> Tensor:
+        """By how much a column must lower the risk of a set (sets,)."""
+        n = float(self.moments.rows.sum())
+        return pooled * n / (n - size - 1).clamp_min(1) * math.log(max(n, 2)) / n
+
+    def _judged(self, residual: Tensor, size: Tensor, earning: Tensor, held: Tensor) -> Tensor:
+        """Mean squares of the pooled and the own fits (1 + E, sets), columns (sets,), how many of them lower the risk
+        by what they cost (sets,), and the environments' shares in them (E, sets)."""
         moments, t = self.moments, self.moments.n_targets
         rows, mu = moments.rows.unsqueeze(1), moments.mu.unsqueeze(1)
         n = float(moments.rows.sum())
         pooled, own = residual[0], residual[1:]
-        parameters = (size + 1) * t
-        free = (rows - size - 1).clamp_min(0)
         overall = pooled / t * n / (n - size - 1).clamp_min(1)
-        noise = (own * rows / t + LEAN * overall) / (free + LEAN)  # (E, sets) variance
+        noise = (own * rows / t + LEAN * overall) / ((rows - size - 1).clamp_min(0) + LEAN)  # (E, sets) variance
         parts = noise * mu / rows * (1 - held / (size + 1)).clamp_min(0)
         total = parts.sum(0)
         alike = total.square() / parts.square().sum(0).clamp_min(1e-300) / len(mu)  # 1 where all parts are equal
+        # noise in columns of no use would hide the regret of others
+        parameters = (earning + 1) * t
         degrees = (parameters * (len(mu) - 1) * alike).clamp_min(1)
         expected = parameters * total / degrees
         limit = {level: expected * chi_square_quantile(degrees, level) for _, level in self.steps}
         regret = pooled - moments.mu @ own
-        risk = pooled + parameters * (moments.mu @ noise) * math.log(max(n, 2)) / n
+        risk = pooled + (size + 1) * self._cost(pooled, size)
         risk = torch.where(2 * (size + 1) > n, torch.inf, risk)
         return torch.stack([risk + weight * (regret - limit[level]).clamp_min(0) for weight, level in self.steps])
 

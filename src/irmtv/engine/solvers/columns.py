@@ -32,7 +32,7 @@ from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks
 from irmtv.engine.solvers.second_order import TOLERANCE, Local, Problem, Solution, Term
 from irmtv.engine.solvers.starts import solve_erm
 
-SHORT_LIST = 12  # sets of a data set that are fitted, at most
+SHORT_LIST = 24  # sets of a data set that are fitted, at most
 STRICTER = (0.2, 0.5, 0.8)  # levels that the largest weight contributes to the short list, beside its own
 SCREENING = 1e-4  # tolerance of these fits
 LEAST_L2 = 5e-5  # of these fits: classes that some columns separate would leave no gradients to compare
