@@ -315,12 +315,18 @@ def judge(risks: LinearRisks, mu: Tensor, theta: Tensor, used: Tensor, l2: Tenso
     ).unsqueeze(1)
     statistic = (white_gradient - white_hessian @ step).square().sum((1, 2, 3))
     regret = (gradient * torch.linalg.solve(hessian, gradient)).sum((2, 3)) @ mu / 2
-    pooled = torch.einsum("e,keij->kij", mu, hessian)
+    pooled = torch.linalg.inv(torch.einsum("e,keij->kij", mu, hessian))
     evidence = float(rows.sum())
-    earned = torch.linalg.solve(pooled, torch.einsum("e,keij->kij", mu, spread)).diagonal(dim1=1, dim2=2).sum(1)
-    complexity = math.log(max(evidence, 2)) / (2 * evidence) * earned
-    degrees = (size * (len(mu) - 1)).clamp_min(1)
-    return Judged(point.risk[:, counts] @ mu, regret, complexity, statistic, degrees)
+    costs = (pooled * torch.einsum("e,keij->kij", mu, spread)).sum(2) * (math.log(max(evidence, 2)) / (2 * evidence))
+    # columns that lower the risk by what they cost: noise in the others would hide the regret of these
+    n_outputs = n // risks.size
+    blocks = pooled.view(-1, n_outputs, risks.size, n_outputs, risks.size).diagonal(dim1=2, dim2=4)  # (K, C, C, D + 1)
+    coef = theta[:, :n].view(-1, n_outputs, risks.size).transpose(1, 2).unsqueeze(3)  # (K, D + 1, C, 1)
+    worth = (coef * torch.linalg.solve(blocks.permute(0, 3, 1, 2), coef)).sum((2, 3)) / 2
+    useful = worth > costs.view(-1, n_outputs, risks.size).sum(1)
+    degrees = (1 + useful[:, :-1].sum(1)) * n_outputs * (len(mu) - 1)
+    complexity = costs.sum(1)
+    return Judged(point.risk[:, counts] @ mu, regret, complexity, statistic, degrees.clamp_min(1).double())
 
 
 def _trace(matrices: Tensor) -> Tensor:
