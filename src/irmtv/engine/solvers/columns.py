@@ -102,6 +102,8 @@ class ColumnsProgram(Program):
                 "objective 'eills' needs the derivatives of the loss, which it has for 'binary', 'multiclass' and "
                 f"'squared'. Got {self.loss.name!r}."
             )
+        if call.start is not None:
+            raise ValueError("objective 'eills' begins with ERM: start must be None or a name. Got tensors.")
         self.form: str = self.static["form"]
         self.owner = context.sets.squeeze(1).cpu()
         self.l2 = torch.tensor([float(s["l2"]) for s in context.settings], dtype=torch.float64)

@@ -55,6 +55,8 @@ def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> st
         return f"it is for linear models, hidden=(), and hidden is {settings['hidden']!r}"
     if not isinstance(loss, SMOOTH):
         return f"it knows the derivatives of the binary, multi-class and squared losses, not of {loss.name!r}"
+    if objective.procedure == "columns":
+        return None  # it takes Newton's steps anyway
     if objective.choose is not None:
         return f"{objective.name!r} is a way of training of its own"
     chosen = objective

@@ -115,6 +115,8 @@ def chosen_solver(
     solver: str = parameters.solver
     if solver not in SOLVERS:
         raise ValueError(f"solver must be one of {list(SOLVERS)}. Got {solver!r}.{did_you_mean(solver, SOLVERS)}")
+    if objective.procedure == "columns" and parameters.module is None:
+        return "newton"  # whatever was asked for: it has no other
     if solver == "adam" or (solver == "auto" and task is None):
         return "adam"
     own_module = parameters.module is not None
