@@ -107,6 +107,6 @@ EILLS = Objective(
         "duplicate-environment": EVIDENCE.format("this"),
         "authors-reduction": "it uses no slopes",
         "penalty-gradient": "its penalty is of gradients in the coefficients, and of sets of columns",
-        "textbook-steps": "it takes no gradient steps; tests/engine/solvers/test_columns.py has all sets by brute force",
+        "textbook-steps": "it takes no such steps; tests/engine/solvers/test_columns.py has all sets by brute force",
     },
 )

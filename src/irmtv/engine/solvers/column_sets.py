@@ -40,6 +40,7 @@ class Moments:
     rows: Tensor  # (E,) effective number of rows
     columns: Tensor  # (D,) which columns these are: those that vary
     n_targets: int
+    noise: float | None = None  # variance of the residuals where it is known
 
     @classmethod
     def of(cls, risks: LinearRisks, mu: Tensor, standardise: bool = True) -> Moments:
@@ -56,6 +57,22 @@ class Moments:
         each = torch.stack([(part * share.unsqueeze(1)).T @ part for part, share in parts])
         rows = torch.stack([1 / share.square().sum() for _, share in parts])
         return cls(each, mu[counts], rows, varies.nonzero().squeeze(1), targets.shape[1])
+
+    @classmethod
+    def around(cls, risks: LinearRisks, mu: Tensor, theta: Tensor, columns: Tensor) -> Moments:
+        """Twice the logistic risk of these columns, to second order around a model theta (P,), as least squares."""
+        point = risks.at(theta.unsqueeze(0))
+        counts = (mu > 0).nonzero().squeeze(1)
+        order = torch.cat([torch.tensor([risks.size - 1]), columns])  # the intercept first
+        gradient, hessian = point.gradient[0, counts], point.hessian[0, counts]
+        toward = hessian @ theta - gradient  # (E, P)
+        left = toward @ theta - gradient @ theta + 2 * point.risk[0, counts]
+        inside = hessian[:, order.unsqueeze(1), order]
+        size = torch.einsum("e,eii->i", mu[counts], inside).clamp_min(1e-12).sqrt()
+        inside, toward = inside / (size.unsqueeze(1) * size), (toward[:, order] / size).unsqueeze(2)
+        each = torch.cat([torch.cat([inside, toward], 2), torch.cat([toward.mT, left.view(-1, 1, 1)], 2)], 1)
+        rows = torch.stack([1 / risks.share[risks.parts[e]].square().sum() for e in counts.tolist()])
+        return cls(each, mu[counts], rows, columns, 1, noise=1.0)
 
     @property
     def n_columns(self) -> int:
@@ -87,7 +104,8 @@ def _targets(risks: LinearRisks, weight: Tensor) -> Tensor:
     centred = indicators - weight @ indicators
     values, vectors = torch.linalg.eigh((centred * weight.unsqueeze(1)).T @ centred)
     some = values > 1e-9  # the sum of all indicators is constant
-    return centred @ (vectors[:, some] / values[some].sqrt())
+    numbers: Tensor = centred @ (vectors[:, some] / values[some].sqrt())
+    return numbers
 
 
 class Values(Protocol):
@@ -114,7 +132,7 @@ class RegretValues:
         diagonal = stack.diagonal(dim1=1, dim2=2)[:, : d + 1]
         # each environment's share in the variance of the intercept's and the other columns: (E, 1 + D)
         self.share = moments.mu.unsqueeze(1) * diagonal[1:] / diagonal[0]
-        self.centred = stack[:, 1:, 1:] - stack[:, 1:, :1] * stack[:, :1, 1:]
+        self.centred = stack[:, 1:, 1:] - stack[:, 1:, :1] * stack[:, :1, 1:] / stack[:, :1, :1]
         ridge = torch.zeros_like(self.centred[0].diagonal())
         ridge[:d] = SMALLEST_PIVOT
         self.centred = self.centred + torch.diag(ridge)
@@ -152,7 +170,8 @@ class RegretValues:
     def _cost(self, pooled: Tensor, size: Tensor) -> Tensor:
         """By how much a column must lower the risk of a set (sets,)."""
         n = float(self.moments.rows.sum())
-        return pooled * n / (n - size - 1).clamp_min(1) * math.log(max(n, 2)) / n
+        noise = pooled * n / (n - size - 1).clamp_min(1) if self.moments.noise is None else self.moments.noise
+        return noise * (torch.ones_like(pooled) * (math.log(max(n, 2)) / n))
 
     def _judged(self, residual: Tensor, size: Tensor, earning: Tensor, held: Tensor) -> Tensor:
         """Mean squares of the pooled and the own fits (1 + E, sets), columns (sets,), how many of them lower the risk
@@ -162,7 +181,10 @@ class RegretValues:
         n = float(moments.rows.sum())
         pooled, own = residual[0], residual[1:]
         overall = pooled / t * n / (n - size - 1).clamp_min(1)
-        noise = (own * rows / t + LEAN * overall) / ((rows - size - 1).clamp_min(0) + LEAN)  # (E, sets) variance
+        if moments.noise is not None:
+            noise = torch.full_like(own, moments.noise)
+        else:
+            noise = (own * rows / t + LEAN * overall) / ((rows - size - 1).clamp_min(0) + LEAN)  # (E, sets) variance
         parts = noise * mu / rows * (1 - held / (size + 1)).clamp_min(0)
         total = parts.sum(0)
         alike = total.square() / parts.square().sum(0).clamp_min(1e-300) / len(mu)  # 1 where all parts are equal
@@ -191,7 +213,8 @@ class GradientValues:
         self.stack[0, range(d + 1), range(d + 1)] *= 1 + SMALLEST_PIVOT
 
     def of(self, masks: Tensor) -> Tensor:
-        return torch.cat([self._of_some(some) for some in masks.split(SETS_AT_ONCE)], 1)
+        parts = range(0, len(masks), SETS_AT_ONCE)
+        return torch.cat([self._of_some(masks[k : k + SETS_AT_ONCE]) for k in parts], 1)
 
     def of_all(self) -> Tensor:
         return self.of(all_masks(self.moments.n_columns))
@@ -229,7 +252,8 @@ def chi_square_quantile(degrees: Tensor, level: float) -> Tensor:
     """At 1 - level, by Wilson and Hilferty: within 3 % for one degree of freedom, 0.3 % for five."""
     spread = 2 / (9 * degrees)
     z = torch.special.ndtri(torch.tensor(1 - level, dtype=torch.float64))
-    return degrees * (1 - spread + z * spread.sqrt()).clamp_min(0) ** 3
+    quantile: Tensor = degrees * (1 - spread + z * spread.sqrt()).clamp_min(0) ** 3
+    return quantile
 
 
 def all_masks(n_columns: int) -> Tensor:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from irmtv.core.losses import Multiclass, Squared
+from irmtv.core.losses import Binary, Multiclass, Squared
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Statistics
 from irmtv.engine.fitted import State
@@ -33,7 +33,9 @@ from irmtv.engine.solvers.second_order import TOLERANCE, Local, Problem, Solutio
 from irmtv.engine.solvers.starts import solve_erm
 
 SHORT_LIST = 24  # sets of a data set that are fitted, at most
+LADDER = (1.0, 10.0, 100.0, 1e4)  # penalty weights that contribute to it
 STRICTER = (0.2, 0.5, 0.8)  # levels that the largest weight contributes to the short list, beside its own
+ANCHORS, SECOND_LIST = 2, 6  # models around which logistic risks are looked at again; sets that each may add
 SCREENING = 1e-4  # tolerance of these fits
 LEAST_L2 = 5e-5  # of these fits: classes that some columns separate would leave no gradients to compare
 SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 form, as shares of the pooled fit's total variation
@@ -51,12 +53,22 @@ class OnColumns(Problem):
         return Local(whole.value, whole.gradient * used, hessian, whole.rest * both)
 
 
+class Group(NamedTuple):
+    """Runs whose sets are fitted alike."""
+
+    owner: int  # data set
+    l2: float
+    weight: float  # of the gradients; 0 for pooled fits
+    erm: Tensor  # (P,) where fits begin
+
+
 class Sets(NamedTuple):
     """Sets of columns, each with what it is fitted with and where that begins."""
 
+    group: Tensor  # (K,)
     owner: Tensor  # (K,) data set
     l2: Tensor  # (K,)
-    weight: Tensor  # (K,) of the gradients; 0 for the pooled fit
+    weight: Tensor  # (K,) of the gradients
     columns: Tensor  # (K, D) bool
     theta: Tensor  # (K, P)
     eps: Tensor  # (K,) of the l1 form
@@ -153,76 +165,106 @@ class ColumnsProgram(Program):
 
     def _chosen(self, acting: Tensor, erm: Tensor) -> Tensor:
         """The solutions of the runs that have a weight, (K, P); `erm` (R, P)."""
-        regret = self.form == "regret"
         # the pooled fits of a set serve all weights
-        fitted_with = torch.zeros_like(self.weight) if regret else self.weight
+        fitted_with = torch.zeros_like(self.weight) if self.form == "regret" else self.weight
         keys = torch.stack([self.owner.double(), self.l2, fitted_with], 1)[acting]
-        groups, group = torch.unique(keys, dim=0, return_inverse=True)
-        parts, lists = [], self._short_lists(acting)
-        for g, (t, l2, weight) in enumerate(groups.tolist()):
-            masks = lists[int(t), weight]
-            run = acting[group == g][0]  # any of them
-            one = masks.new_ones(len(masks), dtype=torch.float64)
-            theta = erm[run].expand(len(masks), -1)
-            parts.append(Sets(one.long() * int(t), one * max(l2, LEAST_L2), one * weight, masks, theta, 0 * one))
-        place = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(part.owner) for part in parts]))
-        every = Sets(*(torch.cat(column) for column in zip(*parts, strict=True)))
-        every, values = self._screened(every, self.weight[acting])
-        values = torch.where(group.unsqueeze(1) == place, values, torch.inf)  # (K, sets)
-        final = every.take(values.argmin(1))._replace(l2=self.l2[acting])
+        distinct, group = torch.unique(keys, dim=0, return_inverse=True)
+        groups = [
+            Group(int(t), max(l2, LEAST_L2), weight, erm[acting[group == g][0]])
+            for g, (t, l2, weight) in enumerate(distinct.tolist())
+        ]
+        if self.form == "regret":
+            sets, values = self._by_regret(groups, self.weight[acting])
+        else:
+            sets, value = self._by_gradients(groups)
+            values = value.expand(len(acting), -1)
+        values = torch.where(group.unsqueeze(1) == sets.group, values, torch.inf)  # (K, sets)
+        final = sets.take(values.argmin(1))._replace(l2=self.l2[acting])
         self.columns[acting] = final.columns
         return self._finished(final, acting)
 
-    def _short_lists(self, acting: Tensor) -> dict[tuple[int, float], Tensor]:
-        """By data set and the weight that sets are fitted with: (sets, D) bool."""
-        lists = {}
-        for t in sorted(set(self.owner[acting].tolist())):
-            risks, mu = self.problem.sets[t], self.problem.measure[t]
-            weights = torch.unique(self.weight[acting][self.owner[acting] == t])
-            if self.form == "regret":
-                moments = Moments.of(risks, mu)
-                found = best_sets(RegretValues(moments, self._steps(weights)), moments.n_columns, SHORT_LIST)
-                lists[t, 0.0] = _spread_out(_in_turn(found, SHORT_LIST), moments.columns, risks.size - 1)
-                continue
-            moments = Moments.of(risks, mu, standardise=False)
-            labels = not isinstance(self.loss, Squared)
-            found = best_sets(GradientValues(moments, weights, labels), moments.n_columns, SHORT_LIST)
-            for weight, masks in zip(weights.tolist(), found, strict=True):
-                lists[t, weight] = _spread_out(masks, moments.columns, risks.size - 1)
-        return lists
-
-    def _steps(self, weights: Tensor) -> list[tuple[float, float]]:
-        """Weights and levels of the short list: stricter ones too, since squared errors of labels may test less well."""
+    def _by_regret(self, groups: Sequence[Group], weights: Tensor) -> tuple[Sets, Tensor]:
+        """Sets with their pooled fits, and their values for penalty weights (G,): (G, sets)."""
         level = float(self.static["level"])
-        top = float(weights.max())
-        return [(w, level) for w in weights.tolist()] + [(top, other) for other in STRICTER if other > level]
+        # the same for all runs, so that what trains beside a run does not matter to it
+        steps = [(w, level) for w in LADDER] + [(LADDER[-1], other) for other in STRICTER if other > level]
+        moments = {t: Moments.of(self.problem.sets[t], self.problem.measure[t]) for t in {g.owner for g in groups}}
+        lists = {t: self._listed(RegretValues(m, steps), m, SHORT_LIST) for t, m in moments.items()}
+        sets, judged = self._pooled(_sets_of(groups, [lists[g.owner] for g in groups]))
+        if isinstance(self.loss, Binary):
+            more = [self._looked_again(g, moments[g.owner], steps, sets, judged, k) for k, g in enumerate(groups)]
+            if any(map(len, more)):
+                others, also = self._pooled(_sets_of(groups, more))
+                sets = Sets(*map(torch.cat, zip(sets, others, strict=True)))
+                judged = Judged(*map(torch.cat, zip(judged, also, strict=True)))
+        return sets, judged.values(weights, level)
 
-    def _screened(self, sets: Sets, weights: Tensor) -> tuple[Sets, Tensor]:
-        """The sets with their fits, and their values for penalty weights (G,): (G, sets)."""
-        sets = sets._replace(theta=sets.theta * sets.used())
-        pooled = self._minimise(sets, SCREENING, ())
-        sets = sets._replace(theta=pooled.theta)
-        if self.form == "regret":
-            judged = [self._judge(t, sets.take(index)) for t, index in _by_owner(sets.owner)]
-            order = torch.cat([index for _, index in _by_owner(sets.owner)]).argsort()
-            whole = Judged(*(torch.cat(column)[order] for column in zip(*judged, strict=True)))
-            return sets, whole.values(weights, self.static["level"])
-        if self.form == "l1":
-            variation = torch.empty_like(sets.l2)
-            for t, index in _by_owner(sets.owner):
-                some = sets.take(index)
-                gradient = self.problem.sets[t].at(some.theta).gradient * some.used().unsqueeze(1)
-                variation[index] = torch.linalg.vector_norm(gradient, dim=2) @ self.problem.measure[t]
-            scale = variation.clamp_min(1e-8)
-            smooth = [term._replace(norm="l2") for term in self.problem.terms]
-            sets = sets._replace(theta=self._minimise(sets, SCREENING, smooth).theta)
-            for share in SHARPENING:
-                sets = sets._replace(eps=scale * share)
-                solved = self._minimise(sets, SCREENING, self.problem.terms)
-                sets = sets._replace(theta=solved.theta)
-        else:
+    def _looked_again(
+        self, group: Group, moments: Moments, steps: Sequence[tuple[float, float]], sets: Sets, judged: Judged, k: int
+    ) -> Tensor:
+        """More sets for group k, where no set of its list passes the test: (sets, D) bool.
+
+        Squared errors of labels may mislead where columns spread differently in the environments. So the logistic risk
+        itself is looked at, to second order around the best models of the list.
+        """
+        level = float(self.static["level"])
+        mine = (sets.group == k).nonzero().squeeze(1)
+        ladder = judged.values(torch.tensor(LADDER[::-1], dtype=torch.float64), level)[:, mine]
+        best = mine[ladder.argmin(1)].tolist()
+        passes = judged.statistic[best[0]] <= chi_square_quantile(judged.degrees[best[0]], level)
+        if bool(passes) and bool(sets.columns[best[0]].any()):
+            return sets.columns[:0]
+        found = []
+        for anchor in [i for i in dict.fromkeys(best) if bool(sets.columns[i].any())][:ANCHORS]:
+            risks, mu = self.problem.sets[group.owner], self.problem.measure[group.owner]
+            around = Moments.around(risks, mu, sets.theta[anchor], moments.columns)
+            found.append(self._listed(RegretValues(around, steps), around, SECOND_LIST))
+        known = {bytes(mask.tolist()) for mask in sets.columns[mine]}
+        new = [mask for masks in found for mask in masks if bytes(mask.tolist()) not in known]
+        return torch.unique(torch.stack(new), dim=0) if new else sets.columns[:0]
+
+    def _pooled(self, sets: Sets) -> tuple[Sets, Judged]:
+        """The sets with their pooled fits, judged."""
+        sets = sets._replace(theta=self._minimise(sets, SCREENING, ()).theta)
+        owners = [(t, (sets.owner == t).nonzero().squeeze(1)) for t in sorted(set(sets.owner.tolist()))]
+        parts = []
+        for t, index in owners:
+            some = sets.take(index)
+            parts.append(judge(self.problem.sets[t], self.problem.measure[t], some.theta, some.used(), some.l2))
+        order = torch.cat([index for _, index in owners]).argsort()
+        return sets, Judged(*(torch.cat(column)[order] for column in zip(*parts, strict=True)))
+
+    def _by_gradients(self, groups: Sequence[Group]) -> tuple[Sets, Tensor]:
+        """Sets with their penalised fits, and their values (sets,)."""
+        lists = []
+        for group in groups:
+            moments = Moments.of(self.problem.sets[group.owner], self.problem.measure[group.owner], standardise=False)
+            weight = torch.tensor([group.weight], dtype=torch.float64)
+            values = GradientValues(moments, weight, of_labels=not isinstance(self.loss, Squared))
+            lists.append(self._listed(values, moments, SHORT_LIST))
+        sets = _sets_of(groups, lists)
+        sets = sets._replace(theta=self._minimise(sets, SCREENING, ()).theta)
+        scale = self._variation(sets)
+        smooth = [term._replace(norm="l2") for term in self.problem.terms]
+        solved = self._minimise(sets, SCREENING, smooth)
+        for share in SHARPENING if self.form == "l1" else ():
+            sets = sets._replace(theta=solved.theta, eps=scale * share)
             solved = self._minimise(sets, SCREENING, self.problem.terms)
-        return sets._replace(theta=solved.theta), solved.value.expand(len(weights), -1)
+        return sets._replace(theta=solved.theta), solved.value
+
+    def _listed(self, values: RegretValues | GradientValues, moments: Moments, most: int) -> Tensor:
+        """A short list of all steps of these values: (at most `most`, D) bool."""
+        some = _in_turn(best_sets(values, moments.n_columns, most), most)
+        return torch.zeros(len(some), self.columns.shape[1], dtype=torch.bool).index_copy(1, moments.columns, some)
+
+    def _variation(self, sets: Sets) -> Tensor:
+        """sum_e mu_e |g_e,S| of every set, not quite 0: (K,)."""
+        sizes = torch.empty_like(sets.l2)
+        for t in set(sets.owner.tolist()):
+            mine = sets.owner == t
+            gradient = self.problem.sets[t].at(sets.theta[mine]).gradient * sets.used()[mine].unsqueeze(1)
+            sizes[mine] = torch.linalg.vector_norm(gradient, dim=2) @ self.problem.measure[t]
+        return sizes.clamp_min(1e-8)
 
     def _finished(self, sets: Sets, acting: Tensor) -> Tensor:
         """The chosen sets to the end, each once: (K, P)."""
@@ -239,11 +281,6 @@ class ColumnsProgram(Program):
         weights = sets.weight.unsqueeze(1)[:, : len(terms)]
         which = torch.arange(len(sets.owner))
         return problem.minimise(sets.theta, sets.owner, sets.l2, weights, sets.eps, tolerance, which)
-
-    def _judge(self, t: int, sets: Sets) -> Judged:
-        """Pooled fits on one data set."""
-        risks, mu = self.problem.sets[t], self.problem.measure[t]
-        return judge(risks, mu, sets.theta, sets.used(), sets.l2)
 
     # ---- what is kept ------------------------------------------------------------------------------------------
 
@@ -331,13 +368,18 @@ def judge(risks: LinearRisks, mu: Tensor, theta: Tensor, used: Tensor, l2: Tenso
     return Judged(point.risk[:, counts] @ mu, regret, complexity, statistic, degrees.clamp_min(1).double())
 
 
+def _sets_of(groups: Sequence[Group], lists: Sequence[Tensor]) -> Sets:
+    """The sets of every group, (sets, D) bool each."""
+    group = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(masks) for masks in lists]))
+    columns = torch.cat(list(lists))
+    owner = torch.tensor([g.owner for g in groups])[group]
+    l2, weight = (torch.tensor([g[i] for g in groups], dtype=torch.float64)[group] for i in (1, 2))
+    sets = Sets(group, owner, l2, weight, columns, torch.stack([g.erm for g in groups])[group], torch.zeros_like(l2))
+    return sets._replace(theta=sets.theta * sets.used())
+
+
 def _trace(matrices: Tensor) -> Tensor:
     return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
-
-
-def _by_owner(owner: Tensor) -> list[tuple[int, Tensor]]:
-    """Data sets, and where what belongs to them stands."""
-    return [(t, (owner == t).nonzero().squeeze(1)) for t in sorted(set(owner.tolist()))]
 
 
 def _in_turn(lists: Sequence[Tensor], most: int) -> Tensor:
@@ -348,8 +390,3 @@ def _in_turn(lists: Sequence[Tensor], most: int) -> Tensor:
             if rank < len(masks) and len(chosen) < most:
                 chosen.setdefault(bytes(masks[rank].tolist()), masks[rank])
     return torch.stack(list(chosen.values()))
-
-
-def _spread_out(masks: Tensor, columns: Tensor, n_columns: int) -> Tensor:
-    """Sets of some columns as sets of all: (sets, D)."""
-    return torch.zeros(len(masks), n_columns, dtype=torch.bool).index_copy(1, columns, masks)
