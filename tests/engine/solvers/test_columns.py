@@ -331,17 +331,17 @@ def test_the_statistic_by_hand():
     assert float(theta[0, 1]) == 0
     u = np.column_stack([x[:, [0, 2]], np.ones(len(x))])
     p = 1 / (1 + np.exp(-u @ theta[0, [0, 2, 3]].numpy()))
-    parts = []
+    parts, gradients, curve = [], u * (p - y)[:, None], p * (1 - p)
+    scale = (gradients**2).sum() / (curve @ u**2).sum()
     for k in (0, 1):
         at, n = e == k, (e == k).sum()
-        rows = u[at] * (p - y)[at, None]
-        hessian = (u[at] * (p * (1 - p))[at, None]).T @ u[at] / n
+        rows = gradients[at]
+        hessian = (u[at] * curve[at, None]).T @ u[at] / n
         covariance = np.cov(rows.T, bias=True)
         lean = (2 * 3 + 10) / n
-        covariance = (covariance + lean * np.trace(covariance) / np.trace(hessian) * hessian) / (1 + lean)
+        covariance = (covariance + lean * scale * hessian) / (1 + lean)
         parts.append((n, rows.mean(0), hessian, np.linalg.inv(covariance)))
-    curve = sum(n * h @ s @ h for n, g, h, s in parts)
-    step = -np.linalg.solve(curve, sum(n * h @ s @ g for n, g, h, s in parts))
+    step = -np.linalg.solve(sum(n * h @ s @ h for n, g, h, s in parts), sum(n * h @ s @ g for n, g, h, s in parts))
     statistic = sum(n * (g + h @ step) @ s @ (g + h @ step) for n, g, h, s in parts)
     assert float(found.statistic) == pytest.approx(statistic, rel=1e-6)
     regret = sum(n / len(x) * g @ np.linalg.solve(h, g) / 2 for n, g, h, s in parts)
@@ -487,8 +487,9 @@ def test_fewer_rows_than_columns():
     fitted = fit(task_of(x, y, e), l2=1e-3)
     assert 0 in taken(fitted)[0] and len(taken(fitted)[0]) < 10
     x, y, e = data(1000, n_environments=2)
-    e[:2] = 5
-    assert taken(fit(task_of(x, y, e)))[0] == [0, 1]
+    for rows in (1, 2):
+        e[:rows] = 5
+        assert taken(fit(task_of(x, y, e)))[0] == [0, 1]
 
 
 def test_one_environment_that_counts_leaves_what_columns_must_earn():
@@ -499,6 +500,18 @@ def test_one_environment_that_counts_leaves_what_columns_must_earn():
     assert taken(fit(task_of(x, y, e)))[0] == [0]
     assert taken(fit(task_of(x, y, e), measure=(1.0, 0.0)))[0] == [0, 3]
     assert taken(fit(task_of(x, y, e), measure=(0.0, 1.0)))[0] == [0]
+
+
+def test_a_target_without_noise():
+    x, _, e = data(300)
+    assert taken(fit(task_of(x, x[:, 0] - 2 * x[:, 1], e)))[0] == [0, 1]
+
+
+def test_no_column_that_varies():
+    _, y, e = data(300, loss="binary")
+    for form in ("regret", "published", "l1"):
+        fitted = fit(task_of(np.ones((300, 2)), y, e, "binary"), form=form, l2=1e-4)
+        assert taken(fitted) == [[]] and (fitted.coefficients()[0] == 0).all()
 
 
 def test_several_targets():

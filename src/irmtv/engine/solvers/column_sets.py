@@ -195,7 +195,7 @@ class RegretValues:
         limit = {level: expected * chi_square_quantile(degrees, level) for _, level in self.steps}
         regret = pooled - moments.mu @ own
         risk = pooled + (size + 1) * self._cost(pooled, size)
-        risk = torch.where(2 * (size + 1) > n, torch.inf, risk)
+        risk = torch.where((2 * (size + 1) > n) & (size > 0), torch.inf, risk)
         return torch.stack([risk + weight * (regret - limit[level]).clamp_min(0) for weight, level in self.steps])
 
 

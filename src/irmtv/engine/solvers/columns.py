@@ -339,11 +339,11 @@ def judge(risks: LinearRisks, mu: Tensor, theta: Tensor, used: Tensor, l2: Tenso
     gradient = (mean + 2 * (l2.unsqueeze(1) * theta[:, :n] * used).unsqueeze(1)).unsqueeze(3)
     covariance = spread - mean.unsqueeze(3) * mean.unsqueeze(2)
     size = used.sum(1)
-    scale = _trace(covariance) / _trace(curve).clamp_min(1e-300)  # (K, E)
     # few rows: lean on the model's own covariance, a multiple of the Hessian
     lean = ((2 * size.unsqueeze(1) + 10) / rows)[..., None, None]
+    scale = ((_trace(spread) @ mu) / (_trace(curve) @ mu).clamp_min(1e-300)).view(-1, 1, 1, 1)
     hessian = curve + ridge + idle
-    covariance = (covariance + scale[..., None, None] * (lean * curve + (1 + lean) * ridge)) / (1 + lean) + idle
+    covariance = (covariance + scale * (lean * curve + (1 + lean) * ridge)) / (1 + lean) + idle
     covariance = covariance + 1e-12 * _trace(covariance)[..., None, None] * torch.eye(n, dtype=torch.float64)
     factor = torch.linalg.cholesky_ex(covariance)[0]
     # the one step of all environments together that makes the statistic least
@@ -352,7 +352,7 @@ def judge(risks: LinearRisks, mu: Tensor, theta: Tensor, used: Tensor, l2: Tenso
     step = torch.linalg.solve(
         (white_hessian.mT @ white_hessian).sum(1), (white_hessian.mT @ white_gradient).sum(1)
     ).unsqueeze(1)
-    statistic = (white_gradient - white_hessian @ step).square().sum((1, 2, 3))
+    statistic = (white_gradient - white_hessian @ step).square().sum((1, 2, 3)).nan_to_num(nan=torch.inf)
     regret = (gradient * torch.linalg.solve(hessian, gradient)).sum((2, 3)) @ mu / 2
     pooled = torch.linalg.inv(torch.einsum("e,keij->kij", mu, hessian))
     evidence = float(rows.sum())
