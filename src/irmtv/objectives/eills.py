@@ -15,7 +15,8 @@ of a model against the best model of each environment on the same columns,
 up to third order. Then the pooled fit of S is its best model, R(S) is its risk, and scales of columns do not matter.
 T(S) tests whether that fit is stationary in every environment: a chi-square statistic (of the generalised method of
 moments, valid for unequal noise and models that are not true), and q is its quantile at 1 - level. Regret within noise
-costs nothing. BIC(S) = log(n) / 2n trace(Hessian^-1 covariance of the gradient) is what a column must earn.
+costs nothing. BIC(S) = log(n) / 2n trace(Hessian^-1 covariance of the gradient) is what columns must earn. Degrees of
+freedom of q are counted for the intercept and the columns that do earn it: columns of noise would hide a spurious one.
 
 With gamma = 0 each form is ERM on all columns. A large gamma takes, of the sets that the test accepts, the one of
 least risk. The sets come from a short list by second moments (`irmtv.engine.solvers.column_sets`): all sets up to 16
@@ -58,7 +59,7 @@ EVIDENCE = "its default form tests: more rows are more evidence; {} holds for fo
 
 EILLS = Objective(
     name="eills",
-    formula="min_S R(S) + BIC(S) + gamma regret(S) max(0, 1 - q / T(S)),  regret = 1/2 sum_e mu_e g_e' H_e^-1 g_e",
+    formula="R(S) + BIC(S) + gamma regret(S) max(0, 1 - q / T(S)),  regret = 1/2 sum_e mu_e g_e' H_e^-1 g_e",
     summary="columns of a linear model on which one model is best in all environments, of all sets of columns",
     source="Fan, Fang, Gu & Zhang, Annals of Statistics",
     year=2024,
