@@ -15,7 +15,7 @@ from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel
 from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
-from irmtv.models.networks.settings import training_settings
+from irmtv.models.networks.settings import training_settings, warn_of_endless_warmup
 from irmtv.models.search import Search
 
 OF_ADAM = {"learning_rate", "warmup", "environment_learning_rate"}  # a grid over these is for Adam
@@ -49,6 +49,7 @@ class NetworkPathEstimator(PathEstimator):
     def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> NetworkModel:
         varied = {name for c in self._combinations(data) for name in c}
         settings = self._settings(data)
+        warn_of_endless_warmup(settings)
         seed = as_seed(self.random_state)
         return NetworkModel(
             {name: value for name, value in settings.items() if name not in varied},

@@ -28,7 +28,7 @@ from torch import Tensor
 from irmtv.engine.solvers.linear_risks import LinearRisks, Point
 
 TOLERANCE = 1e-10  # of the decrease that a step promises, as a share of 1 + |F|
-MOST_STEPS = 60
+MOST_STEPS = 200  # of l1 penalties: near a kink steps are short
 FIRST_DAMPING = 1e-4
 NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, of the runs that are evaluated together: 64 MiB
 

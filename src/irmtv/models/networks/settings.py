@@ -82,7 +82,6 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
             known[name].validate(value, objective.name)
         except ValueError as error:
             raise ValueError(f"{error} {TO_DO[name]}") from error
-    _warn_of_endless_warmup(int(parameters.max_steps), given)
     engine = {
         "classifier": parameters.classifier,
         "learning_rate": plain(parameters.learning_rate),
@@ -134,9 +133,11 @@ def chosen_solver(
     return "newton" if fits else "adam"
 
 
-def _warn_of_endless_warmup(steps: int, given: Mapping[str, Any]) -> None:
-    """A penalty that never acts is ERM under another name."""
-    weight, warmup = given.get("penalty_weight"), given.get("warmup")
+def warn_of_endless_warmup(settings: Mapping[str, Any]) -> None:
+    """A penalty that never acts is ERM under another name; Newton's method has no warm-up."""
+    steps, weight, warmup = settings["steps"], settings.get("penalty_weight"), settings.get("warmup")
+    if settings["solver"] == "newton":
+        return
     whole = (isinstance(warmup, int) and warmup >= steps) or warmup == 1.0
     if weight not in (None, 0) and warmup is not None and whole:
         warnings.warn(
