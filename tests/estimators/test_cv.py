@@ -550,7 +550,7 @@ def test_what_fit_says_of_ctrl_c_is_of_the_search(estimator):
 
 @pytest.mark.parametrize("estimator", [InvariantClassifierCV, InvariantRegressorCV])
 def test_parameters_of_a_single_model_are_not_among_them(estimator):
-    names = {"penalty_weight", "early_stopping", "validation_fraction", "warm_start"}
+    names = {"penalty_weight", "early_stopping", "validation_fraction", "warm_start", "start"}
     model = estimator(cv=3, l2=0.1)
     assert not names & set(model.get_params())
     copy = clone(model)
