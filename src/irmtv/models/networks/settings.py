@@ -13,7 +13,7 @@ import torch
 from irmtv.core.losses import Binary
 from irmtv.core.messages import check_positive, did_you_mean, plain, plain_repr, users_stacklevel
 from irmtv.core.types import Rows, Task
-from irmtv.engine.settings import ENGINE_CHECKS, pick_device
+from irmtv.engine.settings import ENGINE_CHECKS, STARTS, pick_device
 from irmtv.engine.solvers.newton import why_not
 from irmtv.models.base import own_hyperparameters
 from irmtv.objectives.base import Objective
@@ -93,6 +93,9 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
         good, expected = ENGINE_CHECKS[name]
         if not good(value):
             raise ValueError(f"{name} must be {expected}. Got {plain_repr(value)}. {TO_DO[name]}")
+    start = parameters.start
+    if start is not None and not (isinstance(start, str) and start in STARTS):
+        raise ValueError(f"start must be one of {list(STARTS)}, or None. Got {start!r}.{did_you_mean(start, STARTS)}")
     _check_device(parameters.device)
     usual = {name: value for name, value in OF_ESTIMATORS.items() if name in known}
     own = usual | own_hyperparameters(parameters.objective_params, objective, parameters.owner)
@@ -104,7 +107,7 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
         **({} if parameters.module is None else {"net": as_net(parameters.module)}),
         "steps": int(parameters.max_steps),
         "solver": solver,
-        "start": parameters.start,
+        "start": start,
         "device": parameters.device,
         "dtype": torch.float64 if solver == "newton" else as_dtype(parameters.dtype),
     }
