@@ -199,7 +199,7 @@ def test_starts_of_adam():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"solver": "newtn"}, ("solver must be one of ['auto', 'newton', 'adam']. Got 'newtn'.", "Did you mean 'newton'")),
+        ({"solver": "newtn"}, ("solver must be one of ['auto', 'newton', 'adam']. Got 'newtn'.", "Did you mean 'newton")),
         ({"solver": None}, ("solver must be one of", "Got None")),
         ({"start": "ermm"}, ("start must be one of ['erm', 'equal-risks',", "Got 'ermm'", "Did you mean 'erm'?")),
         ({"start": 3}, ("start must be one of", "Got 3")),
@@ -224,7 +224,7 @@ def test_newtons_method_does_not_go_on_from_a_model():
         model.fit(X, Y, environment=SITE)
 
 
-# ---- CV: classifiers and starts stand for choice ----------------------------------------------------------------------
+# ---- CV: classifiers and starts stand for choice --------------------------------------------------------------------
 
 THREE = [("scalar", "erm"), ("vector", "erm"), ("vector", "equal-risks")]
 

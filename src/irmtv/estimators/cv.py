@@ -122,10 +122,10 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
 
     All penalty weights are trained on all folds in one tensor program. Every weight at every one of 40 steps of Adam is
     a candidate, of Newton's method (linear models) every weight with each `classifier` and start once, measured on rows
-    that its models have not seen; ERM is among them. The rule "invariance" asks three questions in turn, and `selected_` holds the answer: is ERM invariant
-    already ("erm-invariant": it is kept)? If not, is another candidate ("invariant-found": it is taken, with its price
-    in held-out risk, and a warning where the price is high)? If not, ERM is kept, with a warning
-    ("none-found").
+    that its models have not seen; ERM is among them. The rule "invariance" asks three questions in turn, and
+    `selected_` holds the answer: is ERM invariant already ("erm-invariant": it is kept)? If not, is another candidate
+    ("invariant-found": it is taken, with its price in held-out risk, and a warning where the price is high)? If not,
+    ERM is kept, with a warning ("none-found").
 
     Parameters
     ----------
