@@ -29,7 +29,7 @@ class RegressorOnTwoPlaces(EveryOtherRow, InvariantRegressor):
 
 def expected_failures(estimator) -> dict[str, str]:
     if estimator.hidden == () and not isinstance(estimator, RegressorOnTwoPlaces):
-        return {}  # in float64; where a plane separates classes, slopes have one sign, and l1 is the same however divided
+        return {}  # in float64; where a plane separates classes slopes have one sign: l1 is the same however divided
     return dict.fromkeys(SAME_WEIGHTS, BY_NUMBER if isinstance(estimator, EveryOtherRow) else ROUNDING)
 
 

@@ -97,7 +97,8 @@ class NetworkTrainer(PathTrainer):
         n_parts, n_l2 = len(split.folds) + len(split.left_out), len(model.l2_from)
         self.stages = _Stages(report, len(self.seeds) * (n_parts * n_combinations + len(split.folds) * n_l2))
         if model.l2_from:
-            self.settings["l2"] = self._best_l2(model.l2_from)
+            report = self.stages.next(len(self.seeds) * len(split.folds) * n_l2)
+            self.settings["l2"] = self._best_l2(model.l2_from, report)
 
     def train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
         known = {*ENGINE, "start", *(h.name for h in objective.hyperparameters)}
@@ -137,12 +138,11 @@ class NetworkTrainer(PathTrainer):
             )
         return [NetworkPath(batch, c) for c in range(len(combinations))]
 
-    def _best_l2(self, values: Sequence[float]) -> float:
+    def _best_l2(self, values: Sequence[float], report: Report | None = None) -> float:
         """That of ERM with the lowest risk on held-out rows, each at its best step."""
         n, folds = len(values), self.split.folds
         runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
         settings = {name: self.settings[name] for name in ENGINE if name in self.settings and name != "l2"}
-        report = self.stages.next(len(runs))
         with divergence_is_recorded():
             fitted = train(list(folds), "erm", runs, snapshot_every=self.every, progress=report, **settings)
         assert fitted.history is not None
