@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import inspect
 import json
 import shutil
 import sqlite3
@@ -67,8 +68,12 @@ def test_a_model_file_gives_its_predictions_and_attributes(name, rows):
     got = json.loads(json.dumps(expected(load(name), inputs(rows, **wanted["input"]), beside)))
     known = {"input", "beside", "command", "columns_left_out", "irmtv_predict"}
     assert set(got) == set(wanted) - known
+    later = {key: got["parameters"].pop(key) for key in [*got["parameters"]] if key not in wanted["parameters"]}
     for entry in got:
         assert_same(got[entry], wanted[entry], entry)
+    # parameters that came later have their defaults
+    signature = inspect.signature(getattr(irmtv, wanted["class"])).parameters
+    assert later == {key: signature[key].default for key in later}
 
 
 @pytest.mark.parametrize("name", FITS)

@@ -6,6 +6,7 @@ import copy
 import doctest
 import itertools
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -87,16 +88,33 @@ def test_minimax_is_what_the_engine_infers(data, minimax):
     """The same labels as `infer_environments` gives for the standardised rows, whichever is called first."""
     X, y, time, _ = data
     z = (X - X.mean(0)) / X.std(0)
-    task = Task(Rows(torch.as_tensor(z).float(), torch.as_tensor(y).float(), aux=torch.as_tensor(time)), Binary())
-    (made,) = infer_environments([task], [0], [task.train.aux], [0], steps=250, learning_rate=2e-2)
+    task = Task(Rows(torch.as_tensor(z), torch.as_tensor(y).float(), aux=torch.as_tensor(time)), Binary())
+    how = {"steps": 250, "learning_rate": 2e-2, "solver": "newton", "dtype": torch.float64}
+    (made,) = infer_environments([task], [0], [task.train.aux], [0], **how)
     codes = made.train.environment.numpy()
     assert adjusted_rand_score(codes, minimax.labels_) == 1
+
+
+def test_one_column_is_cut_where_the_environments_change():
+    """Of a linear model by Newton's method: as many stretches as environments, in the order of time."""
+    rows = make_simulation(600, p_s=(0.999, 0.8, 0.5), random_state=0, n_test=40).train
+    found = EnvironmentInference(n_environments=3, n_shuffles=0, random_state=0).fit(rows.x, rows.y, aux=rows.aux)
+    time = rows.aux.double().numpy()[:, 0]
+    assert (np.bincount(found.labels_, minlength=3) > 100).all()
+    assert (np.diff(found.labels_[np.argsort(time)]) >= 0).all() and (found.membership_.max(1) > 0.999).mean() > 0.99
+    assert adjusted_rand_score(rows.environment, found.labels_) > 0.75
+    other = EnvironmentInference(n_environments=3, n_shuffles=0, random_state=1).fit(rows.x, rows.y, aux=-7 * rows.aux)
+    np.testing.assert_array_equal(2 - other.labels_, found.labels_)  # whatever the seed and the units of time
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*the most probable of no row")
+        few = EnvironmentInference(n_environments=3, environment_hidden=2, **FAST)  # room for one cut: rho climbs
+        assert len(set(few.fit(rows.x, rows.y, aux=rows.aux).labels_)) > 1
 
 
 def test_two_reach_all_that_three_could():
     """(sum_e |m_e S_e|)^2 does not change where environments with slopes of one sign are merged."""
     rows = make_simulation(600, p_s=(0.999, 0.8, 0.5), random_state=0, n_test=40).train
-    settings = {**FAST, "n_shuffles": 10}
+    settings = {**FAST, "n_shuffles": 10, "hidden": (4,)}
     two = EnvironmentInference(**settings).fit(rows.x, rows.y, aux=rows.aux)
     with pytest.warns(UserWarning, match=r"'inferred 2' of 3 environments is the most probable.*use n_environments=2"):
         three = EnvironmentInference(n_environments=3, **settings).fit(rows.x, rows.y, aux=rows.aux)

@@ -10,7 +10,7 @@ EXAMPLE = REPOSITORY / "examples" / "inferred_environments.py"
 
 
 def test_the_example_runs(capsys):
-    results = runpy.run_path(str(EXAMPLE))["main"](n_samples=400, steps=150)
+    results = runpy.run_path(str(EXAMPLE))["main"](n_samples=400)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 4 * 8 and len({len(row) for row in lines if row.startswith("  clusters")}) == 1
     for block in results.values():

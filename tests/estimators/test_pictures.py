@@ -57,7 +57,7 @@ def test_evaluate_of_string_labels_and_several_targets():
 
 def test_history_has_a_line_per_environment():
     X, y, site, _ = arrays()
-    clf = InvariantClassifier(**{**FAST, "max_steps": 100}).fit(X, y, environment=site)
+    clf = InvariantClassifier(solver="adam", **{**FAST, "max_steps": 100}).fit(X, y, environment=site)
     assert list(clf.history_.columns) == ["step", "environment", "on", "rows", "risk", "slope", "accuracy"]
     assert clf.history_["step"].max() == 100
     last = clf.history_[clf.history_["step"] == 100]
@@ -72,9 +72,20 @@ def test_history_has_a_line_per_environment():
     assert ax.get_xlabel() == "step"
 
 
+def test_of_newtons_method_the_history_is_erm_and_the_solution():
+    X, y, site, _ = arrays()
+    clf = InvariantClassifier(**FAST).fit(X, y, environment=site)
+    erm = InvariantClassifier("erm", **FAST).fit(X, y, environment=site)
+    for step, model in ((0, erm), (1, clf)):
+        p = model.predict_proba(X)[np.arange(len(y)), y]
+        found = clf.history_[clf.history_["step"] == step]
+        np.testing.assert_allclose(found["risk"], [-np.log(p)[site == e].mean() for e in "abc"], rtol=1e-6)
+    assert [list(line.get_xdata()) for line in clf.plot_history().get_lines()] == [[0, 1]] * 3
+
+
 def test_of_many_environments_the_worst_stands_out():
     X, y, _, _ = arrays()
-    reg = InvariantRegressor(min_rows=1, **FAST).fit(X, y, environment=np.arange(len(y)) % 12)
+    reg = InvariantRegressor(min_rows=1, solver="adam", **FAST).fit(X, y, environment=np.arange(len(y)) % 12)
     ax = reg.plot_history()
     last = reg.history_[reg.history_["step"] == 30]
     worst = last["environment"].iloc[int(last["risk"].argmax())]

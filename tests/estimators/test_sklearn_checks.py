@@ -28,10 +28,16 @@ class RegressorOnTwoPlaces(EveryOtherRow, InvariantRegressor):
 
 
 def expected_failures(estimator) -> dict[str, str]:
+    if estimator.hidden == () and not isinstance(estimator, RegressorOnTwoPlaces):
+        return {}  # in float64; where a plane separates classes slopes have one sign: l1 is the same however divided
     return dict.fromkeys(SAME_WEIGHTS, BY_NUMBER if isinstance(estimator, EveryOtherRow) else ROUNDING)
 
 
 ESTIMATORS = [
+    InvariantClassifier("erm", hidden=(), **FAST),
+    InvariantRegressor("erm", hidden=(), **FAST),
+    ClassifierOnTwoPlaces("irm-tv-l1", hidden=(), min_rows=1, penalty_weight=1.0, **FAST),
+    RegressorOnTwoPlaces("irm-tv-l1", hidden=(), min_rows=1, penalty_weight=1.0, **FAST),
     InvariantClassifier("erm", **FAST),
     InvariantClassifier("eiil", penalty_weight=1.0, **FAST),
     InvariantRegressor("erm", **FAST),

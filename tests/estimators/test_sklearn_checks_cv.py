@@ -27,6 +27,8 @@ class RegressorOnTwoPlaces(EveryOtherRow, InvariantRegressorCV):
 
 
 ESTIMATORS = [
+    ClassifierOnTwoPlaces("irm-tv-l1", hidden=(), min_rows=1, **PATH),
+    RegressorOnTwoPlaces("irm-tv-l1", hidden=(), min_rows=1, **PATH),
     ClassifierOnTwoPlaces("irm-tv-l1", min_rows=1, **PATH),
     RegressorOnTwoPlaces("irm-tv-l1", min_rows=1, **PATH),
     InvariantClassifierCV("erm", n_seeds=2, refit=False, **FAST),

@@ -140,7 +140,9 @@ def as_features(
         estimator._length_in = values.shape[2]  # for messages alone
     if like is not None:
         _check_axes(values, like)
-    return values
+    return np.ascontiguousarray(
+        values
+    )  # a sum over rows is rounded otherwise where a frame's columns come in one piece
 
 
 def series_shape(like: Scaler, length: int | None) -> str:

@@ -27,7 +27,13 @@ from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
 from irmtv.models.base import FittedModel
 from irmtv.models.networks.fit import fitted_network, train_network, warm_start, warn_of_a_constant
 from irmtv.models.networks.predictor import Predictor
-from irmtv.models.networks.settings import NetworkParameters, as_dtype, check_module, training_settings
+from irmtv.models.networks.settings import (
+    NetworkParameters,
+    as_dtype,
+    check_module,
+    training_settings,
+    warn_of_endless_warmup,
+)
 from irmtv.objectives.base import Objective
 from irmtv.selection.folds import hold_out
 
@@ -58,6 +64,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         data = self._read(X, y, environment, aux, sample_weight, present)
         seed = as_seed(self.random_state)
         settings = training_settings(self._parameters(), data.objective, data.task)
+        warn_of_endless_warmup(settings)
         settings["snapshot_every"] = max(5, int(self.max_steps) // SNAPSHOTS)  # a snapshot costs about a step
         if rule is not None:
             check_stopping(rule, data)

@@ -15,7 +15,7 @@ from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel
 from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
-from irmtv.models.networks.settings import training_settings
+from irmtv.models.networks.settings import training_settings, warn_of_endless_warmup
 from irmtv.models.search import Search
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
@@ -54,6 +54,7 @@ class NetworkPathEstimator(PathEstimator):
     def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> NetworkModel:
         varied = {name for c in self._combinations(data) for name in c}
         settings = self._settings(data)
+        warn_of_endless_warmup(settings)
         seed = as_seed(self.random_state)
         return NetworkModel(
             {name: value for name, value in settings.items() if name not in varied},
@@ -147,12 +148,12 @@ def _listed(weights: Any) -> Sequence[Any]:
 class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     """InvariantClassifier over a path of penalty weights, chosen by cross-fitting on the training rows.
 
-    All penalty weights are trained on all folds in one tensor program. Every weight at every one of 40 steps is a
-    candidate, measured on rows that its models have not seen; ERM is among them. The rule
-    "invariance" asks three questions in turn, and `selected_` holds the answer: is ERM invariant
-    already ("erm-invariant": it is kept)? If not, is another candidate ("invariant-found": it is taken, with its price
-    in held-out risk, and a warning where the price is high)? If not, ERM is kept, with a warning
-    ("none-found").
+    All penalty weights are trained on all folds in one tensor program. Every weight at every one of 40 steps of Adam is
+    a candidate, of Newton's method (linear models) every weight with each `classifier` and start once, measured on rows
+    that its models have not seen; ERM is among them. The rule "invariance" asks three questions in turn, and
+    `selected_` holds the answer: is ERM invariant already ("erm-invariant": it is kept)? If not, is another candidate
+    ("invariant-found": it is taken, with its price in held-out risk, and a warning where the price is high)? If not,
+    ERM is kept, with a warning ("none-found").
 
     Parameters
     ----------
@@ -170,7 +171,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         Options of the rule "invariance"; see :func:`irmtv.selection.invariance`.
     grid : dict or None, default None
         More hyper-parameters to choose, name -> values, of those that may differ between the runs of one batch, such as
-        learning_rate, l2, warmup. For others use scikit-learn's GridSearchCV.
+        l2, classifier, start; of Adam also learning_rate and warmup. For others use scikit-learn's GridSearchCV.
     cv : int, default 5
         Folds; each has its share of every environment and, as far as there are rows, of every class.
     n_seeds : int, default 1
@@ -184,8 +185,11 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         "auto" takes that of 0, 3e-4 and 3e-3 with which ERM has the lowest held-out risk, for the
         whole path: a network that overfits before the penalty acts has nothing invariant left to find. It does so for
         every objective; with `grid={"l2": [...]}` it is chosen by the rule instead.
+    classifier : {"auto", "scalar", "vector"}, default "auto"
+        As for :class:`InvariantClassifier`. "auto" is "scalar" with Adam; with Newton's method every penalty weight is
+        tried with "scalar" from ERM, with "vector" from ERM, and with "vector" from equal risks.
     **others
-        As for :class:`InvariantClassifier`.
+        As for :class:`InvariantClassifier`, without `start`, which `grid` may have.
 
     Attributes
     ----------

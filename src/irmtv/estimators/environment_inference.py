@@ -53,7 +53,8 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
     Three ways. They all have ERM as a reference model, over whose slopes environments should differ:
 
     * "minimax": a network on aux divides the rows so that the reference model has the largest TV-l1 penalty. Needs aux
-      (a time, a place); new rows need aux only.
+      (a time, a place); new rows need aux only. One aux column beside a linear reference model (`hidden=()`) is cut
+      into stretches instead, where the slopes change most.
     * "eiil": the split of the rows into two with the largest such penalty: by the sign of the reference model's slopes.
       For two classes these are the rows that it gets wrong and those that it gets right. Needs no aux; new rows need y.
     * "clusters": k-means on aux or, without any, on the standardised features. y is not looked at.
@@ -66,7 +67,8 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
     method : {"minimax", "eiil", "clusters"}, default "minimax"
     n_environments : int, default 2
         How many; "eiil" has two. "minimax" is free to leave some without rows, and mostly does: environments whose
-        slopes have the same sign may be merged without loss of penalty, so that two reach all there is.
+        slopes have the same sign may be merged without loss of penalty, so that two reach all there is. A column that
+        is cut has rows in all of them.
     aux : str, list of str or None, default None
         Columns of X (numbers) that environments are inferred from; taken out of X. Values may be passed to `fit`
         instead.
@@ -82,7 +84,8 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
     environment_hidden : int, default 16
         Hidden units of the network on aux.
     max_steps : int, default 1000
-        Gradient steps of the reference model and of the network on aux.
+        Gradient steps of the reference model and of the network on aux. A linear reference model needs none: it is
+        trained by Newton's method.
     learning_rate, l2 : float, defaults 5e-3 and 0.0
         Of Adam; the weight of the sum of squares of the reference model's parameters.
     batch_size : int, "auto" or None, default "auto"

@@ -19,7 +19,7 @@ from irmtv.objectives.base import FOLLOWS_PHI, HyperParameter, Objective
 RULES_WHILE_TRAINING = ("iid", "worst-env")
 NOT_IN_GRID = ("seed", "data", "penalty_weight")
 # at weight 0 these change nothing, where environments are given: one combination stands for all
-IDLE_WITHOUT_PENALTY = ("warmup", "max_penalty_weight", "weight_learning_rate", "penalty_ramp")
+IDLE_WITHOUT_PENALTY = ("warmup", "max_penalty_weight", "weight_learning_rate", "penalty_ramp", "classifier")
 LARGEST_SEED = 2**62  # torch's generators take 63 bits; seeds beside it are counted on from it
 
 

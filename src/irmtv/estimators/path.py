@@ -31,6 +31,7 @@ OF_ONE_MODEL = {
     "early_stopping": "it chooses the step too, by rule=...",
     "validation_fraction": "it holds every row out once, in cv=... folds",
     "warm_start": "it starts anew, on every fold",
+    "start": "it tries more than one, or those of grid={'start': [...]}",
 }
 
 
@@ -45,6 +46,8 @@ def reject_single_model_params(init: Callable[P, None]) -> Callable[P, None]:
                 single = kind.removesuffix("CV")
                 of_one = next((c for c in type(args[0]).__mro__ if c.__name__ == single), None)
                 has_it = of_one is not None and name in signature(of_one).parameters
+                if name == "start" and not has_it:  # trees: no parameter of theirs at all
+                    continue
                 raise TypeError(
                     f"{kind} has no parameter {name}: {instead}. Got {name}={parameters[name]!r}. Leave it out"
                     + (f", or use {single}({name}=...)." if has_it else ".")

@@ -133,6 +133,17 @@ def test_models_of_single_environments_see_the_weights():
     assert (other[0][:, 0] < plain[0][:, 0]).all() and not np.allclose(other[0][:, 1], plain[0][:, 1])
 
 
+def test_own_models_have_the_best_of_several_l2():
+    """Newton's method does not stop early: few rows with many columns are shrunk instead."""
+    parts = fold_tasks(task_of("binary", 120, environments=2, features=12), 2, 0)
+    how = {"solver": "newton", "dtype": torch.float64}
+    pooled = train(parts, "erm", Runs(seed=[0, 0], data=[0, 1]), select="iid", l2=0.03, **how)
+    each = [np.stack(gains_of_own_models(pooled, l2=l2, **how)) for l2 in (1e-3, 0.03, 0.3)]
+    together = np.stack(gains_of_own_models(pooled, (1e-3, 0.03, 0.3), l2=0.03, **how))
+    np.testing.assert_allclose(together[..., 1], np.max([g[..., 1] for g in each], 0), rtol=1e-8)
+    assert (together[..., 1] > each[0][..., 1]).any()
+
+
 # The test over environments
 
 

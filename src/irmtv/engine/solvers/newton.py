@@ -191,8 +191,8 @@ class NewtonProgram(LinearProgram):
     def _inferred_risks(self, erm: Tensor) -> list[LinearRisks]:
         """The environments inferred from aux at ERM (R, P), for every run; the data sets that they make of the rows.
 
-        One column is cut exactly. Several are left to rho, which climbs the penalty of ERM's slopes, from its start and
-        fast, and is made hard.
+        One column is cut exactly. Several, or one with fewer hidden units than cuts need, are left to rho, which climbs
+        the penalty of ERM's slopes, from its start and fast, and is made hard.
         """
         source, context = self.step.source, self.context
         assert isinstance(source, RhoOnAux)
@@ -200,7 +200,7 @@ class NewtonProgram(LinearProgram):
         alike = [(t, float(s["l2"]), int(s["seed"])) for s, t in settings]
         one = [alike.index(key) for key in dict.fromkeys(alike)]  # a run of each kind
         codes = {}
-        if source.net.n_aux == 1:
+        if source.net.n_aux == 1 and source.net.hidden >= 2 * (source.n_environments - 1):  # a cut is two units
             for r in one:
                 codes[alike[r]] = self._cut(source, r, erm[r])
         else:

@@ -195,7 +195,9 @@ def warn_of_a_constant(fitted: FittedRuns, run: int, history: pd.DataFrame, pred
     settings, objective = fitted.settings[run], fitted.objective
     weight = settings.get("penalty_weight")
     acts = objective.penalties and "warmup" in settings and any(objective.weights(weight))
-    if not acts or settings["steps"] < ENOUGH_STEPS or history.empty or (history["on"] != "train").any():
+    by_newton = settings["solver"] == "newton"  # ERM is the first point of its history, whatever the steps
+    enough = by_newton or settings["steps"] >= ENOUGH_STEPS
+    if not acts or not enough or history.empty or (history["on"] != "train").any():
         return
     risks = _risk_by_step(history)
     constant = _risk_of_a_constant(task)
@@ -210,7 +212,7 @@ def warn_of_a_constant(fitted: FittedRuns, run: int, history: pd.DataFrame, pred
             f"{figures}, and it was {lowest:.3g} before the penalty had its effect. A constant is invariant: "
             f"penalty_weight={weight!r} is too much for these rows. Use {smaller},"
         )
-    elif warmup_steps(settings["warmup"], settings["steps"]) == 0:
+    elif not by_newton and warmup_steps(settings["warmup"], settings["steps"]) == 0:
         what = (
             f"{figures}. Either X says little about y, or penalty_weight={weight!r} is too much where it acts from the "
             f"first step. Use {smaller}, warmup=0.5,"

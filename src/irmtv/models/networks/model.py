@@ -35,6 +35,7 @@ from irmtv.selection.records import STATISTICS, in_order
 
 SNAPSHOTS = 40  # steps at which every run is a candidate
 ERM_DIFFERS_IN = ("learning_rate", "l2")  # what may differ between runs of ERM
+STRONGER = (3e-4, 3e-3, 0.03, 0.3)  # l2 that models of one environment may have, where no step stops them early
 ENGINE = (
     "hidden",
     "net",
@@ -96,7 +97,8 @@ class NetworkTrainer(PathTrainer):
         n_parts, n_l2 = len(split.folds) + len(split.left_out), len(model.l2_from)
         self.stages = _Stages(report, len(self.seeds) * (n_parts * n_combinations + len(split.folds) * n_l2))
         if model.l2_from:
-            self.settings["l2"] = self._best_l2(model.l2_from)
+            report = self.stages.next(len(self.seeds) * len(split.folds) * n_l2)
+            self.settings["l2"] = self._best_l2(model.l2_from, report)
 
     def train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
         known = {*ENGINE, "start", "layer", *(h.name for h in objective.hyperparameters)}
@@ -136,12 +138,11 @@ class NetworkTrainer(PathTrainer):
             )
         return [NetworkPath(batch, c) for c in range(len(combinations))]
 
-    def _best_l2(self, values: Sequence[float]) -> float:
+    def _best_l2(self, values: Sequence[float], report: Report | None = None) -> float:
         """That of ERM with the lowest risk on held-out rows, each at its best step."""
         n, folds = len(values), self.split.folds
         runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
         settings = {name: self.settings[name] for name in ENGINE if name in self.settings and name != "l2"}
-        report = self.stages.next(len(runs))
         with divergence_is_recorded():
             fitted = train(list(folds), "erm", runs, snapshot_every=self.every, progress=report, **settings)
         assert fitted.history is not None
@@ -156,15 +157,22 @@ class NetworkTrainer(PathTrainer):
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """With the learning rate and l2 of this combination of ERM.
 
-        Over seeds the mean, of the variance too: they are compared on the same rows.
+        Over seeds the mean, of the variance too: they are compared on the same rows. Adam's models stop where their
+        held-out risk is lowest. Newton's do not stop on the way, and one environment's few rows may be separated by a
+        line: their l2 is at least that of ERM, and that with the lowest held-out risk.
         """
         assert isinstance(erm, NetworkPath)
         chosen = {**erm.batch.settings, **erm.combination}
         settings = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": self.every}
+        values: tuple[float, ...] = ()
+        if settings.get("solver") == "newton":
+            least = float(settings.get("l2", 0.0))
+            values = (least, *(v for v in STRONGER if v > least))
+            settings["l2"] = self._best_l2(values)
         folds = list(self.split.folds)
         with divergence_is_recorded():
             pooled = train(folds, "erm", every_run(folds, self.seeds, [{}]), select="iid", **settings)
-        gains = np.stack(gains_of_own_models(pooled, **settings))  # (F K, E, 3)
+        gains = np.stack(gains_of_own_models(pooled, values, **settings))  # (F K, E, 3)
         return torch.as_tensor(gains.reshape(len(folds), len(self.seeds), *gains.shape[1:]).mean(1))
 
 
@@ -376,12 +384,14 @@ def divergence_is_recorded() -> Iterator[None]:
         yield
 
 
-def gains_of_own_models(fitted: FittedRuns, **settings: Any) -> list[npt.NDArray[np.float64]]:
+def gains_of_own_models(
+    fitted: FittedRuns, l2_from: Sequence[float] = (), **settings: Any
+) -> list[npt.NDArray[np.float64]]:
     """For every run of ERM: by environment, rows, mean gain of its own model, variance: (E, 3).
 
     `fitted` was trained with select="iid" on tasks with held-out rows; `settings` go to `train`. Both models stop
-    where their risk on the held-out rows is lowest. An environment with fewer than two held-out rows, or none to train
-    on, has NaN.
+    where their risk on the held-out rows is lowest; with `l2_from`, own models have that of these l2. An environment
+    with fewer than two held-out rows, or none to train on, has NaN.
     """
     of = fitted.runs.column("data")
     gains = [np.full((len(fitted.tasks[d].train.names), 3), np.nan) for d in of]
@@ -392,14 +402,15 @@ def gains_of_own_models(fitted: FittedRuns, **settings: Any) -> list[npt.NDArray
         which = [r for r, d in enumerate(of) if d in some]  # not for all runs of the group: one has no say in another
         if not which:
             continue
-        runs = [{**fitted.runs[r], "data": some.index(of[r])} for r in which]
+        values = [{"l2": v} for v in l2_from] or [{}]
+        runs = [{**fitted.runs[r], "data": some.index(of[r]), **value} for r in which for value in values]
         with divergence_is_recorded():
             alone = train(
                 [fewer[d] for d in some],
                 "erm",
                 Runs(**{name: [run[name] for run in runs] for name in runs[0]}),
                 select="iid",
-                **settings,
+                **{name: value for name, value in settings.items() if name != "l2" or not l2_from},
             )
         for d in some:
             task = own[d]
@@ -409,6 +420,8 @@ def gains_of_own_models(fitted: FittedRuns, **settings: Any) -> list[npt.NDArray
             own_held = alone.logits(task.held_out.x)
             for i, r in enumerate(which):
                 if of[r] == d:
-                    gain = gain_over_rescaled(task, pooled_train[r].cpu(), pooled_held[r].cpu(), own_held[i].cpu())
-                    gains[r][e] = mean_gain(gain, task.held_out.weight)
+                    pooled = pooled_train[r].cpu(), pooled_held[r].cpu()
+                    each = own_held[i * len(values) : (i + 1) * len(values)].cpu()
+                    every = [mean_gain(gain_over_rescaled(task, *pooled, f), task.held_out.weight) for f in each]
+                    gains[r][e] = max(every, key=lambda g: float(g[1]))  # (rows, mean gain, variance)
     return gains

@@ -13,7 +13,7 @@ import torch
 from irmtv.core.losses import Binary
 from irmtv.core.messages import check_positive, did_you_mean, plain, plain_repr, users_stacklevel
 from irmtv.core.types import Rows, Task
-from irmtv.engine.settings import ENGINE_CHECKS, pick_device
+from irmtv.engine.settings import ENGINE_CHECKS, STARTS, pick_device
 from irmtv.engine.solvers.newton import why_not
 from irmtv.models.base import own_hyperparameters
 from irmtv.objectives.base import Objective
@@ -83,7 +83,6 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
             known[name].validate(value, objective.name)
         except ValueError as error:
             raise ValueError(f"{error} {TO_DO[name]}") from error
-    _warn_of_endless_warmup(int(parameters.max_steps), given)
     engine = {
         "classifier": parameters.classifier,
         "learning_rate": plain(parameters.learning_rate),
@@ -95,6 +94,9 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
         good, expected = ENGINE_CHECKS[name]
         if not good(value):
             raise ValueError(f"{name} must be {expected}. Got {plain_repr(value)}. {TO_DO[name]}")
+    start = parameters.start
+    if start is not None and not (isinstance(start, str) and start in STARTS):
+        raise ValueError(f"start must be one of {list(STARTS)}, or None. Got {start!r}.{did_you_mean(start, STARTS)}")
     _check_device(parameters.device)
     usual = {name: value for name, value in OF_ESTIMATORS.items() if name in known}
     own = usual | own_hyperparameters(parameters.objective_params, objective, parameters.owner)
@@ -106,7 +108,7 @@ def training_settings(parameters: NetworkParameters, objective: Objective, task:
         **({} if parameters.module is None else {"net": as_net(parameters.module)}),
         "steps": int(parameters.max_steps),
         "solver": solver,
-        "start": parameters.start,
+        "start": start,
         "layer": parameters.layer,
         "device": parameters.device,
         "dtype": torch.float64 if solver == "newton" else as_dtype(parameters.dtype),
@@ -138,9 +140,11 @@ def chosen_solver(
     return "newton" if fits else "adam"
 
 
-def _warn_of_endless_warmup(steps: int, given: Mapping[str, Any]) -> None:
-    """A penalty that never acts is ERM under another name."""
-    weight, warmup = given.get("penalty_weight"), given.get("warmup")
+def warn_of_endless_warmup(settings: Mapping[str, Any]) -> None:
+    """A penalty that never acts is ERM under another name; Newton's method has no warm-up."""
+    steps, weight, warmup = settings["steps"], settings.get("penalty_weight"), settings.get("warmup")
+    if settings["solver"] == "newton":
+        return
     whole = (isinstance(warmup, int) and warmup >= steps) or warmup == 1.0
     if weight not in (None, 0) and warmup is not None and whole:
         warnings.warn(
