@@ -15,9 +15,11 @@ from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel
 from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
-from irmtv.models.networks.settings import training_settings
+from irmtv.models.networks.settings import NetworkParameters, training_settings
 from irmtv.models.search import Search
+from irmtv.objectives import OBJECTIVES
 
+ERM = OBJECTIVES["erm"]
 OF_ADAM = {"learning_rate", "warmup", "environment_learning_rate"}  # a grid over these is for Adam
 L2 = (0.0, 3e-4, 3e-3)  # what l2="auto" chooses from
 
@@ -49,9 +51,11 @@ class NetworkPathEstimator(PathEstimator):
     def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> NetworkModel:
         varied = {name for c in self._combinations(data) for name in c}
         settings = self._settings(data)
+        of_erm = training_settings(replace(self._for_all_candidates(), objective_params=None), ERM, data.task)
         seed = as_seed(self.random_state)
         return NetworkModel(
             {name: value for name, value in settings.items() if name not in varied},
+            of_erm={name: of_erm[name] for name in ("solver", "dtype")},
             seeds=tuple(seed + k for k in range(self.n_seeds)),
             l2_from=L2 if self._chooses_l2() else (),
             keep_states=keep_outputs or not self.refit,
@@ -88,6 +92,10 @@ class NetworkPathEstimator(PathEstimator):
 
     def _settings(self, data: TrainingData[Any]) -> dict[str, Any]:
         """For `train`, of all candidates."""
+        return training_settings(self._for_all_candidates(), data.objective, data.task)
+
+    def _for_all_candidates(self) -> NetworkParameters:
+        """The parameters, with the usual values of what is chosen among candidates."""
         parameters = self._parameters()
         if isinstance(self.l2, str):
             parameters = replace(parameters, l2=0.0)  # until it is chosen
@@ -96,7 +104,7 @@ class NetworkPathEstimator(PathEstimator):
         words = any(isinstance(w, str) for w in _listed(self.penalty_weights))  # weights that follow Phi
         if self.solver == "auto" and (words or OF_ADAM & set(self.grid or {})):
             parameters = replace(parameters, solver="adam")
-        return training_settings(parameters, data.objective, data.task)
+        return parameters
 
     def _chooses_l2(self) -> bool:
         return isinstance(self.l2, str) and "l2" not in (self.grid or {})

@@ -308,7 +308,7 @@ def check_search(
     if rule == "iid":
         return
     if objective.infers_held_out:
-        _check_inferred(objective, combinations, rule)
+        _check_inferred(objective, combinations, rule, settings or {})
         return
     if len(counts) < 2:
         why = (
@@ -361,15 +361,17 @@ def _pooling_leaves_two(n_rows: Tensor, total: Tensor, squares: Tensor, least: i
     return int((worth >= least)[torch.cat([~few, few.new_ones(1)])].sum()) >= 2
 
 
-def _check_inferred(objective: Objective, combinations: Sequence[Mapping[str, Any]], rule: str) -> None:
+def _check_inferred(
+    objective: Objective, combinations: Sequence[Mapping[str, Any]], rule: str, settings: Mapping[str, Any]
+) -> None:
     if rule == "leave-one-env-out":
         raise ValueError(
             "rule 'leave-one-env-out' is for given environments. Objective "
             f"{objective.name!r} infers its own; use 'invariance' or 'iid'."
         )
-    differ = [
-        n for n in combinations[0] if n != "penalty_weight" and any(c[n] != combinations[0][n] for c in combinations)
-    ]
+    # Newton's method infers environments at ERM, before a classifier or a start has any part in it
+    free = {"penalty_weight", *(("classifier", "start") if settings.get("solver") == "newton" else ())}
+    differ = [n for n in combinations[0] if n not in free and any(c[n] != combinations[0][n] for c in combinations)]
     if differ and rule == "invariance":
         raise ValueError(
             "rule 'invariance' tests all candidates on the same inferred environments; a grid over "

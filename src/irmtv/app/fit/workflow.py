@@ -89,7 +89,7 @@ def fit_table(
     folds : int, default 3
         Every row is held out once, in so many folds.
     steps : int, default 1000
-        Of training, for linear models and networks.
+        Of training, for networks, and for linear models that are too large for Newton's method.
     rounds : int, default 100
         Of boosting, for trees.
     metric : str or None, default None
@@ -359,13 +359,15 @@ def _about_rows(family: Family, data: Data) -> None:
 
 
 def _settings(searches: Searches, n_rows: int) -> dict[str, Any]:
-    family = searches.winner[0]
+    family, search = searches.winner
     selected = family.estimator.selected_
     chosen = {k: v for k, v in selected.items() if k not in ("figures", "message", "outcome", "rule")}
+    if family.solver(search.path) == "newton":
+        chosen = {"newton_steps" if k == "step" else k: v for k, v in chosen.items()}
     several = {"models compared": [f.name for f in searches.families]} if len(searches.each) > 1 else {}
     return {
         **several,
-        **family.settings(),
+        **family.settings(search.path),
         "random_state": searches.random_state,
         "rows": n_rows,
         "candidates": len(searches.joined.candidates),
