@@ -52,12 +52,42 @@ def test_held_out_scores_agree_with_scikit_learn(found):
 
 def test_the_path_marks_one_choice_and_what_passes(found):
     path = found.summary["path"]
-    assert [p["penalty_weight"] for p in path] == [0, 1, 10, 100, 1000, 10000]
+    assert [p["penalty_weight"] for p in path] == [0, 1, 10, 100, 1000, 10000, 100000]  # each once
     chosen = [p for p in path if p["chosen"]]
     assert len(chosen) == 1
     assert chosen[0]["passes"]
-    assert chosen[0]["step"] == found.pipeline[-1].selected_["step"]
+    selected = found.pipeline[-1].selected_
+    for name in ("penalty_weight", "classifier", "start"):
+        assert chosen[0][name] == selected[name]
     assert chosen[0]["variation"] < path[0]["variation"]
+
+
+def test_a_weight_stands_in_the_path_as_the_best_that_passes_of_its_classifiers_and_starts(found):
+    results = found.pipeline[-1].cv_results_
+    assert set(results["step"]) == {1} and len(results) == found.summary["settings"]["candidates"] == 1 + 3 * 6
+    for point in found.summary["path"][1:]:
+        own = results[results["penalty_weight"] == point["penalty_weight"]]
+        mine = own[(own["classifier"] == point["classifier"]) & (own["start"] == point["start"])]
+        assert mine["risk"].tolist() == pytest.approx([point["risk"]])
+        passing = own[own[["p_slopes", "p_risks"]].min(axis=1) >= 0.05]
+        if not point["chosen"] and not point["passes"] and len(passing) == 0:
+            assert point["risk"] == pytest.approx(own["risk"].min())
+
+
+def test_newtons_method_has_no_steps_and_rates_among_the_settings(found):
+    settings = found.summary["settings"]
+    assert settings["solver"] == "newton" and not {"steps", "learning_rate", "batch_size"} & set(settings)
+    assert settings["chosen"]["newton_steps"] == found.pipeline[-1].n_iter_ and "step" not in settings["chosen"]
+    assert found.summary["curves"]["steps"] == [0, 1] and found.summary["curves"]["solver"] == "newton"
+
+
+def test_the_path_of_a_network_is_at_steps():
+    answer = fit_table(spurious_table(400), "sold", ["site"], model="mlp", steps=80, penalty_weights=[100])
+    settings, estimator = answer.summary["settings"], answer.pipeline[-1]
+    assert (settings["solver"], settings["steps"]) == ("adam", 80)
+    chosen = next(p for p in answer.summary["path"] if p["chosen"])
+    assert chosen["step"] == settings["chosen"]["step"] == estimator.selected_["step"] == estimator.n_iter_
+    assert "classifier" not in chosen
 
 
 def test_three_losses_by_environment(found):
@@ -65,6 +95,25 @@ def test_three_losses_by_environment(found):
     assert list(losses) == ["ERM", "TV-l1", "TV-l2"]
     apart = {model: max(risk) - min(risk) for model, risk in losses.items()}
     assert apart["TV-l1"] < apart["ERM"]
+
+
+def test_the_two_total_variations_have_the_same_classifier_and_start(found):
+    """TV-l2 by hand, with the classifier, start and l2 of the chosen model, on the folds of the fit."""
+    from irmtv import InvariantClassifierCV
+
+    frame, chosen = spurious_table(), found.pipeline[-1].selected_
+    numbers = found.pipeline[:-1].transform(frame.drop(columns=["sold", "site"]))
+    grid = {name: [chosen[name]] for name in ("classifier", "start")}
+    cv = InvariantClassifierCV(
+        "irm-tv-l2", hidden=(), penalty_weights=[chosen["penalty_weight"]], cv=3, grid=grid, l2=chosen["l2"],
+        random_state=0,
+    )  # fmt: skip
+    data = cv.read_data(numbers, frame["sold"].to_numpy(str), environment=frame["site"].to_numpy())
+    search = cv.search(data, keep_outputs=True)
+    index = next(i for i in range(len(search.candidates)) if search.path_of(i).penalty_weight > 0)
+    pooled = search.records.pooled()
+    twin = next(curve for curve in found.summary["losses"] if curve["model"] == "TV-l2")
+    assert twin["risk"] == pytest.approx(pooled.risk[index].tolist(), rel=1e-4)
 
 
 def test_the_summary_is_json_and_comes_back_from_the_model_file(found, tmp_path):
