@@ -58,7 +58,7 @@ def plan(
         task = tasks[s["data"]]
         shape = (tuple(task.train.x.shape), len(task.train.names), _shape(task.held_out), task.n_outputs)
         # a word in place of a number is another way of training
-        own = per_run | (words if s["solver"] == "newton" else set())
+        own = per_run | (words if s.get("solver") == "newton" else set())
         static = tuple(
             (k, _freeze(v)) for k, v in sorted(s.items()) if k not in own or (isinstance(v, str) and k not in words)
         )

@@ -150,7 +150,7 @@ class Program:
             ]
             rows = [replace(r, x=r.x.double().cpu().flatten(1) @ b) for r, b in zip(rows, self.layers, strict=True)]
         return [
-            LinearRisks(r, codes, n_environments, self.loss, context.n_outputs)
+            LinearRisks(r, codes, n_environments, self.loss, context.n_outputs, many=bool(self.objective.penalties))
             for r, codes in zip(rows, all_codes, strict=True)
         ]
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment, minimize
 from torch import Tensor
 
-from irmtv.core.losses import Loss
+from irmtv.core.losses import Binary, Loss, Multiclass, Squared
 from irmtv.core.types import Rows, Task, weights_of
 
 
@@ -148,14 +149,29 @@ def left_out_tasks(task: Task) -> list[Task]:
 
 def constant_risk(task: Task) -> float:
     """Mean loss on the held-out rows (without them, the training rows) of the constant that is best in training."""
-    logits = torch.zeros(() if task.n_outputs == 1 else (task.n_outputs,), dtype=torch.float64, requires_grad=True)
-
-    def risk(rows: Rows) -> Tensor:
-        return _mean(_losses(task.loss, logits.expand(len(rows), *logits.shape), rows.y), rows)
-
-    _minimise(lambda: risk(task.train), [logits], exactly=True)
+    logits = _best_constant(task)
+    rows = task.train if task.held_out is None else task.held_out
     with torch.no_grad():
-        return float(risk(task.train if task.held_out is None else task.held_out))
+        return float(_mean(_losses(task.loss, logits.expand(len(rows), *logits.shape), rows.y), rows))
+
+
+def _best_constant(task: Task) -> Tensor:
+    """(), or (C,)."""
+    rows, loss = task.train, task.loss
+    if isinstance(loss, (Squared, Binary)):
+        target = rows.y.double()
+    elif isinstance(loss, Multiclass):
+        target = torch.nn.functional.one_hot(rows.y, task.n_outputs).double()
+    else:
+        logits = torch.zeros(() if task.n_outputs == 1 else (task.n_outputs,), dtype=torch.float64, requires_grad=True)
+        _minimise(lambda: _mean(_losses(loss, logits.expand(len(rows), *logits.shape), rows.y), rows), [logits], loss)
+        return logits.detach()
+    weights = weights_of([rows])
+    mean = target.mean(0) if weights is None else weights[0] @ target / weights.sum()
+    if isinstance(loss, Squared):
+        return mean
+    share = mean.clamp(1e-12, 1 - 1e-12)  # a class may be missing here
+    return share.logit() if isinstance(loss, Binary) else share.log()
 
 
 def own_task(task: Task, e: int) -> Task:
@@ -194,11 +210,37 @@ def gain_over_rescaled(own: Task, pooled_train: Tensor, pooled_held_out: Tensor,
     f, held = pooled_train.double(), pooled_held_out.double()
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
     shift = torch.zeros(f.shape[1:], dtype=torch.float64, requires_grad=True)
-    _minimise(lambda: _mean(_losses(own.loss, scale * f + shift, own.train.y), own.train), [scale, shift])
     assert own.held_out is not None
+    if f.ndim == 1 and isinstance(own.loss, (Binary, Squared)):
+        scale, shift = _best_line(own, f)
+    else:
+        _minimise(lambda: _mean(_losses(own.loss, scale * f + shift, own.train.y), own.train), [scale, shift], own.loss)
     with torch.no_grad():
         rescaled = _losses(own.loss, scale * held + shift, own.held_out.y)
         return rescaled - _losses(own.loss, own_held_out.double(), own.held_out.y)
+
+
+def _best_line(own: Task, f: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale and the shift of f (N,) with the lowest risk in training, by Newton's method."""
+    y, weights = own.train.y.double(), weights_of([own.train])
+    share = torch.full_like(f, 1 / len(f)) if weights is None else weights[0] / weights.sum()
+    columns = torch.stack([f, torch.ones_like(f)], 1)
+    line = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    for _ in range(50):
+        out = columns @ line
+        p = torch.sigmoid(out)
+        curve = p * (1 - p) if isinstance(own.loss, Binary) else torch.full_like(out, 2.0)
+        gradient = columns.T @ (share * own.loss.residual(out, y))
+        hessian = (columns * (share * curve).unsqueeze(1)).T @ columns
+        hessian = hessian + 1e-9 * torch.diag(hessian.diagonal() + 1e-9)  # all f may be equal, or all rows told apart
+        step = torch.linalg.solve(hessian, gradient)
+        if float(gradient @ step) < 1e-14:
+            break
+        now = share @ _losses(own.loss, out, y)
+        while float(share @ _losses(own.loss, columns @ (line - step), y)) > float(now) and float(step.norm()) > 1e-12:
+            step = step / 2
+        line = line - step
+    return line[0], line[1]
 
 
 def _losses(loss: Loss, f: Tensor, y: Tensor) -> Tensor:
@@ -213,23 +255,37 @@ def _mean(values: Tensor, rows: Rows) -> Tensor:
     return values.mean() if weights is None else (values * weights[0]).sum() / weights.sum()
 
 
-def _minimise(value: Callable[[], Tensor], parameters: list[Tensor], exactly: bool = False) -> None:
-    """Move the parameters to where the value is lowest.
+def _minimise(value: Callable[[], Tensor], parameters: list[Tensor], loss: Loss) -> None:
+    """Move the parameters to where the value, a mean of this loss, is lowest.
 
-    A best constant is asked for exactly, in whatever units y has. The best scale of logits that tell all rows apart is
-    infinite: there torch's own tolerances end the search before rounding decides how far it gets.
+    The best scale of logits that tell all rows apart is infinite: there a tolerance ends the search. A user's loss may
+    have kinks, which torch's search is better at; its first use takes seconds.
     """
-    search = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
-    if exactly:
+    if not isinstance(loss, (Binary, Multiclass, Squared)):
+        search = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
         search.param_groups[0].update(tolerance_grad=1e-12, tolerance_change=0)
 
-    def closure() -> Tensor:
-        search.zero_grad()
-        now = value()
-        torch.autograd.backward(now)
-        return now
+        def closure() -> Tensor:
+            search.zero_grad()
+            now = value()
+            torch.autograd.backward(now)
+            return now
 
-    search.step(closure)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        search.step(closure)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        return
+    sizes = [p.numel() for p in parameters]
+
+    def value_and_gradient(z: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        with torch.no_grad():
+            for p, part in zip(parameters, torch.split(torch.as_tensor(z), sizes), strict=True):
+                p.copy_(part.view(p.shape))
+        now = value()
+        gradient = torch.autograd.grad(now, parameters)
+        return float(now.detach()), torch.cat([g.flatten() for g in gradient]).numpy()
+
+    begin = torch.cat([p.detach().flatten() for p in parameters]).numpy()
+    found = minimize(value_and_gradient, begin, jac=True, method="BFGS", options={"gtol": 1e-7})
+    value_and_gradient(found.x)
 
 
 def align(reference: Tensor, q: Tensor) -> Tensor:

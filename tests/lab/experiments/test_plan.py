@@ -69,6 +69,9 @@ DECIDES = {
     "hidden": small(TV_ONE, training={"hidden": [4]}),
     "classifier": small(TV_ONE, training={"classifier": "vector"}),
     "batch size": small(TV_ONE, training={"batch_size": 50}),
+    "solver": small(TV_ONE, training={"solver": "newton"}),
+    "start": small({**TV_ONE, "start": "small"}),
+    "start of the other solver": small({**TV_ONE, "start": "small"}, training={"solver": "newton"}),
 }
 
 
@@ -99,12 +102,23 @@ SAME = {
     "hyper-parameter's default made explicit": small({**TV_ONE, "reduction": "expectation"}),
     "engine setting moved into the method": small({**TV_ONE, "learning_rate": 0.05, "hidden": []}),
     "environments given": small({**TV_ONE, "environments": "given"}),
+    "solver's default made explicit": small({**TV_ONE, "solver": "adam"}),
+    "solver's default made explicit for all": small(TV_ONE, training={"solver": "adam"}),
 }
 
 
 @pytest.mark.parametrize("what", SAME)
 def test_a_key_does_not_change_with_what_decides_no_number(what):
     assert the_key(SAME[what]) == BASE
+
+
+def test_keys_and_hashes_are_those_of_stores_that_were_written_before_there_was_a_choice_of_solvers():
+    """A new setting that says nothing must not train everything again; where numbers change, NUMBERS is raised."""
+    assert plan_module.NUMBERS == 3
+    assert BASE.startswith("18930bbd66cde116")
+    assert the_key(DECIDES["hidden"]).startswith("735242339c208d50")
+    assert the_key(DECIDES["sum of penalties"]).startswith("d6c62924f325d3f2")
+    assert small(ERM, TV).hash.startswith("b5992ad0b81057f2")
 
 
 def test_keys_do_not_depend_on_the_order_of_the_grid_or_of_the_methods():

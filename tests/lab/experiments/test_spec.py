@@ -16,7 +16,7 @@ from pydantic import ValidationError
 import irmtv
 import irmtv.datasets
 from irmtv.lab.experiments import spec_file
-from irmtv.lab.experiments.spec import Method, Selection, Spec, SpecError, Training
+from irmtv.lab.experiments.spec import Method, Selection, Spec, SpecError, Training, without_new_defaults
 from irmtv.lab.experiments.spec_file import load_spec, parse_spec
 
 MINIMAL = """
@@ -134,7 +134,31 @@ def test_defaults():
 def test_training_defaults_are_those_of_train():
     signature = inspect.signature(irmtv.train).parameters
     assert Training().keywords == {name: signature[name].default for name in Training().keywords}
-    assert len(Training().keywords) == 6
+    assert len(Training().keywords) == 9
+
+
+def test_settings_that_came_later_are_left_out_where_they_say_nothing():
+    old = {"steps": 2, "hidden": (), "measure": None}
+    assert without_new_defaults({**old, "solver": "adam", "start": None, "layer": None}) == old
+    new = {**old, "solver": "newton", "start": "erm", "layer": 3}
+    assert without_new_defaults(new) == new
+    assert without_new_defaults({"solver": "newton", "start": None}) == {"solver": "newton"}
+    assert without_new_defaults({"start": "adam", "solver": None}) == {"start": "adam", "solver": None}
+
+
+def test_a_solver_and_a_start_are_read_and_checked():
+    text = MINIMAL.replace("[[methods]]", '[training]\nsolver = "newton"\nstart = "small"\n[[methods]]')
+    spec = parse_spec(text + 'start = ["erm", "environment"]\n')
+    assert (spec.training.solver, spec.training.start) == ("newton", "small")
+    assert [c["start"] for c in spec.methods[0].combinations(spec.training)] == ["erm", "environment"]
+    for old, new, said in (
+        ('"newton"', '"lbfgs"', r"training.solver must be 'adam' or 'newton'\. Got 'lbfgs'"),
+        ('"small"', '"large"', r"training.start must be one of \('erm', .*Got 'large'"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            parse_spec(text.replace(old, new))
+    with pytest.raises(SpecError, match=r"start must be one of .*'best'"):
+        parse_spec(text + 'start = "best"\n')
 
 
 def test_specs_are_frozen(full):
@@ -177,6 +201,9 @@ def test_the_last_key_of_a_grid_is_the_fastest(full):
         "l2": 0.0,
         "batch_size": "auto",
         "classifier": "scalar",
+        "solver": "adam",
+        "start": None,
+        "layer": None,
     }
 
 

@@ -39,8 +39,13 @@ class Point:
 class LinearRisks:
     """The rows of one data set, environment by environment."""
 
-    def __init__(self, rows: Rows, codes: Tensor, n_environments: int, loss: Loss, n_outputs: int) -> None:
-        """`codes` (N,) are the environments: those of `rows`, or others that were inferred."""
+    def __init__(
+        self, rows: Rows, codes: Tensor, n_environments: int, loss: Loss, n_outputs: int, many: bool = True
+    ) -> None:
+        """`codes` (N,) are the environments: those of `rows`, or others that were inferred.
+
+        `many` says that many models will be looked at: then products of columns are kept.
+        """
         order = torch.argsort(codes, stable=True)
         weight = torch.ones(len(rows)) if rows.weight is None else rows.weight
         weight, codes = weight.double().cpu()[order], codes[order]
@@ -48,6 +53,10 @@ class LinearRisks:
         x = rows.x.double().cpu().flatten(1)[order]
         self.x = torch.cat([x, torch.ones_like(x[:, :1])], 1)  # (N, D + 1)
         self.y = rows.y.cpu()[order]
+        if isinstance(loss, Multiclass):
+            self.one_hot = torch.nn.functional.one_hot(self.y, n_outputs).T.double()  # (C, N)
+        else:
+            self.y = self.y.double()
         self.loss, self.n_outputs, self.n_environments = loss, n_outputs, n_environments
         self.share = weight / torch.where(total > 0, total, 1)[codes]  # (N,), sums to 1 in every environment
         self.mass = total / total.sum()  # (E,)
@@ -59,7 +68,7 @@ class LinearRisks:
         place = torch.zeros(self.size, self.size, dtype=torch.long)
         place[upper[0], upper[1]] = place[upper[1], upper[0]] = torch.arange(upper.shape[1])
         self.upper, self.place = upper, place.flatten()
-        keep = len(rows) * upper.shape[1] <= PRODUCTS_KEPT and not isinstance(loss, Squared)
+        keep = many and len(rows) * upper.shape[1] <= PRODUCTS_KEPT and not isinstance(loss, Squared)
         self.products = self.x[:, upper[0]] * self.x[:, upper[1]] if keep else None  # (N, pairs)
         if isinstance(loss, Squared):
             self._make_moments()
@@ -67,7 +76,7 @@ class LinearRisks:
     # ---- squared errors: second moments ------------------------------------------------------------------------
 
     def _make_moments(self) -> None:
-        y = self.y.double().reshape(len(self.x), -1)  # (N, C)
+        y = self.y.reshape(len(self.x), -1)  # (N, C)
         weighted = self.x * self.share.unsqueeze(1)
         self.xx = torch.stack([weighted[part].T @ self.x[part] for part in self.parts])  # (E, D + 1, D + 1)
         self.xy = torch.stack([y[part].T @ weighted[part] for part in self.parts])  # (E, C, D + 1)
@@ -92,15 +101,16 @@ class LinearRisks:
             return self._squared(theta)
         f = (theta.view(-1, self.size) @ self.x.T).view(-1, self.n_outputs, len(self.x))  # (K, C, N)
         if self.n_outputs == 1:
-            value = self.loss.value(f.squeeze(1), self.y.double())
-            residual = self.loss.residual(f.squeeze(1), self.y.double()).unsqueeze(1)
-            p = torch.sigmoid(f)
+            small = torch.exp(-f.abs())  # the one exponential of a row: everything else follows from it
+            value = (f.relu() + small.log1p() - self.y * f).squeeze(1)
+            p = torch.where(f > 0, 1.0, small) / (1 + small)
+            residual = p - self.y
             curve = [p * (1 - p)]
         else:
-            last = f.transpose(1, 2)
-            value = self.loss.value(last, self.y)
-            residual = self.loss.residual(last, self.y).transpose(1, 2)
-            p = torch.softmax(f, 1)
+            log_p = torch.log_softmax(f, 1)
+            value = -log_p.gather(1, self.y.expand(len(f), 1, -1)).squeeze(1)
+            p = log_p.exp()
+            residual = p - self.one_hot
             curve = [p[:, c : c + 1] * (float(c == d) - p[:, d : d + 1]) for c, d in self._pairs()]
         value, residual = value * self.share, residual * self.share
         risk = torch.stack([value[:, part].sum(1) for part in self.parts], 1)
@@ -112,7 +122,7 @@ class LinearRisks:
     def along(self, point: Point, v: Tensor) -> Tensor:
         """The Hessian of sum_e v_e . g_e at this point, v (K, E, P) held fixed: (K, P, P)."""
         if point.probability is None:
-            return torch.zeros(())
+            return v.new_zeros(()).expand(len(v), self.n_parameters, self.n_parameters)
         p = point.probability  # (K, C, N)
         shaped = v.view(len(v), self.n_environments, self.n_outputs, self.size)
         z = torch.cat([shaped[:, e] @ self.x[part].T for e, part in enumerate(self.parts)], 2)  # (K, C, N) v_e . x_i

@@ -2,8 +2,8 @@
 
 ERM comes first. Then the penalty weights rise by factors of ten, from 0.1 to a run's own, each point the start of the
 next; runs that differ in their weights alone share this path. On it an l1 norm is taken as l2, which has no kinks. At
-the end of the path comes the objective itself: l1 through sqrt(|S|^2 + eps^2), eps falling to a thousandth of ERM's
-total variation. So what is minimised does not depend on how many steps were taken, and a run is one point of the path:
+the end of the path comes the objective itself: l1 through sqrt(|S|^2 + eps^2), eps a thousandth of ERM's total
+variation. So what is minimised does not depend on how many steps were taken, and a run is one point of the path:
 its solution, step 1 of its history (step 0 is ERM).
 
 The objective has several stationary points, and the start says which one is reached (docs/solving.md draws them):
@@ -42,8 +42,8 @@ from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.segments import as_network, find_segments
 
 WEIGHTS = tuple(10.0**k for k in range(-1, 60))  # points of the path, after ERM
-SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
-ON_THE_WAY = 1e-6  # tolerance of all but the last point
+SHARP = 0.001  # eps of the l1 norm, as a share of ERM's total variation
+ON_THE_WAY = 1e-3  # tolerance of all but the last point
 CLIMBING_STEPS, CLIMBING_RATE, HARDER = 600, 0.02, 10.0  # of rho on several aux columns
 ON_PATH = ("erm", "equal-risks")
 ERM, SOLUTION = 0, 1  # the steps of a history
@@ -100,6 +100,11 @@ def check_solver(task: Task, objective: Objective, settings: Sequence[Mapping[st
             raise ValueError(
                 f"start={name!r} is for linear models, hidden=(), with a built-in loss. Got hidden={s['hidden']!r}; a "
                 "network begins with ERM by warmup=0.5."
+            )
+        elif name in ("erm", "environment") and objective.reads_aux:
+            raise ValueError(
+                f"start={name!r} is a model of x alone. {objective.name!r} predicts from aux beside x; use "
+                "start='small' or 'random' with it."
             )
 
 
@@ -249,10 +254,7 @@ class NewtonProgram(Program):
             at_once = torch.tensor([self.starts[r] not in ON_PATH for r in acting.tolist()])
             theta[at_once] = self._solve(smooth, acting[at_once], theta[at_once], tolerance=ON_THE_WAY)
             scale = self._variation(problem, erm[acting], runs)
-            for share in SHARPENING:
-                tolerance = TOLERANCE if share == SHARPENING[-1] else ON_THE_WAY
-                theta = self._solve(problem, acting, theta, scale * share, tolerance)
-            return theta
+            return self._solve(problem, acting, theta, SHARP * scale)
         return self._solve(problem, acting, theta)
 
     def _solve(
@@ -355,9 +357,9 @@ class NewtonProgram(Program):
         missed = [self.chunk.runs[r] for r in (~self.reached).nonzero().flatten().tolist()]
         warnings.warn(
             f"Newton's method did not reach its tolerance in {len(missed)} of {len(self.reached)} runs "
-            f"({shown(missed)}). Their models are the best that was found. Usual reasons: classes that a linear "
-            "model separates (use l2=1e-4), columns of very different scales (standardise them), or a large "
-            "penalty_weight.",
+            f"({shown(missed)}). Their models are the best that was found. Usual reason: a large penalty_weight, from "
+            "a start that is far from the solution. Use start='erm' or 'equal-risks', which lead there along a path, "
+            "or a smaller penalty_weight.",
             stacklevel=users_stacklevel(),
         )
 

@@ -28,8 +28,9 @@ from torch import Tensor
 from irmtv.engine.solvers.linear_risks import LinearRisks, Point
 
 TOLERANCE = 1e-10  # of the decrease that a step promises, as a share of 1 + |F|
-MOST_STEPS = 60
+MOST_STEPS = 200  # a narrow curved valley takes more than a hundred; most runs need ten
 FIRST_DAMPING = 1e-4
+FLOOR = 1e-10  # of the damping: columns may be collinear
 NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, of the runs that are evaluated together: 64 MiB
 
 
@@ -83,48 +84,57 @@ class Problem:
         `kind` (K,) says which components a run has, where there are several.
         """
         n, size = theta.shape
-        empty = theta.new_empty
-        out = Local(empty(n), empty(n, size), empty(n, size, size), empty(n, size, size))
-        for t in sorted(set(owner.tolist())):
-            mine = (owner == t).nonzero().squeeze(1)
-            at_once = max(1, NUMBERS_AT_ONCE // (self.sets[t].n_environments * size * size))
-            for some in mine.split(at_once):
-                own = self.components if kind is None else self.components[kind[some]]
-                parts = self._on_set(t, theta[some], l2[some], weights[some], eps[some], own)
-                for whole, part in zip(out, parts, strict=True):
-                    whole[some] = part
-        return out
+        at_once = max(1, NUMBERS_AT_ONCE // (self.sets[0].n_environments * size * size))
+        if n <= at_once:
+            own = self.components if kind is None else self.components[kind]
+            return self._local(theta, owner, l2, weights, eps, own)
+        parts = [
+            self.local(theta[k], owner[k], l2[k], weights[k], eps[k], None if kind is None else kind[k])
+            for k in torch.split(torch.arange(n), at_once)
+        ]
+        return Local(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
-    def _on_set(self, t: int, theta: Tensor, l2: Tensor, weights: Tensor, eps: Tensor, components: Tensor) -> Local:
-        point = self.sets[t].at(theta)
-        mu = self.measure[t]
+    def _local(
+        self, theta: Tensor, owner: Tensor, l2: Tensor, weights: Tensor, eps: Tensor, components: Tensor
+    ) -> Local:
+        present = sorted(set(owner.tolist()))
+        members = [(owner == t).nonzero().squeeze(1) for t in present]
+        points = [self.sets[t].at(theta[mine]) for t, mine in zip(present, members, strict=True)]
+        back = torch.argsort(torch.cat(members))  # from data set by data set to the order of theta
+        risk, gradients, hessians = (
+            torch.cat([getattr(point, name) for point in points])[back] for name in ("risk", "gradient", "hessian")
+        )
+        point = Point(theta, risk, gradients, hessians)
+        mu = torch.stack(list(self.measure))[owner]  # (K, E)
         eye = torch.eye(theta.shape[1], dtype=theta.dtype)
-        value = point.risk @ mu + l2 * theta.square().sum(1)
-        gradient = mu @ point.gradient + 2 * l2.unsqueeze(1) * theta
-        hessian = torch.einsum("e,kepq->kpq", mu, point.hessian) + 2 * l2.view(-1, 1, 1) * eye
+        value = (risk * mu).sum(1) + l2 * theta.square().sum(1)
+        gradient = _weighed(mu, gradients) + 2 * l2.unsqueeze(1) * theta
+        hessian = _weighed(mu, hessians) + 2 * l2.view(-1, 1, 1) * eye
         rest = torch.zeros_like(hessian)
-        pulls = torch.zeros_like(point.gradient)  # what the third derivative is taken along
+        pulls = torch.zeros_like(gradients)  # what the third derivative is taken along
         for k, term in enumerate(self.terms):
             weight = weights[:, k]
             if not bool(weight.any()):
                 continue
-            u, by_theta = _inner(term, point, t, components)
-            outer = _outer(term.norm, u, by_theta, term.counts[t], eps)
+            counts = torch.stack(list(term.counts))[owner]
+            u, by_theta = _inner(term, point, counts, components)
+            outer = _outer(term.norm, u, by_theta, counts, eps)
             value = value + weight * outer.value
             gradient = gradient + weight.unsqueeze(1) * outer.gradient
             hessian = hessian + weight.view(-1, 1, 1) * outer.curved
-            rest = rest + weight.view(-1, 1, 1) * (outer.exact - outer.curved)
+            if term.norm == "l1":
+                rest = rest + weight.view(-1, 1, 1) * (outer.exact - outer.curved)
             pull = weight.view(-1, 1, 1) * outer.by_u  # (K, E, J)
             if term.on == "risk":  # sum_e pull_e (H_e - sum mu H)
-                centred = pull.squeeze(2) - pull.sum(1) * term.counts[t]
-                rest = rest + torch.einsum("ke,kepq->kpq", centred, point.hessian)
+                rest = rest + _weighed(pull.squeeze(2) - pull.sum(1) * counts, hessians)
                 continue
             each = pull @ components.mT  # (K, E, P)
-            crossed = torch.einsum("kep,kepq->kpq", each, point.hessian)
-            rest = rest + crossed + crossed.transpose(1, 2)
+            crossed = (each.unsqueeze(3) * hessians).sum(1)
+            rest = rest + crossed + crossed.mT
             pulls = pulls + each * theta.unsqueeze(1)
         if bool(pulls.any()):
-            rest = rest + self.sets[t].along(point, pulls)
+            for t, mine, there in zip(present, members, points, strict=True):
+                rest[mine] += self.sets[t].along(there, pulls[mine])
         return Local(value, gradient, hessian, rest)
 
     def minimise(
@@ -147,30 +157,38 @@ class Problem:
         while len(active) and int(steps.max()) < MOST_STEPS:
             here = Local(*(part[active] for part in now))
             step, promised = _step(here, damping[active])
-            moved = theta[active] + step
             steps[active] += 1
+            small = promised <= tolerance * (1 + here.value.abs())
+            done = active[small]
+            theta[done] += step[small]  # the last step: what it brings needs no look
+            reached[done] = True
+            if len(done) == len(active):
+                break
+            active, step, promised = active[~small], step[~small], promised[~small]
+            before, moved = now.value[active], theta[active] + step
             own = None if kind is None else kind[active]
             there = self.local(moved, owner[active], l2[active], weights[active], eps[active], own)
-            kept = (here.value - there.value) / promised.clamp_min(torch.finfo(theta.dtype).tiny)
-            scale = 1 + here.value.abs()
-            small = promised <= tolerance * scale
-            better = there.value <= here.value  # False where it is not finite
+            kept = (before - there.value) / promised
+            better = there.value <= before  # False where it is not finite
             taken = active[better]
             theta[taken] = moved[better]
             for old, new in zip(now, there, strict=True):
                 old[taken] = new[better]
             damping[active] *= torch.where(better, torch.where(kept > 0.5, 0.1, torch.where(kept < 0.1, 3.0, 1.0)), 5.0)
             damping.clamp_(1e-12, 1e12)
-            reached[active] |= small
-            active = active[~small & (damping[active] < 1e11)]
+            active = active[damping[active] < 1e11]
         return Solution(theta, now.value, steps, reached)
 
 
-def _inner(term: Term, point: Point, t: int, components: Tensor) -> tuple[Tensor, Tensor]:
+def _weighed(weights: Tensor, values: Tensor) -> Tensor:
+    """sum_e w_e v_e of weights (K, E) and values (K, E, ...): (K, ...)."""
+    return (weights.unsqueeze(1) @ values.flatten(2)).view(len(values), *values.shape[2:])
+
+
+def _inner(term: Term, point: Point, counts: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
     """u (K, E, J) and its derivative in theta (K, E, J, P)."""
     if term.on == "risk":
-        mu = term.counts[t]
-        mean, by_mean = point.risk @ mu, mu @ point.gradient
+        mean, by_mean = (point.risk * counts).sum(1), _weighed(counts, point.gradient)
         return (point.risk - mean.unsqueeze(1)).unsqueeze(2), (point.gradient - by_mean.unsqueeze(1)).unsqueeze(2)
     theta, transposed = point.theta.unsqueeze(1), components.mT.unsqueeze(-3)  # (K, 1, P), (K or 1, 1, J, P)
     u = (theta * point.gradient) @ components
@@ -192,23 +210,23 @@ class Outer(NamedTuple):
 def _outer(norm: str, u: Tensor, by_theta: Tensor, counts: Tensor, eps: Tensor) -> Outer:
     size = u.square().sum(2)  # (K, E)
     if norm == "l2":
-        scaled = counts.expand_as(size)
-        value = size @ counts
+        scaled = counts
+        value = (size * counts).sum(1)
     else:
         length = (size + eps.square().unsqueeze(1)).sqrt()
         length = length.clamp_min(torch.finfo(u.dtype).tiny)  # an environment without slope, and eps = 0
-        total = length @ counts
+        total = (length * counts).sum(1)
         value = total.square()
         scaled = counts * total.unsqueeze(1) / length
     by_u = 2 * scaled.unsqueeze(2) * u
-    gradient = torch.einsum("kej,kejp->kp", by_u, by_theta)
+    gradient = (by_u.unsqueeze(3) * by_theta).sum((1, 2))
     weighed = by_theta * (2 * scaled).sqrt().view(*scaled.shape, 1, 1)
     flat = weighed.flatten(1, 2)  # (K, E J, P)
     curved = flat.transpose(1, 2) @ flat
     if norm == "l2":
         return Outer(value, by_u, gradient, curved, curved)
-    along = torch.einsum("kej,kejp->kep", u / length.unsqueeze(2), by_theta)  # d length_e / d theta
-    whole = counts @ along  # d total / d theta
+    along = ((u / length.unsqueeze(2)).unsqueeze(3) * by_theta).sum(2)  # d length_e / d theta: (K, E, P)
+    whole = _weighed(counts, along)  # d total / d theta
     across = along * (2 * scaled).sqrt().unsqueeze(2)
     exact = curved + 2 * whole.unsqueeze(2) * whole.unsqueeze(1) - across.transpose(1, 2) @ across
     return Outer(value, by_u, gradient, curved, exact)
@@ -216,17 +234,18 @@ def _outer(norm: str, u: Tensor, by_theta: Tensor, counts: Tensor, eps: Tensor) 
 
 def _step(here: Local, damping: Tensor) -> tuple[Tensor, Tensor]:
     """The step of every run (K, P), and the decrease that it promises (K,)."""
-    whole = here.hessian + here.rest
     diagonal = here.hessian.diagonal(dim1=1, dim2=2)
-    floor = 1e-10 * diagonal.amax(1, keepdim=True).clamp_min(1e-10)
-    ridge = torch.diag_embed(damping.unsqueeze(1) * diagonal + floor)
-    factor, failed = torch.linalg.cholesky_ex(whole + ridge)
+    unit = torch.where(diagonal > 0, diagonal, 1).sqrt()  # (K, P); columns of any scale count the same
+    units = unit.unsqueeze(2) * unit.unsqueeze(1)
+    gauss_newton, whole = here.hessian / units, (here.hessian + here.rest) / units
+    ridge = damping.unsqueeze(1) + FLOOR + (diagonal <= 0).to(diagonal)  # (K, P)
+    factor, failed = torch.linalg.cholesky_ex(whole + torch.diag_embed(ridge))
     indefinite = failed != 0
     if bool(indefinite.any()):
         # its Gauss-Newton part has the ridge too: it is positive definite
-        factor[indefinite] = torch.linalg.cholesky_ex((here.hessian + ridge)[indefinite])[0]
-        whole = torch.where(indefinite.view(-1, 1, 1), here.hessian, whole)
-    step = -torch.cholesky_solve(here.gradient.unsqueeze(2), factor)
-    curvature = (step * (whole @ step)).sum((1, 2))
-    step = step.squeeze(2)
-    return step, -(here.gradient * step).sum(1) - curvature / 2
+        factor[indefinite] = torch.linalg.cholesky_ex((gauss_newton + torch.diag_embed(ridge))[indefinite])[0]
+        whole = torch.where(indefinite.view(-1, 1, 1), gauss_newton, whole)
+    gradient = (here.gradient / unit).unsqueeze(2)
+    step = -torch.cholesky_solve(gradient, factor)
+    promised = -(gradient * step).sum((1, 2)) - (step * (whole @ step)).sum((1, 2)) / 2
+    return step.squeeze(2) / unit, promised

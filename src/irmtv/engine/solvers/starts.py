@@ -24,23 +24,32 @@ def solve_erm(problem: Problem, owner: Tensor, l2: Tensor) -> Solution:
 
 
 def worst_own(problem: Problem, owner: Tensor, l2: Tensor, erm: Tensor) -> Tensor:
-    """By run: the model of the environment in which the risk of ERM (K, P) is largest, (K, P)."""
-    own = []
-    for theta, t, shrink in zip(erm, owner.tolist(), l2, strict=True):
+    """By run: the model of the environment in which the risk of ERM (K, P) is largest, (K, P).
+
+    Runs on one data set with one l2 have one ERM, and one model here.
+    """
+    keys = list(zip(owner.tolist(), l2.tolist(), strict=True))
+    own: dict[tuple[int, float], Tensor] = {}
+    for theta, (t, shrink) in zip(erm, keys, strict=True):
+        if (t, shrink) in own:
+            continue
         risks = problem.sets[t]
         worst = int(risks.at(theta.unsqueeze(0)).risk.masked_fill(risks.mass <= 0, -torch.inf).argmax())
         alone = torch.nn.functional.one_hot(torch.tensor(worst), risks.n_environments).double()
         one = Problem([risks], [alone], (), problem.components)
-        begin = theta.unsqueeze(0)
-        solved = one.minimise(begin, torch.zeros(1, dtype=torch.long), shrink.view(1), begin[:, :0], begin.new_zeros(1))
-        own.append(solved.theta[0])
-    return torch.stack(own)
+        begin, none = theta.unsqueeze(0), theta.new_zeros(1)
+        solved = one.minimise(begin, none.long(), theta.new_tensor([shrink]), begin[:, :0], none)
+        own[t, shrink] = solved.theta[0]
+    return torch.stack([own[key] for key in keys])
 
 
 def linear_start(name: str, sets: Sequence[LinearRisks], owner: Tensor, l2: Tensor) -> Tensor:
     """The start "erm" or "environment" of runs on the data sets `owner` (K,): (K, C, D + 1)."""
     nothing = torch.zeros(sets[0].n_parameters, 0, dtype=torch.float64)
     problem = Problem(sets, [one.mass for one in sets], (), nothing)
+    # runs on one data set with one l2 have one start
+    distinct, place = torch.unique(torch.stack([owner.double(), l2], 1), dim=0, return_inverse=True)
+    owner, l2 = distinct[:, 0].long(), distinct[:, 1].contiguous()
     theta = solve_erm(problem, owner, l2).theta
     theta = worst_own(problem, owner, l2, theta) if name == "environment" else theta
-    return theta.view(len(theta), sets[0].n_outputs, sets[0].size)
+    return theta[place].view(-1, sets[0].n_outputs, sets[0].size)

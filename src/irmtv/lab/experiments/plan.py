@@ -22,6 +22,7 @@ from irmtv.datasets import DATASETS
 from irmtv.engine.named_networks import make_network
 from irmtv.engine.networks import MLP, Net
 from irmtv.engine.settings import check_tasks, resolve_settings
+from irmtv.engine.solvers.newton import check_solver
 from irmtv.lab.experiments.spec import Method, Spec, without_new_defaults
 from irmtv.objectives import OBJECTIVES
 
@@ -166,10 +167,11 @@ def _check_task(spec: Spec, setting: str, method: Method, task: Task) -> None:
         task = replace(task, train=replace(task.train, environment=codes, names=names))
     combinations = method.combinations(spec.training)
     objective = OBJECTIVES[method.objective]
-    network_for(spec, method, task)
+    net = network_for(spec, method, task)
     settings = [resolve_settings(objective, Runs(), keywords, {}, n_tasks=1)[0] for keywords in combinations]
     try:
         check_tasks([task], objective, settings)
+        check_solver(task, objective, settings, net, None)
     except ValueError as error:
         raise ValueError(f"method {method.label!r}, setting {setting!r}: {error}") from None
 
