@@ -284,7 +284,7 @@ def test_newtons_method_beside_trees():
     lines = by_newton(summary())["path"]
     made["path"] = [*({**p, "chosen": False} for p in lines), *made["path"]]
     block, table = blocks_of(model_content(made))["path"]
-    assert block["text"].startswith("Each weight at its best classifier and start or round. ")
+    assert block["text"].startswith("Each weight at its best classifier and start, or at its best round. ")
     assert table["columns"][1:3] == ["classifier, start", "round"]
     assert [row[2] for row in table["rows"]][:6] == ["–"] * 6 and [row[1] for row in table["rows"]][6:] == ["–"] * 6
     assert table["rows"][6][2] != "–"

@@ -161,8 +161,8 @@ def path_figure(path: Sequence[PathPoint], model: str = "") -> page.Block:
     last.set_xlabel("kind of model: penalty weight λ" if starts else "penalty weight λ", fontsize=9, color=drawing.SOFT)
     drawing.legend(made, handles, names, columns=3)
     rhythm, several_tried = rhythm_of(path, model), any(map(variant, path))
-    best = " or ".join([*(["classifier and start"] if several_tried else []), *([rhythm] if rhythm else [])])
-    text = f"Each weight at its best {best}. " if best else ""
+    best = [*(["classifier and start"] if several_tried else []), *([rhythm] if rhythm else [])]
+    text = f"Each weight at its best {', or at its best '.join(best)}. " if best else ""
     text += "A model that is invariant has slope 0 in every environment. "
     if any(p["passes"] is not None for p in path):
         text += "Filled points pass the test of invariance, hollow crosses do not."
@@ -272,7 +272,7 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
         names += [f"{len(others)} others", "mean of all"]
     for k, e in enumerate(named):
         style = drawing.STYLES[k % len(drawing.STYLES)]
-        every = (k % 3, max(1, len(steps) // 8))
+        every = 1 if newton else (k % 3, max(1, len(steps) // 8))
         handles.append(drawing.line(ax, steps, risk[e], style, lw=1.5, ms=4, markevery=every, zorder=4))
         names.append(drawing.label(curves["environments"][e], 22))
     drawing.plain_axes(ax, x="" if newton else rhythm, y="risk of the training rows", grid="y")
