@@ -37,7 +37,10 @@ def test_the_registry_is_a_mapping():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("irm-tv-11", r"objective must be one of \['eiil', 'erm', .*Got 'irm-tv-11'\. Did you mean 'irm-tv-l1'\?"),
+        (
+            "irm-tv-11",
+            r"objective must be one of \['eiil', 'eills', 'erm', .*Got 'irm-tv-11'\. Did you mean 'irm-tv-l1'\?",
+        ),
         ("IRM-TV-L1", r"Did you mean 'irm-tv-l1'\?"),
         ("v-rex", r"Did you mean 'vrex'\?"),
         ("irm-tv-l1+vrx", r"Got 'vrx'\. Did you mean 'vrex'\?"),
@@ -257,7 +260,9 @@ def test_every_objective_says_what_it_is(name):
     assert objective.source
     assert 1990 <= objective.year <= 2030
     assert objective.needs in ("nothing", "environment", "aux")
-    assert [p.name for p in objective.penalties] == ([] if name in ("erm", "groupdro", "lff", "hrm") else [name])
+    assert [p.name for p in objective.penalties] == (
+        [] if name in ("erm", "groupdro", "lff", "hrm", "eills") else [name]
+    )
     assert all(why for why in objective.not_applicable.values())
 
 
@@ -381,6 +386,9 @@ def test_positive_numbers(value, good):
         ("groupdro", {}, 0),
         ("lff", {}, 0),
         ("hrm", {}, 0),
+        ("hrm", {"penalty_weight": 0.0}, 0),  # it selects features all the same
+        ("eills", {}, 0),
+        ("eills", {"penalty_weight": 0.0}, 100),
         ("irm-tv-l1", {"warmup": 30}, 30),
         ("irm-tv-l1", {"warmup": 30, "penalty_weight": 0.0}, 100),
         ("irm-tv-l1", {"warmup": 30, "penalty_weight": "adaptive"}, 30),

@@ -138,10 +138,11 @@ class Program:
         context = self.context
         n_environments = max(1, len(context.tasks[0].train.names))
         all_codes = context.codes
-        one = not self.objective.uses(self.static) and self.static["start"] != "environment"
-        if one or self.objective.infers is not None:  # ERM needs no environments
+        needed = self.objective.uses(self.static) or self.objective.procedure or self.static["start"] == "environment"
+        if not needed or self.objective.infers is not None:  # ERM needs no environments
             n_environments, all_codes = 1, torch.zeros_like(all_codes)
         rows = [task.train for task in context.tasks]
+        many = bool(self.objective.penalties or self.objective.procedure)
         if self.static["layer"] is not None:
             given, k = max(1, len(rows[0].names)), min(self.static["layer"], rows[0].x[0].numel())
             self.layers = [
@@ -150,7 +151,7 @@ class Program:
             ]
             rows = [replace(r, x=r.x.double().cpu().flatten(1) @ b) for r, b in zip(rows, self.layers, strict=True)]
         return [
-            LinearRisks(r, codes, n_environments, self.loss, context.n_outputs, many=bool(self.objective.penalties))
+            LinearRisks(r, codes, n_environments, self.loss, context.n_outputs, many)
             for r, codes in zip(rows, all_codes, strict=True)
         ]
 

@@ -30,6 +30,7 @@ from irmtv.engine.settings import (
     warn_of_frozen_rho,
 )
 from irmtv.engine.snapshots import History
+from irmtv.engine.solvers.columns import ColumnsProgram
 from irmtv.engine.solvers.hrm import HrmProgram
 from irmtv.engine.solvers.newton import NewtonProgram, check_solver
 from irmtv.engine.start import Start
@@ -38,7 +39,7 @@ from irmtv.objectives.base import Objective
 from irmtv.selection import Rule, as_rule
 
 # training procedures of their own, by the names that objectives use
-PROCEDURES: Mapping[str, type[Program]] = {"hrm": HrmProgram}
+PROCEDURES: Mapping[str, type[Program]] = {"columns": ColumnsProgram, "hrm": HrmProgram}
 
 
 class TrainingInterrupted(KeyboardInterrupt):

@@ -125,7 +125,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def _keeps_labels(self, objective: Objective) -> bool:
         """Whether environment labels are of use; an objective that looks for its own has none for them."""
-        return objective.infers is None and objective.procedure is None
+        return objective.infers is None and not objective.finds_clusters
 
     def _set_fitted(self, model: FittedModel) -> None:
         """Fitted attributes; nothing of the training rows stays."""

@@ -33,7 +33,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         Columns of X (numbers) that environments are inferred from, where none are given; taken out of X. Prediction
         does not need them, except for "tiva".
     hidden : sequence of int, default (32,)
-        Widths of the hidden layers; () is a linear model. "hrm", which is linear, takes the default for ().
+        Widths of the hidden layers; () is a linear model. "eills" and "hrm", which are linear, take the default for ().
     penalty_weight : float, mapping, str or None, default 1e3
         lambda; "adaptive", "adaptive-exact" and "learned" let it follow the model; a mapping has one number per part
         of a sum; None is the objective's own default, which is not 1e3 for "mm-rex", "sparse-irm" and "ood-tv-...".
@@ -59,7 +59,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
     solver : {"auto", "newton", "adam"}, default "auto"
         "newton" is for linear models: second-order steps along a path of rising penalty weights, to a stationary
         point. It needs no learning rate, steps, warm-up or batches, and computes in float64. "auto" takes it where
-        `hidden=()`, the objective is smooth enough and the table not too large; else Adam.
+        `hidden=()`, the objective is smooth enough and the table not too large; else Adam. "eills" always takes it.
     start : str or None, default None
         Where training starts: "erm", "small", "random", "environment" (the model of the environment on which ERM is
         worst) or, of Newton's method, "equal-risks". None is "erm" for Newton's method, else "random". The penalised
@@ -146,7 +146,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         batch_size: int | str | None = "auto",
         solver: str = "auto",
         start: str | None = None,
-        layer: int | None = None,
+        layer: Any = None,
         early_stopping: bool | str | None = None,
         validation_fraction: float = 0.1,
         min_rows: int = 10,

@@ -18,8 +18,11 @@ from irmtv.models.networks.model import NetworkModel, NetworkPath
 from irmtv.models.networks.settings import NetworkParameters, training_settings
 from irmtv.models.search import Search
 from irmtv.objectives import OBJECTIVES
+from irmtv.objectives.base import Objective
 
 ERM = OBJECTIVES["erm"]
+COLUMN_WEIGHTS = (10.0, 100.0, 1e4)  # of "eills", beside the path
+LAYERS = (2, 3, 4, 6, 8)  # directions that layer="auto" tries
 OF_ADAM = {"learning_rate", "warmup", "environment_learning_rate"}  # a grid over these is for Adam
 L2 = (0.0, 3e-4, 3e-3)  # what l2="auto" chooses from
 
@@ -41,7 +44,7 @@ class NetworkPathEstimator(PathEstimator):
     ) -> TrainingData[Any]:
         data = super().read_data(X, y, environment=environment, aux=aux, sample_weight=sample_weight)
         objective = data.objective
-        if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.procedure is not None):
+        if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.finds_clusters):
             raise ValueError(
                 f"refit must be True for objective {objective.name!r}, which keeps something of its own training rows "
                 "that the models of the folds do not share. Got refit=False."
@@ -90,6 +93,20 @@ class NetworkPathEstimator(PathEstimator):
             ]
         return []
 
+    def _beside(self, data: TrainingData[Any]) -> list[tuple[Objective, list[dict[str, Any]]]]:
+        """Columns chosen outright, beside a linear model's path; with layer="auto" also directions, for several k."""
+        if self.objective != "auto" or self.classifier != "auto" or self._settings(data)["solver"] != "newton":
+            return []
+        if data.objective.infers is not None:
+            return []
+        columns = [{"penalty_weight": weight} for weight in COLUMN_WEIGHTS]
+        found: list[tuple[Objective, list[dict[str, Any]]]] = [(OBJECTIVES["eills"], columns)]
+        if self.layer == "auto":
+            most = data.task.train.x[0].numel()
+            layers = [k for k in LAYERS if k <= most]
+            found.append((OBJECTIVES["eills"], [{**c, "layer": k} for k in layers for c in columns]))
+        return found
+
     def _settings(self, data: TrainingData[Any]) -> dict[str, Any]:
         """For `train`, of all candidates."""
         return training_settings(self._for_all_candidates(), data.objective, data.task)
@@ -101,6 +118,8 @@ class NetworkPathEstimator(PathEstimator):
             parameters = replace(parameters, l2=0.0)  # until it is chosen
         if self.classifier == "auto":
             parameters = replace(parameters, classifier="scalar")
+        if self.layer == "auto":
+            parameters = replace(parameters, layer=None)
         words = any(isinstance(w, str) for w in _listed(self.penalty_weights))  # weights that follow Phi
         if self.solver == "auto" and (words or OF_ADAM & set(self.grid or {})):
             parameters = replace(parameters, solver="adam")
@@ -219,6 +238,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         l2: float | str = "auto",
         batch_size: int | str | None = "auto",
         solver: str = "auto",
+        layer: int | str | None = None,
         min_rows: int = 10,
         class_weight: Mapping[Any, float] | str | None = None,
         device: str = "cpu",
@@ -240,6 +260,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
             l2=0.0,
             batch_size=batch_size,
             solver=solver,
+            layer=layer,
             min_rows=min_rows,
             class_weight=class_weight,
             device=device,
@@ -300,6 +321,7 @@ class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
         l2: float | str = "auto",
         batch_size: int | str | None = "auto",
         solver: str = "auto",
+        layer: int | str | None = None,
         min_rows: int = 10,
         device: str = "cpu",
         dtype: str = "float32",
@@ -320,6 +342,7 @@ class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
             l2=0.0,
             batch_size=batch_size,
             solver=solver,
+            layer=layer,
             min_rows=min_rows,
             device=device,
             dtype=dtype,

@@ -204,7 +204,7 @@ class PathEstimator(InvariantEstimator):
 
     def _keeps_labels(self, objective: Objective) -> bool:
         """Labels serve the rule also where training itself looks for environments, among training rows alone."""
-        return objective.infers == "rows" or objective.procedure is not None or super()._keeps_labels(objective)
+        return objective.infers == "rows" or objective.finds_clusters or super()._keeps_labels(objective)
 
     def _combinations(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
         """The grid: penalty weights, 0 among them, and whatever else may differ inside one batch."""

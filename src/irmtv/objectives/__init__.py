@@ -13,6 +13,7 @@ from irmtv.core.messages import did_you_mean
 from irmtv.objectives.base import HyperParameter, Objective, Penalty
 from irmtv.objectives.build import combine, penalised
 from irmtv.objectives.eiil import EIIL
+from irmtv.objectives.eills import EILLS
 from irmtv.objectives.erm import ERM
 from irmtv.objectives.groupdro import GROUPDRO
 from irmtv.objectives.hrm import HRM
@@ -36,6 +37,7 @@ BUILT_IN = (
     MM_REX,
     GROUPDRO,
     SPARSE_IRM,
+    EILLS,
     EIIL,
     LFF,
     HRM,

@@ -138,6 +138,7 @@ class Objective:
     mask_from: str | None = None  # the setting that says from which share of the steps on; None: from the first
     reads_aux: bool = False  # whether the predictor reads aux beside x
     procedure: str | None = None  # a training procedure of its own, in place of the common steps
+    erm_at_zero: bool = False  # whether the procedure is ERM where its penalty weight is 0
     # what the method cannot do of what these settings (its own and the engine's) ask for; None if it can do all
     refuses: Callable[[Mapping[str, Any]], str | None] = field(default=lambda settings: None, repr=False)
     # the objective for these settings, where a setting chooses among penalties
@@ -153,6 +154,11 @@ class Objective:
         return measure
 
     @property
+    def finds_clusters(self) -> bool:
+        """Whether its procedure takes clusters of the training rows for environments."""
+        return self.procedure is not None and self.needs == "nothing"
+
+    @property
     def infers_held_out(self) -> bool:
         """Whether it infers the environments of held-out rows too, not of training rows alone."""
         return self.infers in ("aux", "rest")
@@ -162,11 +168,13 @@ class Objective:
         if self.choose is not None:
             return replace(self.chosen(settings), choose=None).plain_until(settings)
         steps = int(settings["steps"])
+        if self.procedure is not None:
+            return steps if self.erm_at_zero and settings["penalty_weight"] == 0 else 0
         if settings.get("solver") == "newton":
             return 0 if self.penalties and any(self.weights(settings["penalty_weight"])) else steps
         # where environments are inferred the risk is the mean loss, whatever their measure
         learned = self.infers is None and self.measure_of(settings) == "learned"
-        if self.row_weights or self.procedure or learned:
+        if self.row_weights or learned:
             return 0
         if self.mask is not None:
             steps = round(settings[self.mask_from] * steps) if self.mask_from else 0

@@ -132,7 +132,7 @@ class Networks(Family):
         super().__init__(estimator(hidden=hidden, max_steps=steps, **parameters), table)
         self.undecided = model == "auto"
         objective = self.all_rows.objective
-        if objective.reads_aux or objective.procedure is not None:
+        if objective.reads_aux or objective.finds_clusters:
             raise ValueError(
                 f"objective {objective.name!r} keeps more than a predictor of the features: it cannot be compared on "
                 "held-out rows here. Use 'minimax-tv-l1' or 'irm-tv-l1', or the class InvariantClassifierCV in Python."

@@ -99,7 +99,7 @@ class LinearRisks:
         """Risks, gradients and Hessians at theta (K, P)."""
         if isinstance(self.loss, Squared):
             return self._squared(theta)
-        f = (theta.view(-1, self.size) @ self.x.T).view(-1, self.n_outputs, len(self.x))  # (K, C, N)
+        f = self._outputs(theta)
         if self.n_outputs == 1:
             small = torch.exp(-f.abs())  # the one exponential of a row: everything else follows from it
             value = (f.relu() + small.log1p() - self.y * f).squeeze(1)
@@ -118,6 +118,22 @@ class LinearRisks:
         weights = torch.cat(curve, 1) * self.share  # (K, pairs of outputs, N)
         hessian = torch.stack([self._second_moments(weights, part) for part in self.parts], 1)
         return Point(theta, risk, gradient.flatten(2), hessian, p)
+
+    def spread(self, theta: Tensor) -> Tensor:
+        """Second moments of the rows' gradients, mean_e of l'_i x_i (l'_i x_i)', at theta (K, P): (K, E, P, P)."""
+        residual = self._residual(self._outputs(theta))
+        weights = torch.stack([residual[:, c] * residual[:, d] for c, d in self._pairs()], 1) * self.share
+        return torch.stack([self._second_moments(weights, part) for part in self.parts], 1)
+
+    def _outputs(self, theta: Tensor) -> Tensor:
+        """(K, C, N)."""
+        return (theta.view(-1, self.size) @ self.x.T).view(-1, self.n_outputs, len(self.x))
+
+    def _residual(self, f: Tensor) -> Tensor:
+        """l' of the outputs (K, C, N): (K, C, N)."""
+        if self.n_outputs == 1:
+            return self.loss.residual(f.squeeze(1), self.y.flatten()).unsqueeze(1)
+        return self.loss.residual(f.transpose(1, 2), self.y).transpose(1, 2)
 
     def along(self, point: Point, v: Tensor) -> Tensor:
         """The Hessian of sum_e v_e . g_e at this point, v (K, E, P) held fixed: (K, P, P)."""

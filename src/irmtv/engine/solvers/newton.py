@@ -17,7 +17,6 @@ The objective has several stationary points, and the start says which one is rea
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,14 +26,12 @@ from torch import Tensor
 
 from irmtv.core.losses import Loss
 from irmtv.core.membership import Soft, SoftPair
-from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Statistics, Task
 from irmtv.engine.components.rho import RhoOnAux
-from irmtv.engine.fitted import State
-from irmtv.engine.networks import MLP
 from irmtv.engine.plan import Chunk
-from irmtv.engine.program import Call, Program, Reporter
+from irmtv.engine.program import Call, Reporter
 from irmtv.engine.settings import STARTS
+from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks, row_slopes
 from irmtv.engine.solvers.second_order import TOLERANCE, Problem, Term
 from irmtv.engine.solvers.starts import SMALL, solve_erm, worst_own
@@ -46,7 +43,6 @@ SHARP = 0.001  # eps of the l1 norm, as a share of ERM's total variation
 ON_THE_WAY = 1e-3  # tolerance of all but the last point
 CLIMBING_STEPS, CLIMBING_RATE, HARDER = 600, 0.02, 10.0  # of rho on several aux columns
 ON_PATH = ("erm", "equal-risks")
-ERM, SOLUTION = 0, 1  # the steps of a history
 
 
 def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> str | None:
@@ -55,6 +51,8 @@ def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> st
         return f"it is for linear models, hidden=(), and hidden is {settings['hidden']!r}"
     if not isinstance(loss, SMOOTH):
         return f"it knows the derivatives of the binary, multi-class and squared losses, not of {loss.name!r}"
+    if objective.procedure == "columns":
+        return None  # it takes Newton's steps anyway
     if objective.choose is not None:
         return f"{objective.name!r} is a way of training of its own"
     chosen = objective
@@ -125,33 +123,24 @@ class Batch:
         return problem.minimise(theta, self.owner, self.l2, self.weights, eps, tolerance, self.kind)
 
 
-class NewtonProgram(Program):
+class NewtonProgram(LinearProgram):
     """One chunk of runs; see the head of this file. They may differ in `classifier` and `start`."""
+
+    said = "solver='newton'"
 
     def __init__(self, chunk: Chunk, call: Call) -> None:
         super().__init__(chunk, call)
         context = self.context
-        if not isinstance(self.net, MLP) or len(self.net.widths) != 2:
-            raise ValueError(
-                "solver='newton' is for linear models: use hidden=() and no net=, or solver='adam'. Got "
-                f"net={type(self.net).__name__}."
-            )
         self.starts = [s["start"] or "erm" for s in context.settings]
         weights = [self.objective.weights(s["penalty_weight"]) for s in context.settings if self.objective.penalties]
         self.runs = Batch(
-            context.sets.squeeze(1).cpu(),
-            torch.tensor([float(s["l2"]) for s in context.settings], dtype=torch.float64),
+            self.data_set,
+            self.l2,
             torch.tensor(weights, dtype=torch.float64).view(context.n_runs, -1),
             torch.tensor([int(s["classifier"] == "vector") for s in context.settings]),
         )
         # the largest weight of every run, by which it is placed on the path
         self.top = self.runs.weights.amax(1) if weights else torch.zeros(context.n_runs, dtype=torch.float64)
-        self.taken = torch.zeros(context.n_runs, dtype=torch.long)  # steps of Newton's method
-        self.reached = torch.ones(context.n_runs, dtype=torch.bool)
-
-    def _starts(self) -> list[dict[str, Tensor]]:
-        """At 0: ERM comes first, whatever the start of the penalised path."""
-        return [{n: torch.zeros(s, dtype=torch.float64) for n, s in self.net.shapes.items()}] * self.context.n_runs
 
     # ---- the path ----------------------------------------------------------------------------------------------
 
@@ -170,7 +159,10 @@ class NewtonProgram(Program):
             self._put(theta)
         self._look(SOLUTION)
         report(self.steps)
-        self._tell()
+        self._tell(
+            "Usual reason: a large penalty_weight, from a start that is far from the solution. Use start='erm' or "
+            "'equal-risks', which lead there along a path, or a smaller penalty_weight."
+        )
 
     def _problem(self, sets: Sequence[LinearRisks]) -> Problem:
         objective, static = self.objective, self.static
@@ -328,40 +320,6 @@ class NewtonProgram(Program):
             ]  # (K, E, J)
             sizes[mine] = torch.linalg.vector_norm(slopes, dim=2) @ problem.sets[t].mass
         return sizes.clamp_min(1e-8)
-
-    # ---- what is kept ------------------------------------------------------------------------------------------
-
-    def _put(self, theta: Tensor) -> None:
-        shaped = theta.view(len(theta), self.context.n_outputs, -1)
-        if self.layers is not None:  # from the directions back to the columns
-            weights = [w[:, :-1] @ self.layers[t].T for w, t in zip(shaped, self.runs.owner.tolist(), strict=True)]
-            shaped = torch.cat([torch.stack(weights), shaped[..., -1:]], 2)
-        shaped = shaped.to(self.context.device, self.context.dtype)
-        self.phi.views["W0"].copy_(shaped[..., :-1])
-        self.phi.views["b0"].copy_(shaped[..., -1:])
-
-    def _look(self, step: int) -> None:
-        self.context.set_step(step)
-        if self.watcher is not None:
-            self._snapshot()
-
-    def _state(self) -> State:
-        state = super()._state()
-        learned = {"newton_steps": self.taken.clone(), "converged": self.reached.clone()}
-        return replace(state, learned={**state.learned, **learned})
-
-    def _tell(self) -> None:
-        """Which runs did not reach the tolerance."""
-        if bool(self.reached.all()):
-            return
-        missed = [self.chunk.runs[r] for r in (~self.reached).nonzero().flatten().tolist()]
-        warnings.warn(
-            f"Newton's method did not reach its tolerance in {len(missed)} of {len(self.reached)} runs "
-            f"({shown(missed)}). Their models are the best that was found. Usual reason: a large penalty_weight, from "
-            "a start that is far from the solution. Use start='erm' or 'equal-risks', which lead there along a path, "
-            "or a smaller penalty_weight.",
-            stacklevel=users_stacklevel(),
-        )
 
 
 def _components(n_outputs: int, size: int) -> Tensor:

@@ -1,14 +1,14 @@
 """Newton's method for risk + penalties of linear models, many runs at once.
 
-    F(theta) = sum_e mu_e R_e + l2 |theta|^2 + sum_k lambda_k P_k(u),      u_e = S_e, or R_e - sum mu R
+    F(theta) = sum_e mu_e R_e + l2 |theta|^2 + sum_k lambda_k P_k(u),      u_e = S_e, g_e, or R_e - sum mu R
 
     l2:  P = sum_e w_e |u_e|^2
     l1:  P = ( sum_e w_e sqrt(|u_e|^2 + eps^2) )^2,   which is the paper's for eps = 0
 
 The slopes are S_ek = sum over the parameters p of component k of theta_p g_ep: one component with all parameters for a
 scalar classifier, one per column for a vector classifier (the intercept is in none), one per output where there are
-several. Value, gradient and Hessian are closed forms of R_e, g_e, H_e and of the third derivative along a direction
-(`linear_risks.py`).
+several. A gradient g_e has the same components: those of the columns in use, say. Value, gradient and Hessian are
+closed forms of R_e, g_e, H_e and of the third derivative along a direction (`linear_risks.py`).
 
 A step solves (Hessian + damping) step = -gradient, where the Hessian is positive definite; else with its Gauss-Newton
 part, which always is. Damping follows Levenberg and Marquardt: less after a step that kept its promise, more after one
@@ -37,7 +37,7 @@ NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, of the runs that are
 class Term(NamedTuple):
     """A penalty as the solver sees it."""
 
-    on: Literal["slope", "risk"]
+    on: Literal["slope", "gradient", "risk"]
     norm: Literal["l1", "l2"]
     counts: Sequence[Tensor]  # by data set: what each environment counts, (E,)
 
@@ -129,6 +129,9 @@ class Problem:
                 rest = rest + _weighed(pull.squeeze(2) - pull.sum(1) * counts, hessians)
                 continue
             each = pull @ components.mT  # (K, E, P)
+            if term.on == "gradient":
+                pulls = pulls + each
+                continue
             crossed = (each.unsqueeze(3) * hessians).sum(1)
             rest = rest + crossed + crossed.mT
             pulls = pulls + each * theta.unsqueeze(1)
@@ -191,6 +194,8 @@ def _inner(term: Term, point: Point, counts: Tensor, components: Tensor) -> tupl
         mean, by_mean = (point.risk * counts).sum(1), _weighed(counts, point.gradient)
         return (point.risk - mean.unsqueeze(1)).unsqueeze(2), (point.gradient - by_mean.unsqueeze(1)).unsqueeze(2)
     theta, transposed = point.theta.unsqueeze(1), components.mT.unsqueeze(-3)  # (K, 1, P), (K or 1, 1, J, P)
+    if term.on == "gradient":
+        return point.gradient @ components, transposed @ point.hessian
     u = (theta * point.gradient) @ components
     direct = transposed * point.gradient.unsqueeze(2)  # (K, E, J, P)
     through = (transposed * theta.unsqueeze(2)) @ point.hessian  # (K, 1, J, P) x (K, E, P, P)

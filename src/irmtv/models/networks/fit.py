@@ -146,7 +146,7 @@ def _environment_names(fitted: FittedRuns, run: int, rows: Rows, predictor: Pred
     """Those given, "inferred 1", ... where they were inferred."""
     if fitted.objective.infers is not None:
         n = 2 if predictor.rho is None else predictor.rho.net.n_environments  # row by row: two
-    elif fitted.objective.procedure is not None and "n_clusters" in fitted.settings[run]:
+    elif fitted.objective.finds_clusters and "n_clusters" in fitted.settings[run]:
         n = fitted.settings[run]["n_clusters"]
     else:
         return list(rows.names)
@@ -160,7 +160,7 @@ def _environment_weights(fitted: FittedRuns, run: int, rows: Rows, predictor: Pr
     kind = objective.measure_of(settings)
     if kind == "learned":
         return _floats(fitted.learned("measure")[run])
-    if objective.infers is None and objective.procedure is None and rows.environment is None:
+    if objective.infers is None and not objective.finds_clusters and rows.environment is None:
         return np.ones(1)
     if kind == "uniform" or (isinstance(kind, tuple) and len(kind) == n):
         given = np.ones(n) if kind == "uniform" else np.asarray(kind, dtype=np.float64)
@@ -179,7 +179,7 @@ def _membership(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor, 
     codes = rows.environment
     if fitted.objective.infers is not None:
         return fitted.membership()[run].double()
-    if fitted.objective.procedure is not None:
+    if fitted.objective.finds_clusters:
         codes = fitted.learned("clusters")[run].long()
     return None if codes is None else torch.nn.functional.one_hot(codes, n).double()
 

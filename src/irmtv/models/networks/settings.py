@@ -28,7 +28,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 DEFAULT_HIDDEN = (32,)
 # training on batches above so many rows, for a network and for a linear model
 BATCH, MANY_ROWS, VERY_MANY_ROWS = 2048, 10_000, 100_000
-LINEAR_ONLY = ("hrm",)  # procedures that train a linear model whatever `hidden` is by default
+LINEAR_ONLY = ("columns", "hrm")  # procedures that train a linear model whatever `hidden` is by default
 # what to do, after what was expected and what came
 TO_DO = {
     "learning_rate": "Use 0.02, or less where training diverges.",
@@ -120,6 +120,8 @@ def chosen_solver(
     solver: str = parameters.solver
     if solver not in SOLVERS:
         raise ValueError(f"solver must be one of {list(SOLVERS)}. Got {solver!r}.{did_you_mean(solver, SOLVERS)}")
+    if objective.procedure == "columns" and parameters.module is None:
+        return "newton"  # whatever was asked for: it has no other
     if solver == "adam" or (solver == "auto" and task is None):
         return "adam"
     own_module = parameters.module is not None

@@ -1,0 +1,70 @@
+"""What programs share that solve linear models outright: ERM is step 0 of their history, the solution step 1."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from irmtv.core.messages import shown, users_stacklevel
+from irmtv.engine.fitted import State
+from irmtv.engine.networks import MLP
+from irmtv.engine.plan import Chunk
+from irmtv.engine.program import Call, Program
+
+ERM, SOLUTION = 0, 1  # the steps of a history
+
+
+class LinearProgram(Program):
+    """Runs of linear models on data sets `owner` (R,), each with its own l2."""
+
+    said: str  # who does it, for messages
+
+    def __init__(self, chunk: Chunk, call: Call) -> None:
+        super().__init__(chunk, call)
+        context = self.context
+        if not isinstance(self.net, MLP) or len(self.net.widths) != 2:
+            raise ValueError(
+                f"{self.said} is for linear models: use hidden=() and no net=. Got net={type(self.net).__name__}."
+            )
+        self.data_set = context.sets.squeeze(1).cpu()  # (R,)
+        self.l2 = torch.tensor([float(s["l2"]) for s in context.settings], dtype=torch.float64)
+        self.taken = torch.zeros(context.n_runs, dtype=torch.long)  # steps of Newton's method
+        self.reached = torch.ones(context.n_runs, dtype=torch.bool)
+
+    def _starts(self) -> list[dict[str, Tensor]]:
+        """At 0: ERM comes first, whatever the start of what follows."""
+        return [{n: torch.zeros(s, dtype=torch.float64) for n, s in self.net.shapes.items()}] * self.context.n_runs
+
+    def _put(self, theta: Tensor) -> None:
+        """Models (R, P) as parameters of the network."""
+        shaped = theta.view(len(theta), self.context.n_outputs, -1)
+        if self.layers is not None:  # from the directions back to the columns
+            weights = [w[:, :-1] @ self.layers[t].T for w, t in zip(shaped, self.data_set.tolist(), strict=True)]
+            shaped = torch.cat([torch.stack(weights), shaped[..., -1:]], 2)
+        shaped = shaped.to(self.context.device, self.context.dtype)
+        self.phi.views["W0"].copy_(shaped[..., :-1])
+        self.phi.views["b0"].copy_(shaped[..., -1:])
+
+    def _look(self, step: int) -> None:
+        self.context.set_step(step)
+        if self.watcher is not None:
+            self._snapshot()
+
+    def _state(self) -> State:
+        state = super()._state()
+        learned = {"newton_steps": self.taken.clone(), "converged": self.reached.clone()}
+        return replace(state, learned={**state.learned, **learned})
+
+    def _tell(self, reason: str) -> None:
+        """Which runs did not reach the tolerance, and the usual reason."""
+        if bool(self.reached.all()):
+            return
+        missed = [self.chunk.runs[r] for r in (~self.reached).nonzero().flatten().tolist()]
+        warnings.warn(
+            f"{self.said}: Newton's method did not reach its tolerance in {len(missed)} of {len(self.reached)} runs "
+            f"({shown(missed)}). Their models are the best that was found. {reason}",
+            stacklevel=users_stacklevel(),
+        )
