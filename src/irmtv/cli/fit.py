@@ -143,6 +143,8 @@ def chosen_model(summary: FitSummary) -> str:
     weight = "" if point is None else f", penalty weight {point['penalty_weight']:g}"
     if point is not None and variant(point):
         weight += f" (classifier {variant(point)})"
+    elif point is not None and "objective" in point:
+        weight += f" of {point['objective']}"
     return f"{model}{weight}" + ("" if plain == model else f"; plain (ERM): {plain}")
 
 

@@ -47,6 +47,7 @@ class PathPoint(TypedDict):
     chosen: bool
     model: NotRequired[str]  # as in the summary; its first word is the kind; older files do not say
     solver: NotRequired[str | None]  # "newton" or "adam", of linear models and networks; older files: "adam"
+    objective: NotRequired[str]  # where it is another one, beside the path: "eills"
     classifier: NotRequired[str]  # with which it is best, where several were tried: "scalar" or "vector"
     start: NotRequired[str]  # likewise, of Newton's method: "erm" or "equal-risks"
 

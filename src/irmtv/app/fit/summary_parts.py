@@ -124,11 +124,13 @@ def path_points(searches: Searches) -> list[PathPoint]:
         best = _shown(searches, members, passing, pooled.overall)
         known = finite(p[best])
         family, path = searches.owner(best)[0], joined.path_of(best)
+        beside = path.objective.name if path.objective.name not in (searches.data.objective.name, "erm") else None
+        prefix = [beside] if beside else [family.name] if len(searches.each) > 1 else []
         tried = {name: path.combination[name] for name in ("classifier", "start") if name in path.combination}
         points.append(
             {
                 "penalty_weight": float(weight),
-                "label": f"{float(weight):g}" if len(searches.each) == 1 else f"{family.name}: {float(weight):g}",
+                "label": ": ".join([*prefix, f"{float(weight):g}"]),
                 "step": joined.candidates[best].step,
                 "risk": finite(pooled.overall[best]),
                 "worst": finite(worst[best]),
@@ -138,11 +140,16 @@ def path_points(searches: Searches) -> list[PathPoint]:
                 "chosen": joined.choice.index in members,
                 "model": searches.model_of(best),
                 "solver": family.solver(path),
+                **({} if beside is None else {"objective": beside}),
                 **(tried if weight else {}),  # type: ignore[typeddict-item]  # by variable
             }
         )
     names = [family.name for family in searches.families]
-    return sorted(points, key=lambda point: (names.index(point["model"].split()[0]), point["penalty_weight"]))
+
+    def place(point: PathPoint) -> tuple[int, str, float]:
+        return names.index(point["model"].split()[0]), point.get("objective", ""), point["penalty_weight"]
+
+    return sorted(points, key=place)
 
 
 def _by_weight(searches: Searches) -> list[list[int]]:
@@ -210,13 +217,22 @@ def feature_weights(searches: Searches) -> list[Feature]:
 
 
 def loss_curves(searches: Searches) -> list[LossCurve]:
-    """Held-out risk by environment: ERM, and the two total variations at the same weight, of which one is trained."""
+    """Held-out risk by environment: ERM, and the two total variations at the same weight, of which one is trained.
+
+    A choice of another objective, beside the path, comes before them.
+    """
     joined = searches.joined
     made = [_loss_curve(searches, joined, joined.erm, "ERM")]
     index = _penalised(joined)
     if index is None:
         return made
     name = searches.data.objective.name
+    chosen = joined.path_of(index).objective.name
+    if chosen not in (name, "erm"):
+        made.append(_loss_curve(searches, joined, index, chosen))
+        index = _penalised(joined, name)
+        if index is None:
+            return made
     made.append(_loss_curve(searches, joined, index, {"l1": "TV-l1", "l2": "TV-l2"}.get(name[-2:], name)))
     other = {"irm-tv-l1": "irm-tv-l2", "minimax-tv-l1": "minimax-tv-l2"}.get(name)
     if other is not None:
@@ -226,16 +242,19 @@ def loss_curves(searches: Searches) -> list[LossCurve]:
     return made
 
 
-def _penalised(search: Search) -> int | None:
-    """The choice; where that is ERM, the candidate that comes nearest to invariance."""
+def _penalised(search: Search, objective: str | None = None) -> int | None:
+    """The choice; where that is ERM, or one of this objective is wanted, the candidate nearest to invariance."""
     records = search.records
-    if not bool(records.reference[search.choice.index]):
+    if objective is None and not bool(records.reference[search.choice.index]):
         return search.choice.index
     if records.risk.shape[-1] < 2:
         return None
     pooled = records.pooled()
     # a model that predicts nothing is invariant, and no example
     example = ~records.reference & (pooled.overall < records.constant)
+    if objective is not None:
+        mine = [search.path_of(i).objective.name == objective for i in range(len(search.candidates))]
+        example &= torch.tensor(mine)
     p = p_values(pooled, search.choice.figures.get("test", "both")).masked_fill(~example, torch.nan)
     return int(p.nan_to_num(-1).argmax()) if bool(p.isfinite().any()) else None
 

@@ -254,7 +254,7 @@ def _summary(
         "data": prepared.data,
         "task": prepared.task,
         "classes": [] if prepared.task == "regression" else [str(c) for c in family.estimator.classes_],
-        "objective": family.rows.objective.name,
+        "objective": _objective(searches),
         "model": searches.model_of(choice.index),
         "plain_model": searches.model_of(joined.erm),
         "settings": _settings(searches, prepared.data["rows_used"]),
@@ -356,6 +356,12 @@ def _about_rows(family: Family, data: Data) -> None:
             f"the path was compared on {len(family.rows.task.train):,} rows, drawn at random from every environment; "
             "the model is trained on all"
         )
+
+
+def _objective(searches: Searches) -> str:
+    """That of the choice; of ERM, that of the path it was chosen from."""
+    path = searches.joined.path
+    return searches.data.objective.name if path.is_erm else path.objective.name
 
 
 def _settings(searches: Searches, n_rows: int) -> dict[str, Any]:

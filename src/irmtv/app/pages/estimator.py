@@ -98,7 +98,7 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
                 "passes": None,
                 "chosen": len(chosen) > 0,
                 "solver": "newton" if newton else None,
-                **({name: str(best[name]) for name in tried} if weight else {}),  # type: ignore[typeddict-item]
+                **{name: best[name] for name in tried if weight and isinstance(best[name], str)},  # type: ignore[typeddict-item]
             }
         )
     return points

@@ -127,7 +127,7 @@ def path_figure(path: Sequence[PathPoint], model: str = "") -> page.Block:
 
     Several kinds of models stand one after the other, with a gap between.
     """
-    kinds = [p.get("model", "").partition(" ")[0] for p in path]
+    kinds = [(p.get("model", "").partition(" ")[0], p.get("objective")) for p in path]
     starts = [i for i in range(1, len(path)) if kinds[i] != kinds[i - 1]]
     x = np.arange(len(path), dtype=np.float64)
     for start in starts:
