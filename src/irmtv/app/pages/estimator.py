@@ -75,6 +75,7 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
     Newton's method has one step, the solution; where it tried every weight with several classifiers and starts, each
     weight is shown at its best.
     """
+    first = results["objective"].iloc[0] if "objective" in results else None
     newton = bool((results["step"] == 1).all())
     tried = ("classifier", "start") if newton and {"classifier", "start"} <= set(results.columns) else ()
     axes = [c for c in results.columns if c not in (*MEASURED, *tried) and results[c].astype(str).nunique() > 1]
@@ -85,11 +86,13 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
         risks = group["risk"].where(np.isfinite(group["risk"]), np.inf)
         best = chosen.iloc[0] if len(chosen) else group.iloc[int(np.argmin(risks))]
         weight = best.get("penalty_weight", 0.0)
-        others = [f"{axis} {page.value_text(plain(best[axis]))}" for axis in axes if axis != "penalty_weight"]
+        named = ("penalty_weight", "objective")
+        others = [f"{axis} {page.value_text(plain(best[axis]))}" for axis in axes if axis not in named]
+        beside = {"objective": str(best["objective"])} if first is not None and best["objective"] != first else {}
         points.append(
             {
                 "penalty_weight": float(weight) if isinstance(weight, (int, float, np.number)) else float("nan"),
-                "label": ", ".join([page.value_text(plain(weight)), *others]),
+                "label": ": ".join([*beside.values(), ", ".join([page.value_text(plain(weight)), *others])]),
                 "step": int(best["step"]),
                 "risk": finite(best["risk"]),
                 "worst": finite(best["worst_risk"]),
@@ -98,6 +101,7 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
                 "passes": None,
                 "chosen": len(chosen) > 0,
                 "solver": "newton" if newton else None,
+                **beside,  # type: ignore[typeddict-item]  # by variable
                 **{name: best[name] for name in tried if weight and isinstance(best[name], str)},  # type: ignore[typeddict-item]
             }
         )
