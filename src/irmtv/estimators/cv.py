@@ -21,6 +21,7 @@ from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 
 ERM = OBJECTIVES["erm"]
+LEAST_OF_VECTOR = 100.0  # weights of the default path below it hardly move a vector classifier
 COLUMN_WEIGHTS = (10.0, 100.0, 1e4)  # of "eills", beside the path
 LAYERS = (2, 3, 4, 6, 8)  # directions that layer="auto" tries
 OF_ADAM = {"learning_rate", "warmup", "environment_learning_rate"}  # a grid over these is for Adam
@@ -70,10 +71,13 @@ class NetworkPathEstimator(PathEstimator):
         kinds = self._kinds(data)
         if not kinds:
             return every
-        weights = data.objective.weights
-        return [
-            {**c, **kind} for k, kind in enumerate(kinds) for c in every if k == 0 or any(weights(c["penalty_weight"]))
-        ]
+        least = LEAST_OF_VECTOR if self.penalty_weights is None else 0.0
+
+        def stands(combination: dict[str, Any], kind: int) -> bool:
+            largest = max(data.objective.weights(combination["penalty_weight"]))
+            return kind == 0 or (largest > 0 and largest >= least)
+
+        return [{**c, **kind} for k, kind in enumerate(kinds) for c in every if stands(c, k)]
 
     def _default_path(self, data: TrainingData[Any]) -> tuple[float, ...]:
         """Newton's method goes further: a large weight costs it nothing."""

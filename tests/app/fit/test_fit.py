@@ -70,7 +70,7 @@ def test_the_path_marks_one_choice_and_what_passes(solved):
 
 def test_a_weight_stands_in_the_path_as_the_best_that_passes_of_its_classifiers_and_starts(solved):
     results = solved.pipeline[-1].cv_results_
-    assert set(results["step"]) == {1} and len(results) == solved.summary["settings"]["candidates"] == 1 + 3 * 6
+    assert set(results["step"]) == {1} and len(results) == solved.summary["settings"]["candidates"] == 3 + 3 * 4
     for point in [p for p in solved.summary["path"] if "classifier" in p]:
         own = results[results["penalty_weight"] == point["penalty_weight"]]
         mine = own[(own["classifier"] == point["classifier"]) & (own["start"] == point["start"])]

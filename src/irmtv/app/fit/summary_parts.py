@@ -127,6 +127,7 @@ def path_points(searches: Searches) -> list[PathPoint]:
         beside = path.objective.name if path.objective.name not in (searches.data.objective.name, "erm") else None
         prefix = [beside] if beside else [family.name] if len(searches.each) > 1 else []
         tried = {name: path.combination[name] for name in ("classifier", "start") if name in path.combination}
+        more = ({} if beside is None else {"objective": beside}) | (tried if weight else {})
         points.append(
             {
                 "penalty_weight": float(weight),
@@ -140,8 +141,7 @@ def path_points(searches: Searches) -> list[PathPoint]:
                 "chosen": joined.choice.index in members,
                 "model": searches.model_of(best),
                 "solver": family.solver(path),
-                **({} if beside is None else {"objective": beside}),
-                **(tried if weight else {}),  # type: ignore[typeddict-item]  # by variable
+                **more,  # type: ignore[typeddict-item]  # by variable
             }
         )
     names = [family.name for family in searches.families]

@@ -89,6 +89,7 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
         named = ("penalty_weight", "objective")
         others = [f"{axis} {page.value_text(plain(best[axis]))}" for axis in axes if axis not in named]
         beside = {"objective": str(best["objective"])} if first is not None and best["objective"] != first else {}
+        more = beside | {name: best[name] for name in tried if weight and isinstance(best[name], str)}
         points.append(
             {
                 "penalty_weight": float(weight) if isinstance(weight, (int, float, np.number)) else float("nan"),
@@ -101,8 +102,7 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
                 "passes": None,
                 "chosen": len(chosen) > 0,
                 "solver": "newton" if newton else None,
-                **beside,  # type: ignore[typeddict-item]  # by variable
-                **{name: best[name] for name in tried if weight and isinstance(best[name], str)},  # type: ignore[typeddict-item]
+                **more,  # type: ignore[typeddict-item]  # by variable
             }
         )
     return points

@@ -57,6 +57,7 @@ class LinearRisks:
             self.one_hot = torch.nn.functional.one_hot(self.y, n_outputs).T.double()  # (C, N)
         else:
             self.y = self.y.double()
+            self.sign = 2 * self.y - 1  # of binary labels
         self.loss, self.n_outputs, self.n_environments = loss, n_outputs, n_environments
         self.share = weight / torch.where(total > 0, total, 1)[codes]  # (N,), sums to 1 in every environment
         self.mass = total / total.sum()  # (E,)
@@ -101,9 +102,8 @@ class LinearRisks:
             return self._squared(theta)
         f = self._outputs(theta)
         if self.n_outputs == 1:
-            small = torch.exp(-f.abs())  # the one exponential of a row: everything else follows from it
-            value = (f.relu() + small.log1p() - self.y * f).squeeze(1)
-            p = torch.where(f > 0, 1.0, small) / (1 + small)
+            p = torch.sigmoid(f)
+            value = -torch.nn.functional.logsigmoid(f * self.sign).squeeze(1)
             residual = p - self.y
             curve = [p * (1 - p)]
         else:
