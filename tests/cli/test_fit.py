@@ -38,6 +38,8 @@ def test_fit_prints_every_environment_says_the_outcome_and_writes_model_and_repo
     assert ended.code == 0, ended.err
     for text in ("north", "south", "all rows", "worst environment", "plain (ERM)", "An invariant model was found"):
         assert text in ended.out
+    how = r"(of eills|\(classifier (scalar|vector), from (ERM|equal risks)\))"
+    assert re.search(rf"^model: linear, penalty weight \d+ {how}$", ended.out, re.MULTILINE)
     assert f"written: {out}, {tmp_path / 'report.html'}" in ended.err
     assert "<html" in (tmp_path / "report.html").read_text()
     frame = spurious_table()

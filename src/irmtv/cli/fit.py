@@ -44,7 +44,9 @@ def fit(
         str | None, typer.Option(help="Penalty weights to try, e.g. 10,100,1000 (0, which is ERM, is always tried).")
     ] = None,
     folds: Annotated[int, typer.Option(help="Number of cross-validation folds.")] = 3,
-    steps: Annotated[int, typer.Option(help="Number of training steps (linear and mlp).")] = 1000,
+    steps: Annotated[
+        int, typer.Option(help="Number of training steps (mlp; linear models are solved by Newton's method).")
+    ] = 1000,
     rounds: Annotated[int, typer.Option(help="Number of boosting rounds (trees).")] = 100,
     metric: Annotated[str | None, typer.Option(help="accuracy or log_loss; rmse, mae or mse.")] = None,
     min_rows: Annotated[
@@ -135,8 +137,14 @@ def show(summary: FitSummary) -> None:
 def chosen_model(summary: FitSummary) -> str:
     """What was chosen, and of which kind ERM is, where that is another."""
     model, plain = summary["model"], summary.get("plain_model", summary["model"])
+    from irmtv.app.fit.summary import variant
+
     point = next((point for point in summary["path"] if point["chosen"]), None)
     weight = "" if point is None else f", penalty weight {point['penalty_weight']:g}"
+    if point is not None and variant(point):
+        weight += f" (classifier {variant(point)})"
+    elif point is not None and "objective" in point:
+        weight += f" of {point['objective']}"
     return f"{model}{weight}" + ("" if plain == model else f"; plain (ERM): {plain}")
 
 

@@ -15,11 +15,12 @@ from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel
 from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
-from irmtv.models.networks.settings import training_settings, warn_of_endless_warmup
+from irmtv.models.networks.settings import NetworkParameters, training_settings, warn_of_endless_warmup
 from irmtv.models.search import Search
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 
+ERM = OBJECTIVES["erm"]
 LEAST_OF_VECTOR = 100.0  # weights of the default path below it hardly move a vector classifier
 COLUMN_WEIGHTS = (10.0, 100.0, 1e4)  # of "eills", beside the path
 LAYERS = (2, 3, 4, 6, 8)  # directions that layer="auto" tries
@@ -55,9 +56,11 @@ class NetworkPathEstimator(PathEstimator):
         varied = {name for c in self._combinations(data) for name in c}
         settings = self._settings(data)
         warn_of_endless_warmup(settings)
+        of_erm = training_settings(replace(self._for_all_candidates(), objective_params=None), ERM, data.task)
         seed = as_seed(self.random_state)
         return NetworkModel(
             {name: value for name, value in settings.items() if name not in varied},
+            of_erm={name: of_erm[name] for name in ("solver", "dtype")},
             seeds=tuple(seed + k for k in range(self.n_seeds)),
             l2_from=L2 if self._chooses_l2() else (),
             keep_states=keep_outputs or not self.refit,
@@ -111,6 +114,10 @@ class NetworkPathEstimator(PathEstimator):
 
     def _settings(self, data: TrainingData[Any]) -> dict[str, Any]:
         """For `train`, of all candidates."""
+        return training_settings(self._for_all_candidates(), data.objective, data.task)
+
+    def _for_all_candidates(self) -> NetworkParameters:
+        """The parameters, with the usual values of what is chosen among candidates."""
         parameters = self._parameters()
         if isinstance(self.l2, str):
             parameters = replace(parameters, l2=0.0)  # until it is chosen
@@ -121,7 +128,7 @@ class NetworkPathEstimator(PathEstimator):
         words = any(isinstance(w, str) for w in _listed(self.penalty_weights))  # weights that follow Phi
         if self.solver == "auto" and (words or OF_ADAM & set(self.grid or {})):
             parameters = replace(parameters, solver="adam")
-        return training_settings(parameters, data.objective, data.task)
+        return parameters
 
     def _chooses_l2(self) -> bool:
         return isinstance(self.l2, str) and "l2" not in (self.grid or {})

@@ -61,7 +61,7 @@ EILLS = Objective(
     name="eills",
     formula="R(S) + BIC(S) + gamma regret(S) max(0, 1 - q / T(S)),  regret = 1/2 sum_e mu_e g_e' H_e^-1 g_e",
     summary="columns of a linear model on which one model is best in all environments, of all sets of columns",
-    source="Fan, Fang, Gu & Zhang, Annals of Statistics",
+    source="Fan et al., Annals of Statistics",
     year=2024,
     needs="environment",
     penalties=(),

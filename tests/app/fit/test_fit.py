@@ -19,6 +19,12 @@ def found():
     return fit_table(spurious_table(), "sold", ["site"], model="linear", steps=400, command="irmtv fit x.csv")
 
 
+@pytest.fixture(scope="module")
+def solved():
+    """By Newton's method alone, with no other objective beside."""
+    return fit_table(spurious_table(), "sold", ["site"], objective="irm-tv-l1", model="linear")
+
+
 def test_an_invariant_model_is_found_and_leaves_the_shortcut(found):
     summary = found.summary
     assert summary["outcome"] == "invariant-found"
@@ -50,21 +56,82 @@ def test_held_out_scores_agree_with_scikit_learn(found):
     assert found.summary["overall"]["erm"]["value"] == pytest.approx(peer, abs=0.02)
 
 
-def test_the_path_marks_one_choice_and_what_passes(found):
-    path = found.summary["path"]
-    assert [p["penalty_weight"] for p in path] == [0, 1, 10, 100, 1000, 10000]
+def test_the_path_marks_one_choice_and_what_passes(solved):
+    path = solved.summary["path"]
+    assert [p["penalty_weight"] for p in path] == [0, 1, 10, 100, 1000, 10000, 100000]  # each once
     chosen = [p for p in path if p["chosen"]]
     assert len(chosen) == 1
     assert chosen[0]["passes"]
-    assert chosen[0]["step"] == found.pipeline[-1].selected_["step"]
+    selected = solved.pipeline[-1].selected_
+    for name in ("penalty_weight", "classifier", "start"):
+        assert chosen[0][name] == selected[name]
     assert chosen[0]["variation"] < path[0]["variation"]
+
+
+def test_a_weight_stands_in_the_path_as_the_best_that_passes_of_its_classifiers_and_starts(solved):
+    results = solved.pipeline[-1].cv_results_
+    assert set(results["step"]) == {1} and len(results) == solved.summary["settings"]["candidates"] == 3 + 3 * 4
+    for point in [p for p in solved.summary["path"] if "classifier" in p]:
+        own = results[results["penalty_weight"] == point["penalty_weight"]]
+        mine = own[(own["classifier"] == point["classifier"]) & (own["start"] == point["start"])]
+        assert mine["risk"].tolist() == pytest.approx([point["risk"]])
+        passing = own[own[["p_slopes", "p_risks"]].min(axis=1) >= 0.05]
+        if not point["chosen"] and not point["passes"] and len(passing) == 0:
+            assert point["risk"] == pytest.approx(own["risk"].min())
+
+
+def test_newtons_method_has_no_steps_and_rates_among_the_settings(solved):
+    settings = solved.summary["settings"]
+    assert solved.summary["objective"] == solved.pipeline[-1].objective_
+    assert settings["solver"] == "newton" and not {"steps", "learning_rate", "batch_size"} & set(settings)
+    assert settings["chosen"]["newton_steps"] == solved.pipeline[-1].n_iter_ and "step" not in settings["chosen"]
+    assert solved.summary["curves"]["steps"] == [0, 1] and solved.summary["curves"]["solver"] == "newton"
+
+
+def test_another_objective_beside_the_path_has_its_name(found):
+    path, estimator = found.summary["path"], found.pipeline[-1]
+    own = [p["label"] for p in path if "objective" not in p]
+    assert own == ["0", "1", "10", "100", "1000", "10000", "100000"]
+    assert [p["label"] for p in path if p.get("objective") == "eills"] == ["eills: 10", "eills: 100", "eills: 10000"]
+    chosen = next(p for p in path if p["chosen"])
+    assert found.summary["objective"] == estimator.objective_ == chosen.get("objective", "irm-tv-l1")
+    assert found.summary["settings"]["chosen"]["objective"] == estimator.objective_
+
+
+def test_the_path_of_a_network_is_at_steps():
+    answer = fit_table(spurious_table(400), "sold", ["site"], model="mlp", steps=80, penalty_weights=[100])
+    settings, estimator = answer.summary["settings"], answer.pipeline[-1]
+    assert (settings["solver"], settings["steps"]) == ("adam", 80)
+    chosen = next(p for p in answer.summary["path"] if p["chosen"])
+    assert chosen["step"] == settings["chosen"]["step"] == estimator.selected_["step"] == estimator.n_iter_
+    assert "classifier" not in chosen
 
 
 def test_three_losses_by_environment(found):
     losses = {curve["model"]: curve["risk"] for curve in found.summary["losses"]}
-    assert list(losses) == ["ERM", "TV-l1", "TV-l2"]
+    beside = [found.summary["objective"]] if found.summary["objective"] == "eills" else []
+    assert list(losses) == ["ERM", *beside, "TV-l1", "TV-l2"]
     apart = {model: max(risk) - min(risk) for model, risk in losses.items()}
     assert apart["TV-l1"] < apart["ERM"]
+
+
+def test_the_two_total_variations_have_the_same_classifier_and_start(solved):
+    """TV-l2 by hand, with the classifier, start and l2 of the chosen model, on the folds of the fit."""
+    from irmtv import InvariantClassifierCV
+
+    frame, chosen = spurious_table(), solved.pipeline[-1].selected_
+    numbers = solved.pipeline[:-1].transform(frame.drop(columns=["sold", "site"]))
+    grid = {name: [chosen[name]] for name in ("classifier", "start")}
+    cv = InvariantClassifierCV(
+        "irm-tv-l2", hidden=(), penalty_weights=[chosen["penalty_weight"]], cv=3, grid=grid, l2=chosen["l2"],
+        random_state=0,
+    )  # fmt: skip
+    data = cv.read_data(numbers, frame["sold"].to_numpy(str), environment=frame["site"].to_numpy())
+    search = cv.search(data, keep_outputs=True)
+    index = next(i for i in range(len(search.candidates)) if search.path_of(i).penalty_weight > 0)
+    pooled = search.records.pooled()
+    twin = next(curve for curve in solved.summary["losses"] if curve["model"] == "TV-l2")
+    assert twin["risk"] == pytest.approx(pooled.risk[index].tolist(), rel=1e-4)
 
 
 def test_the_summary_is_json_and_comes_back_from_the_model_file(found, tmp_path):

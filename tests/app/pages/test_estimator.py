@@ -38,11 +38,13 @@ def test_a_cv_estimator_in_a_pipeline(rows):
     assert content["headline"]["text"] == model.selected_["message"]
     points = path_points(model.cv_results_)
     assert sum(p["chosen"] for p in points) == 1
+    assert [p["label"] for p in points] == ["0", "10", "1000", "eills: 10", "eills: 100", "eills: 10000"]
     chosen = next(p for p in points if p["chosen"])
     best = model.cv_results_[model.cv_results_["selected"]].iloc[0]
     assert (chosen["risk"], chosen["step"]) == (pytest.approx(best["risk"]), best["step"])
     for point in points:
         same = model.cv_results_[model.cv_results_["penalty_weight"] == point["penalty_weight"]]
+        same = same[same["objective"] == point.get("objective", "irm-tv-l1")]
         assert point["chosen"] or point["risk"] == pytest.approx(same["risk"].min())
     coefficients = {row[0]: float(row[1].replace(",", "")) for row in blocks["coefficients"][0]["rows"]}
     assert list(coefficients.values()) == pytest.approx(sorted(model.coef_[0], key=abs, reverse=True), rel=1e-3)

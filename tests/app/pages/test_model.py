@@ -256,6 +256,40 @@ def test_paths_of_two_kinds_of_models_stand_side_by_side():
     assert [row[-1] for row in table["rows"]].index("chosen") == 10
 
 
+def by_newton(made):
+    """The same summary, as Newton's method makes it: every weight at its best classifier and start."""
+    for p in made["path"]:
+        p.update(step=1, solver="newton", model="linear")
+        if p["penalty_weight"]:
+            p.update(classifier="vector", start="erm" if p["penalty_weight"] < 1000 else "equal-risks")
+    first_and_last = [[risk[0], risk[-1]] for risk in made["curves"]["risk"]]
+    made["curves"] = {**made["curves"], "steps": [0, 1], "risk": first_and_last, "solver": "newton"}
+    return made
+
+
+def test_newtons_method_has_classifiers_and_starts_and_no_steps():
+    content = model_content(by_newton(summary()))
+    block, table = blocks_of(content)["path"]
+    assert block["text"].startswith("Each weight at its best classifier and start. ")
+    assert table["columns"][:3] == ["penalty weight λ", "classifier, start", "risk"]
+    tried = [row[1] for row in table["rows"]]
+    assert tried == ["–", *["vector, from ERM"] * 3, *["vector, from equal risks"] * 2]
+    training = figure_of(content, "training")
+    assert "step" not in training["alt"] + training["text"] and "from ERM to the final model" in training["alt"]
+    assert "final model" in training["svg"]
+
+
+def test_newtons_method_beside_trees():
+    made = of_trees([(0.2, 0.1), (0.8, 0.9)])
+    lines = by_newton(summary())["path"]
+    made["path"] = [*({**p, "chosen": False} for p in lines), *made["path"]]
+    block, table = blocks_of(model_content(made))["path"]
+    assert block["text"].startswith("Each weight at its best classifier and start, or at its best round. ")
+    assert table["columns"][1:3] == ["classifier, start", "round"]
+    assert [row[2] for row in table["rows"]][:6] == ["–"] * 6 and [row[1] for row in table["rows"]][6:] == ["–"] * 6
+    assert table["rows"][6][2] != "–"
+
+
 def test_summaries_of_before_there_were_trees_have_the_same_page():
     """Schema 1 without the keys that came later."""
     made = summary(known_features=False)

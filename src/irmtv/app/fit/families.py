@@ -76,8 +76,8 @@ class Family(ABC):
         return search
 
     def search_objective(self, objective: Objective, like: TrainedPath, step: int) -> tuple[Search, int]:
-        """Another objective with the size and penalty weight of a path: the search, and its candidate of (nearly) that
-        weight and step."""
+        """Another objective with the size and hyper-parameters of a path: the search, and its candidate of that weight
+        and (nearly) that step."""
         data = replace(self.rows, objective=objective)
         weight = like.penalty_weight
         weights = [0.0, weight] if weight != 0 else [0.0]
@@ -86,7 +86,7 @@ class Family(ABC):
             model,
             data.task,
             objective,
-            [{"penalty_weight": w} for w in weights],
+            [{**like.combination, "penalty_weight": w} for w in weights],
             rule="iid",
             n_folds=self.estimator.cv,
             seed=model.seed,
@@ -104,8 +104,12 @@ class Family(ABC):
         """Of ERM and of the fitted choice: (D,) each, shares of all absolute weights."""
 
     @abstractmethod
-    def settings(self) -> dict[str, Any]:
+    def settings(self, path: TrainedPath) -> dict[str, Any]:
         """How it was trained, for the summary."""
+
+    def solver(self, path: TrainedPath) -> str | None:
+        """ "newton" or "adam", of linear models and networks."""
+        return None
 
 
 class Networks(Family):
@@ -155,6 +159,9 @@ class Networks(Family):
         task = replace(some_rows(self.rows, COMPARED_ROWS, self.estimator.random_state).task, test=None)
         lowest = {}
         for hidden in compared:
+            parameters = replace(NetworkParameters.of(self.estimator), hidden=hidden, l2=0.0, classifier="scalar")
+            settings = training_settings(parameters, ERM, task)
+            del settings["l2"]
             search = search_networks(
                 task,
                 "erm",
@@ -163,11 +170,8 @@ class Networks(Family):
                 n_folds=2,
                 seed=self.estimator.random_state,
                 by_class=True,
-                steps=self.estimator.max_steps,
-                hidden=hidden,
-                learning_rate=self.estimator.learning_rate,
-                batch_size=batch_size_for(hidden, len(task.train)),
                 progress=bar,
+                **{**settings, "batch_size": batch_size_for(hidden, len(task.train))},
             )
             lowest[hidden] = _lowest_risk(search)
         if self.undecided:
@@ -186,9 +190,17 @@ class Networks(Family):
         assert isinstance(path, NetworkPath)
         return replace(model, settings={**model.settings, "l2": path.batch.settings.get("l2", 0.0)}, l2_from=())
 
-    def settings(self) -> dict[str, Any]:
-        names = {"folds": "cv", "steps": "max_steps", "learning_rate": "learning_rate", "batch_size": "batch_size"}
-        return {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
+    def settings(self, path: TrainedPath) -> dict[str, Any]:
+        """Newton's method needs no steps, learning rate and batches."""
+        solver = self.solver(path)
+        names = {"steps": "max_steps", "learning_rate": "learning_rate", "batch_size": "batch_size"}
+        of_adam = {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
+        return {"folds": self.estimator.cv, "solver": solver, **(of_adam if solver == "adam" else {})}
+
+    def solver(self, path: TrainedPath) -> str | None:
+        assert isinstance(path, NetworkPath)
+        solver: str = path.settings["solver"]
+        return solver
 
     def feature_weights(self, search: Search) -> tuple[Floats, Floats]:
         """A linear model: coefficient x standard deviation. Others: how much risk rises when a feature is shuffled."""
@@ -203,9 +215,11 @@ class Networks(Family):
             predictor: Predictor = self.estimator.predictor_
             return predictor
         assert isinstance(path, NetworkPath)
-        solver = path.settings["solver"]
         parameters = replace(
-            NetworkParameters.of(self.estimator), l2=path.settings["l2"], solver=solver, classifier="scalar"
+            NetworkParameters.of(self.estimator),
+            l2=path.settings["l2"],
+            solver=self.solver(path),
+            classifier="scalar",
         )
         settings = {**training_settings(parameters, ERM), "steps": max(1, candidate.step)}
         seed = Runs(seed=self.estimator.random_state)
@@ -244,7 +258,7 @@ class Trees(Family):
     def _like(self, model: TreeModel, path: TrainedPath) -> TreeModel:
         return replace(model, parameters=replace(model.parameters, num_leaves=_leaves(path)), leaves_from=())
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, path: TrainedPath) -> dict[str, Any]:
         names = {"folds": "cv", "rounds": "n_estimators", "learning_rate": "learning_rate", "reserve": "reserve"}
         return {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
 

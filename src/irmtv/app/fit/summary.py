@@ -30,11 +30,15 @@ class EnvironmentRow(TypedDict):
 
 
 class PathPoint(TypedDict):
-    """One penalty weight, at its best step: the lowest held-out risk, of what passes where anything does."""
+    """One penalty weight, at its best step: the lowest held-out risk, of what passes where anything does.
+
+    Linear models by Newton's method have no steps to choose from. There it is the best of the classifiers and starts
+    that every weight is tried with.
+    """
 
     penalty_weight: float
     label: str  # the weight, or what else tells it from others ("trees (12 leaves): 100", "1e+03, l2 0.003")
-    step: int  # of trees: round
+    step: int  # of trees: round; of Newton's method 1, the solution
     risk: float | None  # held-out risk over all rows
     worst: float | None  # in the worst environment
     variation: float | None  # mean absolute slope over the environments: the total variation that TV-l1 squares
@@ -42,14 +46,28 @@ class PathPoint(TypedDict):
     passes: bool | None
     chosen: bool
     model: NotRequired[str]  # as in the summary; its first word is the kind; older files do not say
+    solver: NotRequired[str | None]  # "newton" or "adam", of linear models and networks; older files: "adam"
+    objective: NotRequired[str]  # where it is another one, beside the path: "eills"
+    classifier: NotRequired[str]  # with which it is best, where several were tried: "scalar" or "vector"
+    start: NotRequired[str]  # likewise, of Newton's method: "erm" or "equal-risks"
+
+
+def variant(point: PathPoint) -> str:
+    """The classifier and the start with which a weight is best, where several were tried: "vector, from ERM"."""
+    words = {"erm": "from ERM", "equal-risks": "from equal risks"}
+    return ", ".join(filter(None, [point.get("classifier"), words.get(point.get("start", ""))]))
 
 
 class Curves(TypedDict):
-    """Training of the final model: the risk of every environment over the steps, of trees over the rounds."""
+    """Training of the final model: the risk of every environment over the steps, of trees over the rounds.
+
+    Newton's method has two: 0 is ERM, 1 the final model.
+    """
 
     steps: list[int]
     environments: list[str]
     risk: list[list[float | None]]  # by environment, then step
+    solver: NotRequired[str | None]  # as of the path's points
 
 
 class Inferred(TypedDict):

@@ -101,7 +101,10 @@ class Searches:
 
 
 def path_points(searches: Searches) -> list[PathPoint]:
-    """Every penalty weight at one step: the chosen one; else, of its steps that pass, that of the lowest risk."""
+    """Every penalty weight as one candidate: the chosen one; else, of those that pass, that of the lowest risk.
+
+    A weight's candidates are its steps; of Newton's method, its classifiers and starts.
+    """
     joined = searches.joined
     pooled = joined.records.pooled()
     several = joined.records.risk.shape[-1] > 1
@@ -113,18 +116,22 @@ def path_points(searches: Searches) -> list[PathPoint]:
     variation = torch.where(mass > 0, mass * slope.abs(), 0).sum(-1) / mass.sum(-1)
     worst = pooled.risk.nan_to_num(-torch.inf).amax(-1)
     points: list[PathPoint] = []
-    for members in _by_combination(joined):
+    for members in _by_weight(searches):
         weight = joined.path_of(members[0]).penalty_weight
         if not isinstance(weight, (int, float)):
             continue
         passing = [i for i in members if bool(p[i] >= options["level"])] if several else []
-        best = _shown_step(searches, members, passing, pooled.overall)
+        best = _shown(searches, members, passing, pooled.overall)
         known = finite(p[best])
-        family = searches.owner(best)[0]
+        family, path = searches.owner(best)[0], joined.path_of(best)
+        beside = path.objective.name if path.objective.name not in (searches.data.objective.name, "erm") else None
+        prefix = [beside] if beside else [family.name] if len(searches.each) > 1 else []
+        tried = {name: path.combination[name] for name in ("classifier", "start") if name in path.combination}
+        more = ({} if beside is None else {"objective": beside}) | (tried if weight else {})
         points.append(
             {
                 "penalty_weight": float(weight),
-                "label": f"{float(weight):g}" if len(searches.each) == 1 else f"{family.name}: {float(weight):g}",
+                "label": ": ".join([*prefix, f"{float(weight):g}"]),
                 "step": joined.candidates[best].step,
                 "risk": finite(pooled.overall[best]),
                 "worst": finite(worst[best]),
@@ -133,22 +140,30 @@ def path_points(searches: Searches) -> list[PathPoint]:
                 "passes": None if known is None else known >= options["level"],
                 "chosen": joined.choice.index in members,
                 "model": searches.model_of(best),
+                "solver": family.solver(path),
+                **more,  # type: ignore[typeddict-item]  # by variable
             }
         )
     names = [family.name for family in searches.families]
-    return sorted(points, key=lambda point: (names.index(point["model"].split()[0]), point["penalty_weight"]))
+
+    def place(point: PathPoint) -> tuple[int, str, float]:
+        return names.index(point["model"].split()[0]), point.get("objective", ""), point["penalty_weight"]
+
+    return sorted(points, key=place)
 
 
-def _by_combination(search: Search) -> list[list[int]]:
-    """The candidates of every combination."""
-    groups: dict[int, list[int]] = {}
-    for i, candidate in enumerate(search.candidates):
-        groups.setdefault(candidate.combination, []).append(i)
+def _by_weight(searches: Searches) -> list[list[int]]:
+    """The candidates of every penalty weight of every family."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for i in range(len(searches.joined.candidates)):
+        path = searches.joined.path_of(i)
+        key = searches.owner(i)[0].name, path.objective.name, str(path.penalty_weight)
+        groups.setdefault(key, []).append(i)
     return list(groups.values())
 
 
-def _shown_step(searches: Searches, members: Sequence[int], passing: Sequence[int], risk: torch.Tensor) -> int:
-    """Of a combination's candidates: the chosen one, ERM where it predicts best, else the lowest risk that passes."""
+def _shown(searches: Searches, members: Sequence[int], passing: Sequence[int], risk: torch.Tensor) -> int:
+    """Of a weight's candidates: the chosen one, ERM where it predicts best, else the lowest risk that passes."""
     if searches.joined.choice.index in members:
         return searches.joined.choice.index
     begin = 0
@@ -161,13 +176,19 @@ def _shown_step(searches: Searches, members: Sequence[int], passing: Sequence[in
 
 
 def curves(searches: Searches) -> Curves | None:
-    """The risk of every environment while the final model was trained."""
-    history = searches.estimator.history_
-    if history.empty:
+    """The risk of every environment while the final model was trained; Newton's method has ERM and the solution."""
+    family, search = searches.winner
+    history, solver = searches.estimator.history_, family.solver(search.path)
+    if history.empty or (solver == "newton" and search.path.is_erm):
         return None
     by = history.pivot_table(index="environment", columns="step", values="risk", sort=False)
     risk = [[finite(v) for v in row] for row in by.to_numpy()]
-    return {"steps": [int(s) for s in by.columns], "environments": [str(e) for e in by.index], "risk": risk}
+    return {
+        "steps": [int(s) for s in by.columns],
+        "environments": [str(e) for e in by.index],
+        "risk": risk,
+        "solver": solver,
+    }
 
 
 def inferred(searches: Searches, aux: Sequence[str], is_date: Sequence[bool]) -> Inferred | None:
@@ -196,13 +217,22 @@ def feature_weights(searches: Searches) -> list[Feature]:
 
 
 def loss_curves(searches: Searches) -> list[LossCurve]:
-    """Held-out risk by environment: ERM, and the two total variations at the same weight, of which one is trained."""
+    """Held-out risk by environment: ERM, and the two total variations at the same weight, of which one is trained.
+
+    A choice of another objective, beside the path, comes before them.
+    """
     joined = searches.joined
     made = [_loss_curve(searches, joined, joined.erm, "ERM")]
     index = _penalised(joined)
     if index is None:
         return made
     name = searches.data.objective.name
+    chosen = joined.path_of(index).objective.name
+    if chosen not in (name, "erm"):
+        made.append(_loss_curve(searches, joined, index, chosen))
+        index = _penalised(joined, name)
+        if index is None:
+            return made
     made.append(_loss_curve(searches, joined, index, {"l1": "TV-l1", "l2": "TV-l2"}.get(name[-2:], name)))
     other = {"irm-tv-l1": "irm-tv-l2", "minimax-tv-l1": "minimax-tv-l2"}.get(name)
     if other is not None:
@@ -212,16 +242,19 @@ def loss_curves(searches: Searches) -> list[LossCurve]:
     return made
 
 
-def _penalised(search: Search) -> int | None:
-    """The choice; where that is ERM, the candidate that comes nearest to invariance."""
+def _penalised(search: Search, objective: str | None = None) -> int | None:
+    """The choice; where that is ERM, or one of this objective is wanted, the candidate nearest to invariance."""
     records = search.records
-    if not bool(records.reference[search.choice.index]):
+    if objective is None and not bool(records.reference[search.choice.index]):
         return search.choice.index
     if records.risk.shape[-1] < 2:
         return None
     pooled = records.pooled()
     # a model that predicts nothing is invariant, and no example
     example = ~records.reference & (pooled.overall < records.constant)
+    if objective is not None:
+        mine = [search.path_of(i).objective.name == objective for i in range(len(search.candidates))]
+        example &= torch.tensor(mine)
     p = p_values(pooled, search.choice.figures.get("test", "both")).masked_fill(~example, torch.nan)
     return int(p.nan_to_num(-1).argmax()) if bool(p.isfinite().any()) else None
 

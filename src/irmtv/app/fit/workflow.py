@@ -89,7 +89,7 @@ def fit_table(
     folds : int, default 3
         Every row is held out once, in so many folds.
     steps : int, default 1000
-        Of training, for linear models and networks.
+        Of training, for networks, and for linear models that are too large for Newton's method.
     rounds : int, default 100
         Of boosting, for trees.
     metric : str or None, default None
@@ -254,7 +254,7 @@ def _summary(
         "data": prepared.data,
         "task": prepared.task,
         "classes": [] if prepared.task == "regression" else [str(c) for c in family.estimator.classes_],
-        "objective": family.rows.objective.name,
+        "objective": _objective(searches),
         "model": searches.model_of(choice.index),
         "plain_model": searches.model_of(joined.erm),
         "settings": _settings(searches, prepared.data["rows_used"]),
@@ -358,14 +358,22 @@ def _about_rows(family: Family, data: Data) -> None:
         )
 
 
+def _objective(searches: Searches) -> str:
+    """That of the choice; of ERM, that of the path it was chosen from."""
+    path = searches.joined.path
+    return searches.data.objective.name if path.is_erm else path.objective.name
+
+
 def _settings(searches: Searches, n_rows: int) -> dict[str, Any]:
-    family = searches.winner[0]
+    family, search = searches.winner
     selected = family.estimator.selected_
     chosen = {k: v for k, v in selected.items() if k not in ("figures", "message", "outcome", "rule")}
+    if family.solver(search.path) == "newton":
+        chosen = {"newton_steps" if k == "step" else k: v for k, v in chosen.items()}
     several = {"models compared": [f.name for f in searches.families]} if len(searches.each) > 1 else {}
     return {
         **several,
-        **family.settings(),
+        **family.settings(search.path),
         "random_state": searches.random_state,
         "rows": n_rows,
         "candidates": len(searches.joined.candidates),

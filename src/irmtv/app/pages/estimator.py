@@ -28,7 +28,7 @@ def estimator_content(model: Any, name: str = "") -> page.Content:
     steps = [[step, type(part).__name__] for step, part in model.steps] if isinstance(model, Pipeline) else []
     estimator = model.steps[-1][1] if isinstance(model, Pipeline) else model
     settings = {key: value for key, value in estimator.get_params(deep=False).items() if value is not None}
-    curves = history_curves(getattr(estimator, "history_", None))
+    curves = history_curves(getattr(estimator, "history_", None), _by_newton(estimator))
     given = "as given; all others have their defaults"
     sections = [page.section("settings", "Settings", given, [page.settings_table(settings)])]
     if steps:
@@ -54,6 +54,13 @@ def estimator_content(model: Any, name: str = "") -> page.Content:
     )
 
 
+def _by_newton(estimator: Any) -> bool:
+    """Whether Newton's method has solved it: its history has ERM and the solution."""
+    history = getattr(estimator, "history_", None)
+    may = hasattr(estimator, "coef_") and getattr(estimator, "solver", "adam") in ("auto", "newton")
+    return may and isinstance(history, pd.DataFrame) and set(history.get("step", ())) == {0, 1}
+
+
 def _path(results: Any) -> list[page.Section]:
     if not isinstance(results, pd.DataFrame) or results.empty:
         return []
@@ -63,8 +70,15 @@ def _path(results: Any) -> list[page.Section]:
 
 
 def path_points(results: pd.DataFrame) -> list[PathPoint]:
-    """Each combination of hyper-parameters at its best step: the selected one, else that of the lowest risk."""
-    axes = [c for c in results.columns if c not in MEASURED and results[c].astype(str).nunique() > 1]
+    """Each combination of hyper-parameters at its best step: the selected one, else that of the lowest risk.
+
+    Newton's method has one step, the solution; where it tried every weight with several classifiers and starts, each
+    weight is shown at its best.
+    """
+    first = results["objective"].iloc[0] if "objective" in results else None
+    newton = bool((results["step"] == 1).all())
+    tried = ("classifier", "start") if newton and {"classifier", "start"} <= set(results.columns) else ()
+    axes = [c for c in results.columns if c not in (*MEASURED, *tried) and results[c].astype(str).nunique() > 1]
     keys = results[axes].astype(str).agg(", ".join, axis=1) if axes else pd.Series("", index=results.index)
     points: list[PathPoint] = []
     for _, group in results.groupby(keys, sort=False):
@@ -72,11 +86,14 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
         risks = group["risk"].where(np.isfinite(group["risk"]), np.inf)
         best = chosen.iloc[0] if len(chosen) else group.iloc[int(np.argmin(risks))]
         weight = best.get("penalty_weight", 0.0)
-        others = [f"{axis} {page.value_text(plain(best[axis]))}" for axis in axes if axis != "penalty_weight"]
+        named = ("penalty_weight", "objective")
+        others = [f"{axis} {page.value_text(plain(best[axis]))}" for axis in axes if axis not in named]
+        beside = {"objective": str(best["objective"])} if first is not None and best["objective"] != first else {}
+        more = beside | {name: best[name] for name in tried if weight and isinstance(best[name], str)}
         points.append(
             {
                 "penalty_weight": float(weight) if isinstance(weight, (int, float, np.number)) else float("nan"),
-                "label": ", ".join([page.value_text(plain(weight)), *others]),
+                "label": ": ".join([*beside.values(), ", ".join([page.value_text(plain(weight)), *others])]),
                 "step": int(best["step"]),
                 "risk": finite(best["risk"]),
                 "worst": finite(best["worst_risk"]),
@@ -84,13 +101,15 @@ def path_points(results: pd.DataFrame) -> list[PathPoint]:
                 "p": finite(best.get("p_slopes")),
                 "passes": None,
                 "chosen": len(chosen) > 0,
+                "solver": "newton" if newton else None,
+                **more,  # type: ignore[typeddict-item]  # by variable
             }
         )
     return points
 
 
-def history_curves(history: Any) -> Curves | None:
-    """`history_` of an estimator as curves of risk; None where there is none."""
+def history_curves(history: Any, newton: bool = False) -> Curves | None:
+    """`history_` of an estimator as curves of risk; None where there is none. `newton`: by Newton's method."""
     if not isinstance(history, pd.DataFrame) or history.empty or not drawing.known(list(history["risk"])):
         return None
     wide = history.assign(environment=history["environment"].astype(str)).pivot_table(
@@ -101,6 +120,7 @@ def history_curves(history: Any) -> Curves | None:
         "steps": [int(s) for s in wide.columns],
         "environments": [str(e) for e in wide.index],
         "risk": floats(wide.to_numpy(np.float64)),
+        "solver": "newton" if newton else None,
     }
 
 
@@ -122,7 +142,7 @@ def _facts(estimator: Any) -> list[tuple[str, str]]:
         "features": "n_features_in_",
         "classes": "classes_",
         "environments": "environments_",
-        "steps of training": "n_iter_",
+        "steps of Newton's method" if _by_newton(estimator) else "steps of training": "n_iter_",
     }
     values = {name: getattr(estimator, attribute, None) for name, attribute in attributes.items()}
     return [(name, _fact(value)) for name, value in values.items() if value is not None]

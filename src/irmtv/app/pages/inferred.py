@@ -1,4 +1,4 @@
-"""Where a network found environments: over one aux column as curves, over two as a map, over more one by one."""
+"""The environments that were found: over one aux column as curves, over two as a map, over more one by one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inferred_figure(inferred: Inferred) -> page.Block:
     kind = "A map" if n_aux == 2 else "A curve" if n_aux == 1 else "Curves"
     aux = " and ".join(inferred["aux"][:3]) + (" and others" if n_aux > 3 else "")
     alt = (
-        f"{kind} of the probability of {several(len(inferred['names']), 'environment')} that the network found, "
+        f"{kind} of the probability of {several(len(inferred['names']), 'environment')} that were found, "
         f"against {aux}, at {several(len(points), 'row')}. {by_name}. "
         f"{_where(inferred, points, membership)}"
     )

@@ -180,7 +180,7 @@ def _search(summary: FitSummary) -> list[page.Section]:
                 "training",
                 "Training",
                 "the final model, on all rows",
-                [curves_figure(curves, _rhythm(summary["model"]))],
+                [curves_figure(curves, "round" if summary["model"].startswith("trees") else "step")],
             )
         )
     return sections
@@ -188,14 +188,10 @@ def _search(summary: FitSummary) -> list[page.Section]:
 
 def _path(summary: FitSummary) -> page.Section:
     path = summary["path"]
-    rhythm = " or ".join(dict.fromkeys(_rhythm(p.get("model", summary["model"])) for p in path))
-    blocks: list[page.Block] = [path_figure(path, rhythm)] if drawing.known([p["risk"] for p in path]) else []
-    blocks.append(path_table(path, rhythm))
+    model = summary["model"]
+    blocks: list[page.Block] = [path_figure(path, model)] if drawing.known([p["risk"] for p in path]) else []
+    blocks.append(path_table(path, model))
     return page.section("path", "The path of penalty weights", f"held-out rows, rule {summary['rule']}", blocks)
-
-
-def _rhythm(model: str) -> str:
-    return "round" if model.startswith("trees") else "step"
 
 
 # --- data and settings ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from irmtv.app.fit.summary import Curves, EnvironmentRow, FitSummary, LossCurve, PathPoint
+from irmtv.app.fit.summary import Curves, EnvironmentRow, FitSummary, LossCurve, PathPoint, variant
 from irmtv.core.numbers import NO_VALUE, MetricFormat, decimal, probability, several, short
 from irmtv.core.plain_json import finite
 from irmtv.html import drawing, page
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ENVIRONMENTS = 24  # drawn; the worst and the best of more
+NEWTON = ("ERM", "final model")  # what steps 0 and 1 of Newton's method are
 MOST_LINES = 7  # of training, each with a colour, a dash and a name
 MODELS = {"ERM": drawing.PLAIN, "TV-l1": drawing.CHOSEN, "TV-l2": drawing.STYLES[2]}
 
@@ -111,12 +112,22 @@ def _environments_alt(summary: FitSummary, of: MetricFormat, better: str) -> str
 # --- the path of penalty weights --------------------------------------------------------------------------
 
 
-def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> page.Block:
+def rhythm_of(path: Sequence[PathPoint], model: str = "") -> str:
+    """What its candidates differ in beside the weight: "step", "round", "step or round".
+
+    Nothing for Newton's method, which has one candidate of a weight; `model` is that of points that do not say theirs.
+    """
+    others = [p for p in path if p.get("solver") != "newton"]
+    rounds = [p.get("model", model).startswith("trees") for p in others]
+    return " or ".join(dict.fromkeys("round" if of_trees else "step" for of_trees in rounds))
+
+
+def path_figure(path: Sequence[PathPoint], model: str = "") -> page.Block:
     """Risk, variation and the test of invariance over the penalty weights, the choice marked.
 
     Several kinds of models stand one after the other, with a gap between.
     """
-    kinds = [p.get("model", "").partition(" ")[0] for p in path]
+    kinds = [(p.get("model", "").partition(" ")[0], p.get("objective")) for p in path]
     starts = [i for i in range(1, len(path)) if kinds[i] != kinds[i - 1]]
     x = np.arange(len(path), dtype=np.float64)
     for start in starts:
@@ -149,14 +160,26 @@ def path_figure(path: Sequence[PathPoint], rhythm: str = "step") -> page.Block:
     _name_weights(last, x, [p["label"] for p in path])
     last.set_xlabel("kind of model: penalty weight λ" if starts else "penalty weight λ", fontsize=9, color=drawing.SOFT)
     drawing.legend(made, handles, names, columns=3)
-    text = f"Each weight at its best {rhythm}. A model that is invariant has slope 0 in every environment. "
+    rhythm, several_tried = rhythm_of(path, model), any(map(variant, path))
+    best = [*(["classifier and start"] if several_tried else []), *([rhythm] if rhythm else [])]
+    text = f"Each weight at its best {', or at its best '.join(best)}. " if best else ""
+    text += "A model that is invariant has slope 0 in every environment. "
     if any(p["passes"] is not None for p in path):
         text += "Filled points pass the test of invariance, hollow crosses do not."
-    columns = ["penalty weight", "label", rhythm, "risk", "worst", "variation", "p", "passes", "chosen"]
-    keys = ("penalty_weight", "label", "step", "risk", "worst", "variation", "p", "passes", "chosen")
-    rows: list[list[Value]] = [[p[k] for k in keys] for p in path]  # type: ignore[literal-required]  # by variable
+    columns = {"penalty weight": "penalty_weight", "label": "label"}
+    columns |= {"classifier": "classifier", "start": "start"} if several_tried else {}
+    columns |= {rhythm: "step"} if rhythm else {}
+    columns |= {key: key for key in ("risk", "worst", "variation", "p", "passes", "chosen")}
+    rows: list[list[Value]] = [[_cell(p, key) for key in columns.values()] for p in path]
     alt = _path_alt(path, panels)
-    return page.figure(made, alt, name="penalty-path", data={"columns": columns, "rows": rows}, text=text.strip())
+    return page.figure(made, alt, name="penalty-path", data={"columns": list(columns), "rows": rows}, text=text.strip())
+
+
+def _cell(point: PathPoint, key: str) -> Value:
+    if key == "step" and point.get("solver") == "newton":
+        return None
+    value: Value = dict(point).get(key)  # type: ignore[assignment]  # by variable
+    return value
 
 
 def _line(ax: Axes, x: drawing.Floats, y: drawing.Floats, starts: Sequence[int], **style: Any) -> Any:
@@ -206,11 +229,13 @@ def _draw_p(ax: Axes, x: drawing.Floats, path: Sequence[PathPoint], starts: Sequ
     drawing.plain_axes(ax, "p of the test of invariance", grid="y")
 
 
-def path_table(path: Sequence[PathPoint], rhythm: str = "step", tested: bool = True) -> page.Block:
+def path_table(path: Sequence[PathPoint], model: str = "", tested: bool = True) -> page.Block:
     """The path in numbers; `tested`: with the total variation and whether the point passes the test of invariance."""
+    rhythm = rhythm_of(path, model)
     columns: dict[str, Callable[[PathPoint], str]] = {
         "penalty weight λ": lambda p: p["label"],
-        rhythm: lambda p: f"{p['step']:,}",
+        **({"classifier, start": lambda p: variant(p) or NO_VALUE} if any(map(variant, path)) else {}),
+        **({rhythm: lambda p: NO_VALUE if p.get("solver") == "newton" else f"{p['step']:,}"} if rhythm else {}),
         "risk": lambda p: decimal(p["risk"]),
         "worst environment": lambda p: decimal(p["worst"]),
         "total variation": lambda p: decimal(p["variation"]),
@@ -221,14 +246,18 @@ def path_table(path: Sequence[PathPoint], rhythm: str = "step", tested: bool = T
     if not tested:
         del columns["total variation"], columns["invariant"]
     marks: list[page.Kind] = ["good" if p["chosen"] else "plain" for p in path]
-    return page.table_of(path, columns, words=["invariant", "choice"], marks=marks)
+    return page.table_of(path, columns, words=["classifier, start", "invariant", "choice"], marks=marks)
 
 
 # --- training ---------------------------------------------------------------------------------------------
 
 
 def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
-    """The risk of every environment over the steps (of trees: rounds); of many, the highest at the end are named."""
+    """The risk of every environment over the steps (of trees: rounds); of many, the highest at the end are named.
+
+    Newton's method has ERM and the final model.
+    """
+    newton = curves.get("solver") == "newton"
     steps = np.asarray(curves["steps"], dtype=np.float64)
     risk = np.array([drawing.floats(row) for row in curves["risk"]]).reshape(len(curves["environments"]), len(steps))
     final = np.array([next((r for r in row[::-1] if np.isfinite(r)), np.nan) for row in risk])  # the last that is known
@@ -243,20 +272,24 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
         names += [f"{len(others)} others", "mean of all"]
     for k, e in enumerate(named):
         style = drawing.STYLES[k % len(drawing.STYLES)]
-        every = (k % 3, max(1, len(steps) // 8))
+        every = 1 if newton else (k % 3, max(1, len(steps) // 8))
         handles.append(drawing.line(ax, steps, risk[e], style, lw=1.5, ms=4, markevery=every, zorder=4))
         names.append(drawing.label(curves["environments"][e], 22))
-    drawing.plain_axes(ax, x=rhythm, y="risk of the training rows", grid="y")
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    drawing.plain_axes(ax, x="" if newton else rhythm, y="risk of the training rows", grid="y")
+    if newton:
+        ax.set_xticks(steps, NEWTON)
+    else:
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     drawing.legend(made, handles, names, columns=3)
     ends = f"It ends between {_span(final, 'and')}." if np.isfinite(final).any() else ""
-    length = several(int(steps[-1]) if len(steps) else 0, rhythm)
-    alt = f"Lines: the risk in {several(len(order), 'environment')} over {length}, of the final model. {ends}"
-    text = "The final model while it was trained on all rows."
+    length = "from ERM to" if newton else f"over {several(int(steps[-1]) if len(steps) else 0, rhythm)}, of"
+    alt = f"Lines: the risk in {several(len(order), 'environment')} {length} the final model. {ends}"
+    text = "ERM and the final model on all rows." if newton else "The final model while it was trained on all rows."
     if len(others):
         text += " Named are the environments with the highest risk at the end."
-    rows: list[list[Value]] = [[int(step), *map(finite, risk[:, i])] for i, step in enumerate(curves["steps"])]
-    columns = [rhythm, *curves["environments"]]
+    named_steps: Sequence[Value] = NEWTON if newton else curves["steps"]
+    rows: list[list[Value]] = [[step, *map(finite, risk[:, i])] for i, step in enumerate(named_steps)]
+    columns = ["model" if newton else rhythm, *curves["environments"]]
     return page.figure(made, alt.strip(), name="training", data={"columns": columns, "rows": rows}, text=text)
 
 

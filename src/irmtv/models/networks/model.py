@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,7 +56,9 @@ class NetworkModel(Model):
     """How networks are trained: `settings` go to `train` and are the same for all combinations.
 
     With several `seeds` every combination is trained with each of them, and judged by the mean of their statistics.
-    `l2_from` holds values of l2, of which ERM chooses one for the whole path.
+    `l2_from` holds values of l2, of which ERM chooses one for the whole path. `of_erm` are settings of ERM beside the
+    objective that differ from these: a linear model that Adam trains for the objective's sake is compared with the ERM
+    that Newton's method finds.
     """
 
     settings: Mapping[str, Any]
@@ -64,6 +66,7 @@ class NetworkModel(Model):
     l2_from: tuple[float, ...] = ()
     snapshot_every: int | None = None  # None: at 40 steps
     keep_states: bool = False  # for `held_out_outputs` and `fold_models`
+    of_erm: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -107,7 +110,10 @@ class NetworkTrainer(PathTrainer):
     def train_erm(self, combinations: Sequence[Combination]) -> list[TrainedPath]:
         rates = [{name: c[name] for name in ERM_DIFFERS_IN if name in c} for c in combinations]
         distinct = [c for i, c in enumerate(rates) if c not in rates[:i]]
-        return self._train(ERM, distinct, {name: self.settings[name] for name in ENGINE if name in self.settings})
+        return self._train(ERM, distinct, self._settings_of_erm())
+
+    def _settings_of_erm(self) -> dict[str, Any]:
+        return {name: self.settings[name] for name in ENGINE if name in self.settings} | dict(self.model.of_erm)
 
     def _train(
         self, objective: Objective, combinations: Sequence[Combination], settings: Mapping[str, Any]
@@ -142,7 +148,7 @@ class NetworkTrainer(PathTrainer):
         """That of ERM with the lowest risk on held-out rows, each at its best step."""
         n, folds = len(values), self.split.folds
         runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
-        settings = {name: self.settings[name] for name in ENGINE if name in self.settings and name != "l2"}
+        settings = {name: value for name, value in self._settings_of_erm().items() if name != "l2"}
         with divergence_is_recorded():
             fitted = train(list(folds), "erm", runs, snapshot_every=self.every, progress=report, **settings)
         assert fitted.history is not None
