@@ -49,7 +49,7 @@ def test_the_engine_takes_twelve_lines():
     assert len(lines) <= 12
 
 
-@pytest.mark.parametrize("page", ["simulation.md", "methods.md"])
+@pytest.mark.parametrize("page", ["simulation.md", "methods.md", "solving.md"])
 def test_a_page_prints_what_it_says(page, capsys):
     blocks = re.findall(r"```(python|text)\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
     exec(compile(blocks[0][1], page, "exec"), {})
