@@ -226,12 +226,12 @@ class GradientStep:
         source.adam.step()
 
     def climb_at_rest(self, steps: int) -> None:
-        """The environments up the penalties of the present Phi, which stands still."""
+        """The environments up the penalties of the present Phi, which stands still, by the slopes of a vector w."""
         context, rows = self.context, self.rows.whole
         with torch.no_grad():
             out = self.net.forward(self.phi.views, rows.x)
             f = out.logits.view(context.n_sets, context.per_set, *rows.shape, *out.logits.shape[2:])
-            value, slope = per_sample(self.loss, f, rows.y, "slope" in self.uses, out.last, self.vector)
+            value, slope = per_sample(self.loss, f, rows.y, "slope" in self.uses, out.last, True)
         with torch.enable_grad():
             for _ in range(steps):
                 self._climb(value, slope, rows, False)

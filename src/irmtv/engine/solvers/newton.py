@@ -53,19 +53,16 @@ def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> st
         return f"it knows the derivatives of the binary, multi-class and squared losses, not of {loss.name!r}"
     if objective.procedure == "columns":
         return None  # it takes Newton's steps anyway
-    if objective.choose is not None:
+    if objective.choose or objective.row_weights or objective.mask or objective.procedure or objective.reads_aux:
         return f"{objective.name!r} is a way of training of its own"
-    chosen = objective
-    if chosen.row_weights or chosen.mask or chosen.procedure or chosen.reads_aux:
-        return f"{objective.name!r} is a way of training of its own"
-    if chosen.infers not in (None, "aux"):
+    if objective.infers not in (None, "aux"):
         return f"{objective.name!r} infers environments row by row"
-    without = [p.name for p in chosen.penalties if p.norm is None]
+    without = [p.name for p in objective.penalties if p.norm is None]
     if without:
         return f"the penalty of {without[0]!r} is neither an l1 nor an l2 norm of numbers per environment"
-    if isinstance(settings.get("penalty_weight"), str) or chosen.weight_mode != "given":
+    if isinstance(settings.get("penalty_weight"), str) or objective.weight_mode != "given":
         return "the penalty weight follows Phi"
-    if chosen.measure_of(settings) == "learned":
+    if objective.measure_of(settings) == "learned":
         return "the measure is learned"
     if settings.get("schedule") == "alternating":
         return "schedule='alternating' moves the environments at every step"
