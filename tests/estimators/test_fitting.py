@@ -344,7 +344,8 @@ def test_every_objective_fits_every_task_that_it_is_for(objective, solver):
             assert clf.objective_ == objective
             assert len(clf.environments_) == len(clf.environment_weights_)
             assert clf.environment_weights_.sum() == pytest.approx(1)
-            if solver == "adam" or clf.history_["step"].max() > 1:  # not every objective is for Newton's method
+            by_adam = solver == "adam" and objective != "eills"  # which takes Newton's steps anyway
+            if by_adam or clf.history_["step"].max() > 1:  # not every objective is for Newton's method
                 assert clf.history_["step"].max() == clf.n_iter_ == 15
             else:
                 assert list(clf.history_["step"].unique()) == [0, 1] and 1 <= clf.n_iter_ < 1000

@@ -2,8 +2,8 @@
 
 ERM comes first. Then the penalty weights rise by factors of ten, from 0.1 to a run's own, each point the start of the
 next; runs that differ in their weights alone share this path. On it an l1 norm is taken as l2, which has no kinks. At
-the end of the path comes the objective itself: l1 through sqrt(|S|^2 + eps^2), eps a thousandth of ERM's total
-variation. So what is minimised does not depend on how many steps were taken, and a run is one point of the path:
+the end of the path comes the objective itself: l1 through sqrt(|S|^2 + eps^2), eps falling to a thousandth of ERM's
+total variation. So what is minimised does not depend on how many steps were taken, and a run is one point of the path:
 its solution, step 1 of its history (step 0 is ERM).
 
 The objective has several stationary points, and the start says which one is reached (docs/solving.md draws them):
@@ -39,8 +39,8 @@ from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.segments import as_network, find_segments
 
 WEIGHTS = tuple(10.0**k for k in range(-1, 60))  # points of the path, after ERM
-SHARP = 0.001  # eps of the l1 norm, as a share of ERM's total variation
-ON_THE_WAY = 1e-3  # tolerance of all but the last point
+SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
+ON_THE_WAY = 1e-6  # tolerance of all but the last point
 CLIMBING_STEPS, CLIMBING_RATE, HARDER = 600, 0.02, 10.0  # of rho on several aux columns
 ON_PATH = ("erm", "equal-risks")
 
@@ -243,7 +243,9 @@ class NewtonProgram(LinearProgram):
             at_once = torch.tensor([self.starts[r] not in ON_PATH for r in acting.tolist()])
             theta[at_once] = self._solve(smooth, acting[at_once], theta[at_once], tolerance=ON_THE_WAY)
             scale = self._variation(problem, erm[acting], runs)
-            return self._solve(problem, acting, theta, SHARP * scale)
+            for share in SHARPENING[:-1]:
+                theta = self._solve(problem, acting, theta, share * scale, ON_THE_WAY)
+            return self._solve(problem, acting, theta, SHARPENING[-1] * scale)
         return self._solve(problem, acting, theta)
 
     def _solve(

@@ -30,6 +30,7 @@ from irmtv.engine.solvers.linear_risks import LinearRisks, Point
 TOLERANCE = 1e-10  # of the decrease that a step promises, as a share of 1 + |F|
 MOST_STEPS = 200  # a narrow curved valley takes more than a hundred; most runs need ten
 FIRST_DAMPING = 1e-4
+SHORT = 0.01  # a step that changes no parameter by more than this share of the largest
 FLOOR = 1e-10  # of the damping: columns may be collinear
 NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, of the runs that are evaluated together: 64 MiB
 
@@ -163,7 +164,9 @@ class Problem:
             steps[active] += 1
             small = promised <= tolerance * (1 + here.value.abs())
             done = active[small]
-            theta[done] += step[small]  # the last step: what it brings needs no look
+            # the last step needs no look, unless it is long: where F is flat, as for classes that a line separates
+            short = step[small].abs().amax(1) <= SHORT * (1 + theta[done].abs().amax(1))
+            theta[done[short]] += step[small][short]
             reached[done] = True
             if len(done) == len(active):
                 break
