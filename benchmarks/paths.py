@@ -103,7 +103,7 @@ def estimators(repeats: int, only: Sequence[int] | None) -> Table:
         if only and rows not in only:
             continue
         task = make_simulation(rows, (0.999, 0.7), 0.8, random_state=0, n_test=8)
-        how: dict[str, Any] = {"hidden": hidden, "max_steps": steps}
+        how: dict[str, Any] = {"hidden": hidden, "max_steps": steps, "solver": "adam"}  # a path in one batch, of Adam
         fit_path(task, {**how, "max_steps": 4}, "iid")  # warm
         ratios: list[tuple[float, float]] = []
         single: list[float] = []
