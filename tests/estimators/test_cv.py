@@ -261,7 +261,9 @@ def test_fold_models_are_averaged():
     clf, task = fit(objective="irm-tv-l1", refit=False), as_task(X, Y, E, dtype=torch.float64)
     expected = search(task, "irm-tv-l1", path_of_newton(0.0, 10.0, 1e3), keep_states=True, **NEWTON)
     fitted, which = expected.fold_models()
-    assert len(clf.predictor_.members) == 2 and clf.best_params_ == expected.combination
+    # two starts may reach one minimum, and rounding says which of them is named
+    chosen, same = ({k: v for k, v in c.items() if k != "start"} for c in (clf.best_params_, expected.combination))
+    assert len(clf.predictor_.members) == 2 and chosen == same
     np.testing.assert_allclose(clf.decision_function(X), fitted.logits(task.train.x)[which].mean(0), rtol=1e-5)
 
 
