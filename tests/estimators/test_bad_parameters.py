@@ -13,7 +13,8 @@ from estimators.rows import arrays
 from irmtv.core.losses import as_loss
 from irmtv.core.types import Rows, Task
 from irmtv.estimators import InvariantClassifier, InvariantClassifierCV, InvariantRegressor
-from irmtv.models.networks.fit import FLAT, _risk_of_a_constant
+from irmtv.models.networks.fit import FLAT
+from irmtv.selection.folds import constant_risk
 
 FAST = {"max_steps": 3, "hidden": (), "random_state": 0}
 X, Y, SITE, YEAR = arrays(60)
@@ -193,17 +194,18 @@ def test_the_risk_of_a_constant_is_that_of_the_best(weight):
     shares = np.array([w[several == c].sum() for c in range(3)]) / w.sum()
     targets = np.c_[X[:, 0] / X[:, 0].std(), YEAR]
     spread = np.average((targets - np.average(targets, 0, w)) ** 2, 0, w)
-    for y, loss, expected in (
-        (torch.as_tensor(Y).double(), as_loss("binary", 1), log_loss(Y, np.full(60, share), sample_weight=w)),
+    for y, loss, n_outputs, expected in (
+        (torch.as_tensor(Y).double(), as_loss("binary", 1), 1, log_loss(Y, np.full(60, share), sample_weight=w)),
         (
             torch.as_tensor(several),
             as_loss("multiclass", 3),
+            3,
             log_loss(several, np.tile(shares, (60, 1)), sample_weight=w),
         ),
-        (torch.as_tensor(targets), as_loss("squared", 2), spread.mean()),
+        (torch.as_tensor(targets), as_loss("squared", 2), 2, spread.mean()),
     ):
         rows = Rows(torch.zeros(60, 2), y, weight=None if weight is None else torch.as_tensor(w))
-        assert _risk_of_a_constant(Task(rows, loss, 1)) == pytest.approx(expected, rel=1e-9)
+        assert constant_risk(Task(rows, loss, n_outputs)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_without_a_warm_up_it_may_be_either():

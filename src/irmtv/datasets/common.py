@@ -68,6 +68,15 @@ def float_array(name: str, value: Any) -> Floats:
         ) from None
 
 
+def check_intercept(intercept: Floats, coef: Floats) -> None:
+    """Whether intercepts are one number, or one for every model of coef (..., D)."""
+    if intercept.shape not in ((), coef.shape[:-1]):
+        raise ValueError(
+            f"intercept must be one number or have the shape of coef without its last axis, {coef.shape[:-1]}. "
+            f"Got shape {intercept.shape}. Reshape it to one number per run."
+        )
+
+
 def probability(name: str, value: Any) -> float:
     """The value as float, or an error that names it."""
     number = as_number(value)

@@ -34,6 +34,7 @@ from irmtv.core.losses import Binary
 from irmtv.core.types import Rows, Task
 from irmtv.datasets.common import (
     Floats,
+    check_intercept,
     count,
     equal_sizes,
     float_array,
@@ -329,11 +330,7 @@ def population_accuracy(
             f"n_invariant={n_invariant}. Got shape {w.shape}. Give the coefficients of all columns, or the "
             "n_invariant the data were drawn with."
         )
-    if w0.shape not in ((), w.shape[:-1]):
-        raise ValueError(
-            f"intercept must be one number or have the shape of coef without its last axis, {w.shape[:-1]}. "
-            f"Got shape {w0.shape}. Reshape it to one number per run."
-        )
+    check_intercept(w0, w)
 
     finite = np.isfinite(w).all(-1) & np.isfinite(w0)  # (...)
     largest = np.abs(w).max(-1)  # (...)

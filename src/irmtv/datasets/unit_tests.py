@@ -20,7 +20,7 @@ from scipy.stats import ortho_group
 
 from irmtv.core.losses import Binary, Loss, Squared
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.common import Floats, count, float_array, one_of, streams
+from irmtv.datasets.common import Floats, check_intercept, count, float_array, one_of, streams
 
 UnitTestName = Literal["1", "1s", "2", "2s", "3", "3s"]
 
@@ -202,11 +202,7 @@ def unit_test_error(coef: ArrayLike | torch.Tensor, intercept: ArrayLike | torch
             f"coef must have shape (..., {len(scrambling)}), one coefficient per column of x. Got shape {w.shape}. "
             "Give the coefficients on the raw columns, with those that are 0."
         )
-    if w0.shape not in ((), w.shape[:-1]):
-        raise ValueError(
-            f"intercept must be one number or have the shape of coef without its last axis, {w.shape[:-1]}. "
-            f"Got shape {w0.shape}. Reshape it to one number per run."
-        )
+    check_intercept(w0, w)
     drawn: dict[str, Any] = {k: np.asarray(v) for k, v in card["parameters"].items()}
     problem = _PROBLEMS[card["unit_test"][0]](**{k: card[k] for k in _WIDTHS}, **drawn)
     w0 = np.broadcast_to(w0, w.shape[:-1])

@@ -58,9 +58,9 @@ def plan(
         task = tasks[s["data"]]
         shape = (tuple(task.train.x.shape), len(task.train.names), _shape(task.held_out), task.n_outputs)
         # a word in place of a number is another way of training
-        own = per_run | (words if s.get("solver") == "newton" else set())
+        free = words if s.get("solver") == "newton" else ()
         static = tuple(
-            (k, _freeze(v)) for k, v in sorted(s.items()) if k not in own or (isinstance(v, str) and k not in words)
+            (k, _freeze(v)) for k, v in sorted(s.items()) if k not in free and (k not in per_run or isinstance(v, str))
         )
         groups[(static, _which(task.loss), shape)][s["data"]].append(i)
     chunks = []

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from irmtv.core.types import Task
+from irmtv.core.types import Rows, Task
 from irmtv.engine.components.base import Phase
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
@@ -24,7 +24,6 @@ from irmtv.engine.networks import MLP, Conv1d, Module, Net, as_network
 from irmtv.engine.optim import FlatParameters, Guard
 from irmtv.engine.plan import Chunk, leaders
 from irmtv.engine.snapshots import Snapshot, Watcher
-from irmtv.engine.solvers.layers import contrast_layer
 from irmtv.engine.solvers.linear_risks import LinearRisks
 from irmtv.engine.solvers.starts import SMALL, linear_start
 from irmtv.engine.start import Start
@@ -95,7 +94,6 @@ class Program:
         self.static, self.steps = context.static, context.steps
         self.net = self._make_network()
         self.phi = FlatParameters(self._starts(), context.device, context.dtype)
-        self.layers: list[Tensor] | None = None  # by data set: directions of x (D, k) that a linear model reads
         self.guard = Guard(self.phi)
         self.step = GradientStep(context, self.net, self.phi, self.guard)
         self.phases = self.step.weights.phases(self.step.source is not None)
@@ -141,19 +139,15 @@ class Program:
         needed = self.objective.uses(self.static) or self.objective.procedure or self.static["start"] == "environment"
         if not needed or self.objective.infers is not None:  # ERM needs no environments
             n_environments, all_codes = 1, torch.zeros_like(all_codes)
-        rows = [task.train for task in context.tasks]
         many = bool(self.objective.penalties or self.objective.procedure)
-        if self.static["layer"] is not None:
-            given, k = max(1, len(rows[0].names)), min(self.static["layer"], rows[0].x[0].numel())
-            self.layers = [
-                contrast_layer(r, codes, given, k, context.n_outputs)
-                for r, codes in zip(rows, context.codes, strict=True)
-            ]
-            rows = [replace(r, x=r.x.double().cpu().flatten(1) @ b) for r, b in zip(rows, self.layers, strict=True)]
         return [
-            LinearRisks(r, codes, n_environments, self.loss, context.n_outputs, many)
-            for r, codes in zip(rows, all_codes, strict=True)
+            LinearRisks(rows, codes, n_environments, self.loss, context.n_outputs, many)
+            for rows, codes in zip(self._linear_rows(), all_codes, strict=True)
         ]
+
+    def _linear_rows(self) -> list[Rows]:
+        """What a linear model reads of every data set."""
+        return [task.train for task in self.context.tasks]
 
     # ---- training --------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class NetworkPathEstimator(PathEstimator):
     def _kinds(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
         """What stands for choice beside the penalty weight: classifiers, and of Newton's method starts."""
         of_slopes = any("slope" in p.uses for p in data.objective.penalties)
-        given = dict.fromkeys(("classifier", "start")).keys() & set(self.grid or {})
+        given = {"classifier", "start"} & set(self.grid or {})
         if self.classifier != "auto" or given or not of_slopes or self.module is not None:
             return []
         if self._settings(data)["solver"] == "newton":
@@ -192,9 +192,12 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         "auto" takes that of 0, 3e-4 and 3e-3 with which ERM has the lowest held-out risk, for the
         whole path: a network that overfits before the penalty acts has nothing invariant left to find. It does so for
         every objective; with `grid={"l2": [...]}` it is chosen by the rule instead.
+    layer : int, "auto" or None, default None
+        As for :class:`InvariantClassifier`; "auto" lets models on 2, 3, 4, 6 and 8 directions stand beside the path of
+        a linear model with `objective="auto"`.
     classifier : {"auto", "scalar", "vector"}, default "auto"
         As for :class:`InvariantClassifier`. "auto" is "scalar" with Adam; with Newton's method every penalty weight is
-        tried with "scalar" from ERM, with "vector" from ERM, and with "vector" from equal risks.
+        tried with "scalar" from ERM and (of the default path: from 100 on) with "vector" from ERM and from equal risks.
     **others
         As for :class:`InvariantClassifier`, without `start`, which `grid` may have.
 

@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import linear_sum_assignment, minimize
 from torch import Tensor
 
-from irmtv.core.losses import Binary, Loss, Multiclass, Squared
+from irmtv.core.losses import Binary, ClosedForm, Loss, Multiclass, Squared
 from irmtv.core.types import Rows, Task, weights_of
 
 
@@ -261,7 +261,7 @@ def _minimise(value: Callable[[], Tensor], parameters: list[Tensor], loss: Loss)
     The best scale of logits that tell all rows apart is infinite: there a tolerance ends the search. A user's loss may
     have kinks, which torch's search is better at; its first use takes seconds.
     """
-    if not isinstance(loss, (Binary, Multiclass, Squared)):
+    if not isinstance(loss, ClosedForm):
         search = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
         search.param_groups[0].update(tolerance_grad=1e-12, tolerance_change=0)
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Binary, Multiclass, Squared
-from irmtv.core.types import Statistics
 from irmtv.engine.fitted import State
 from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call, Reporter
@@ -28,7 +27,6 @@ from irmtv.engine.solvers.column_sets import GradientValues, Moments, RegretValu
 from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks
 from irmtv.engine.solvers.second_order import TOLERANCE, Local, Problem, Solution, Term
-from irmtv.engine.solvers.starts import solve_erm
 
 SHORT_LIST = 24  # sets of a data set that are fitted, at most
 LADDER = (1.0, 10.0, 100.0, 1e4)  # penalty weights that contribute to it
@@ -114,7 +112,6 @@ class ColumnsProgram(LinearProgram):
         if call.start is not None:
             raise ValueError("objective 'eills' begins with ERM: start must be None or a name. Got tensors.")
         self.form: str = self.static["form"]
-        self.owner = self.data_set
         self.weight = torch.tensor([float(s["penalty_weight"]) for s in context.settings], dtype=torch.float64)
 
     @torch.no_grad()
@@ -122,11 +119,10 @@ class ColumnsProgram(LinearProgram):
         report(0)
         sets = self._linear_risks()
         self.columns = torch.ones(self.context.n_runs, sets[0].size - 1, dtype=torch.bool)
-        kind = self.objective.measure_of(self.static)
-        measure = [Statistics(s.mass.new_zeros(1), s.mass.unsqueeze(0)).measure(kind)[0] for s in sets]
+        measure = self._measures(sets, self.objective.measure_of(self.static))
         terms = [Term("gradient", "l1" if self.form == "l1" else "l2", measure)]
         self.problem = Problem(sets, measure, terms, torch.zeros(sets[0].n_parameters, 0, dtype=torch.float64))
-        theta = self._erm()
+        theta = self._erm(self.problem)
         self._put(theta)
         self._look(ERM)
         acting = (self.weight > 0).nonzero().squeeze(1)
@@ -140,22 +136,13 @@ class ColumnsProgram(LinearProgram):
             "(standardise them)."
         )
 
-    def _erm(self) -> Tensor:
-        """Of every run, (R, P); runs that differ in gamma alone have one."""
-        keys = torch.stack([self.owner.double(), self.l2], 1)
-        distinct, place = torch.unique(keys, dim=0, return_inverse=True)
-        solved = solve_erm(self.problem, distinct[:, 0].long(), distinct[:, 1].contiguous())
-        self.reached &= solved.reached[place]
-        self.taken += solved.steps[place]
-        return solved.theta[place]
-
     # ---- the choice --------------------------------------------------------------------------------------------
 
     def _chosen(self, acting: Tensor, erm: Tensor) -> Tensor:
         """The solutions of the runs that have a weight, (K, P); `erm` (R, P)."""
         # the pooled fits of a set serve all weights
         fitted_with = torch.zeros_like(self.weight) if self.form == "regret" else self.weight
-        keys = torch.stack([self.owner.double(), self.l2, fitted_with], 1)[acting]
+        keys = torch.stack([self.data_set.double(), self.l2, fitted_with], 1)[acting]
         distinct, group = torch.unique(keys, dim=0, return_inverse=True)
         groups = [
             Group(int(t), max(l2, LEAST_L2), weight, erm[acting[group == g][0]])

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from irmtv.core.messages import shown, users_stacklevel
+from irmtv.core.types import Measure, Rows, Statistics
 from irmtv.engine.fitted import State
 from irmtv.engine.networks import MLP
 from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call, Program
+from irmtv.engine.solvers.layers import contrast_layer
+from irmtv.engine.solvers.linear_risks import LinearRisks
+from irmtv.engine.solvers.second_order import Problem
+from irmtv.engine.solvers.starts import solve_erm
 
 ERM, SOLUTION = 0, 1  # the steps of a history
+
+
+def masses_alone(risks: LinearRisks) -> Statistics:
+    """The environments' masses, all that a measure or a penalty's weights need."""
+    return Statistics(risks.mass.new_zeros(1), risks.mass.unsqueeze(0))
 
 
 class LinearProgram(Program):
@@ -33,10 +44,36 @@ class LinearProgram(Program):
         self.l2 = torch.tensor([float(s["l2"]) for s in context.settings], dtype=torch.float64)
         self.taken = torch.zeros(context.n_runs, dtype=torch.long)  # steps of Newton's method
         self.reached = torch.ones(context.n_runs, dtype=torch.bool)
+        self.layers: list[Tensor] | None = None  # by data set: directions of x (D, k)
 
     def _starts(self) -> list[dict[str, Tensor]]:
         """At 0: ERM comes first, whatever the start of what follows."""
         return [{n: torch.zeros(s, dtype=torch.float64) for n, s in self.net.shapes.items()}] * self.context.n_runs
+
+    def _linear_rows(self) -> list[Rows]:
+        """With `layer`, directions of x in place of its columns."""
+        rows, k = super()._linear_rows(), self.static["layer"]
+        if k is None:
+            return rows
+        n_environments, k = max(1, len(rows[0].names)), min(k, rows[0].x[0].numel())
+        self.layers = [
+            contrast_layer(r, codes, n_environments, k, self.context.n_outputs)
+            for r, codes in zip(rows, self.context.codes, strict=True)
+        ]
+        return [replace(r, x=r.x.double().cpu().flatten(1) @ b) for r, b in zip(rows, self.layers, strict=True)]
+
+    def _measures(self, sets: Sequence[LinearRisks], kind: Measure) -> list[Tensor]:
+        """mu of the risk on every data set: (E,) each."""
+        return [masses_alone(one).measure(kind)[0] for one in sets]
+
+    def _erm(self, problem: Problem) -> Tensor:
+        """Of every run, (R, P); runs that differ in their penalties alone have one."""
+        keys = torch.stack([self.data_set.double(), self.l2], 1)
+        distinct, place = torch.unique(keys, dim=0, return_inverse=True)
+        solved = solve_erm(problem, distinct[:, 0].long(), distinct[:, 1].contiguous())
+        self.reached &= solved.reached[place]
+        self.taken += solved.steps[place]
+        return solved.theta[place]
 
     def _put(self, theta: Tensor) -> None:
         """Models (R, P) as parameters of the network."""

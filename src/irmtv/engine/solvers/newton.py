@@ -26,15 +26,15 @@ from torch import Tensor
 
 from irmtv.core.losses import Loss
 from irmtv.core.membership import Soft, SoftPair
-from irmtv.core.types import Statistics, Task
+from irmtv.core.types import Task
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call, Reporter
 from irmtv.engine.settings import STARTS
-from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram
+from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram, masses_alone
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks, row_slopes
 from irmtv.engine.solvers.second_order import TOLERANCE, Problem, Term
-from irmtv.engine.solvers.starts import SMALL, solve_erm, worst_own
+from irmtv.engine.solvers.starts import SMALL, worst_own
 from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.segments import as_network, find_segments
 
@@ -163,9 +163,8 @@ class NewtonProgram(LinearProgram):
 
     def _problem(self, sets: Sequence[LinearRisks]) -> Problem:
         objective, static = self.objective, self.static
-        known = [Statistics(s.mass.new_zeros(1), s.mass.unsqueeze(0)) for s in sets]
-        given = objective.infers is None
-        measure = [k.measure(objective.measure_of(static) if given else "empirical")[0] for k in known]
+        known = [masses_alone(one) for one in sets]
+        measure = self._measures(sets, objective.measure_of(static) if objective.infers is None else "empirical")
         terms = [
             Term(
                 "slope" if "slope" in p.uses else "risk",
@@ -175,15 +174,6 @@ class NewtonProgram(LinearProgram):
             for p in objective.penalties
         ]
         return Problem(sets, measure, terms, _components(sets[0].n_outputs, sets[0].size))
-
-    def _erm(self, problem: Problem) -> Tensor:
-        """Of every run, (R, P); runs that differ in their penalties alone have one."""
-        keys = torch.stack([self.runs.owner.double(), self.runs.l2], 1)
-        distinct, place = torch.unique(keys, dim=0, return_inverse=True)
-        solved = solve_erm(problem, distinct[:, 0].long(), distinct[:, 1].contiguous())
-        self.reached &= solved.reached[place]
-        self.taken += solved.steps[place]
-        return solved.theta[place]
 
     def _inferred_risks(self, erm: Tensor) -> list[LinearRisks]:
         """The environments inferred from aux at ERM (R, P), for every run; the data sets that they make of the rows.

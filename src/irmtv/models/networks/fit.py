@@ -27,6 +27,7 @@ from irmtv.models.networks.model import SNAPSHOTS, NetworkPath, divergence_is_re
 from irmtv.models.networks.predictor import Predictor, carried_over, keep
 from irmtv.objectives.base import warmup_steps
 from irmtv.objectives.environments.aux_network import AuxScaler
+from irmtv.selection.folds import constant_risk
 
 Floats = npt.NDArray[np.float64]
 # shares of a constant's training risk: a model at the first or above predicts nothing, one below the second did
@@ -200,7 +201,7 @@ def warn_of_a_constant(fitted: FittedRuns, run: int, history: pd.DataFrame, pred
     if not acts or not enough or history.empty or (history["on"] != "train").any():
         return
     risks = _risk_by_step(history)
-    constant = _risk_of_a_constant(task)
+    constant = constant_risk(replace(task, held_out=None))  # on the training rows
     final, lowest = risks.get(predictor.members[0].step, np.nan), risks.min()
     if not (final >= NOTHING * constant and _is_flat(predictor, task.train)):  # NaN: it was not measured
         return
@@ -242,20 +243,6 @@ def _risk_by_step(history: pd.DataFrame) -> pd.Series[float]:
     known = history[history["rows"] > 0]
     total = (known["risk"] * known["rows"]).groupby(known["step"]).sum(min_count=1)
     return total / known.groupby("step")["rows"].sum()
-
-
-def _risk_of_a_constant(task: Task) -> float:
-    """The lowest training risk that outputs without X can have, by the weights of the rows."""
-    rows, loss = task.train, task.loss
-    y = rows.y.double()
-    weight = torch.ones(len(rows), dtype=torch.float64) if rows.weight is None else rows.weight.double()
-    share = weight / weight.sum()
-    if loss.name == "squared":
-        y = y.reshape(len(rows), -1)
-        return float((share[:, None] * (y - share @ y).square()).sum(0).mean())
-    mass = torch.bincount(rows.y.long(), share)
-    mass = mass[mass > 0]
-    return float(-(mass * mass.log()).sum())
 
 
 def _floats(values: Tensor) -> Floats:
