@@ -139,11 +139,9 @@ class Program:
         needed = self.objective.uses(self.static) or self.objective.procedure or self.static["start"] == "environment"
         if not needed or self.objective.infers is not None:  # ERM needs no environments
             n_environments, all_codes = 1, torch.zeros_like(all_codes)
-        many = bool(self.objective.penalties or self.objective.procedure)
-        return [
-            LinearRisks(rows, codes, n_environments, self.loss, context.n_outputs, many)
-            for rows, codes in zip(self._linear_rows(), all_codes, strict=True)
-        ]
+        many = bool(self.objective.penalties or self.objective.procedure or context.n_runs > 1)
+        rows = self._linear_rows()
+        return LinearRisks.several(rows, list(all_codes), n_environments, self.loss, context.n_outputs, many)
 
     def _linear_rows(self) -> list[Rows]:
         """What a linear model reads of every data set."""

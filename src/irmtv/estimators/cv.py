@@ -91,11 +91,7 @@ class NetworkPathEstimator(PathEstimator):
         if self.classifier != "auto" or given or not of_slopes or self.module is not None:
             return []
         if self._settings(data)["solver"] == "newton":
-            return [
-                {"classifier": "scalar", "start": "erm"},
-                {"classifier": "vector", "start": "erm"},
-                {"classifier": "vector", "start": "equal-risks"},
-            ]
+            return [{"classifier": "scalar", "start": "erm"}, {"classifier": "vector", "start": "equal-risks"}]
         return []
 
     def _beside(self, data: TrainingData[Any]) -> list[tuple[Objective, list[dict[str, Any]]]]:
@@ -197,7 +193,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         a linear model with `objective="auto"`.
     classifier : {"auto", "scalar", "vector"}, default "auto"
         As for :class:`InvariantClassifier`. "auto" is "scalar" with Adam; with Newton's method every penalty weight is
-        tried with "scalar" from ERM and (of the default path: from 100 on) with "vector" from ERM and from equal risks.
+        tried with "scalar" from ERM and (of the default path: from 100 on) with "vector" from equal risks.
     **others
         As for :class:`InvariantClassifier`, without `start`, which `grid` may have.
 

@@ -203,9 +203,10 @@ def of_few_sizes(task: Task, n_rows: int) -> Task:
 def gain_over_rescaled(own: Task, pooled_train: Tensor, pooled_held_out: Tensor, own_held_out: Tensor) -> Tensor:
     """By how much an environment's own model beats the pooled one, rescaled to that environment: (N,) of held-out rows.
 
-    The pooled model's logits, on the environment's training rows (`pooled_train`) and held-out rows, are multiplied
-    by the number and shifted by the constants that are best on the training rows (by their weights, where they have
-    any): what is left between the two models is not how sure they are, but what they look at.
+    Of several own models, (K, N, ...), for each: (K, N). The pooled model's logits, on the environment's training rows
+    (`pooled_train`) and held-out rows, are multiplied by the number and shifted by the constants that are best on the
+    training rows (by their weights, where they have any): what is left between the two models is not how sure they
+    are, but what they look at.
     """
     f, held = pooled_train.double(), pooled_held_out.double()
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
@@ -215,9 +216,12 @@ def gain_over_rescaled(own: Task, pooled_train: Tensor, pooled_held_out: Tensor,
         scale, shift = _best_line(own, f)
     else:
         _minimise(lambda: _mean(_losses(own.loss, scale * f + shift, own.train.y), own.train), [scale, shift], own.loss)
+    each = own_held_out.double()
     with torch.no_grad():
         rescaled = _losses(own.loss, scale * held + shift, own.held_out.y)
-        return rescaled - _losses(own.loss, own_held_out.double(), own.held_out.y)
+        if each.ndim == f.ndim:
+            return rescaled - _losses(own.loss, each, own.held_out.y)
+        return torch.stack([rescaled - _losses(own.loss, one, own.held_out.y) for one in each])
 
 
 def _best_line(own: Task, f: Tensor) -> tuple[Tensor, Tensor]:

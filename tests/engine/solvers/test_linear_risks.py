@@ -68,7 +68,7 @@ def same(a, b):
 @pytest.mark.parametrize(("kind", "weighted", "kept"), CASES)
 def test_risks_gradients_and_hessians(kind, weighted, kept, monkeypatch):
     rows, codes, risks, theta = risks_and_models(kind, weighted, kept, monkeypatch)
-    assert (risks.products is not None) == (kept and kind in LOSS)
+    assert (risks.shared.products is not None) == (kept and kind in LOSS)
     assert risks.n_parameters == OUTPUTS[kind] * (D + 1)
     point = risks.at(theta)
     for e in range(E):

@@ -17,18 +17,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from irmtv.core.losses import Squared
+from irmtv.core.losses import Multiclass, Squared
 from irmtv.engine.solvers.linear_risks import LinearRisks
 
 SMALLEST_PIVOT = 1e-9  # of a column's variance: with less left of it, it is a sum of others
 LEAN = 2.0  # rows that the pooled fit counts for in the noise of an environment
 SETS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of u u', u = (1, x - origin, targets), in every environment. They come from one pass over the rows and add up, so
+    rows may come in pieces: data that do not fit into memory, or that several machines hold."""
+
+    second: Tensor  # (E, m, m)
+    squares: Tensor  # (E,) of the rows' weights
+    origin: Tensor  # (D,) anything near the columns' means: it keeps digits
+    n_targets: int
+    classes: bool  # whether targets are indicators of classes
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        targets: Tensor,
+        codes: Tensor,
+        n_environments: int,
+        *,
+        weight: Tensor | None = None,
+        origin: Tensor | None = None,
+        classes: bool = False,
+    ) -> Sums:
+        """Rows x (N, D) with targets (N, T), in the environments of `codes` (N,). All pieces have one origin."""
+        x, targets = x.double(), targets.double()
+        weight = torch.ones(len(x), dtype=torch.float64) if weight is None else weight.double()
+        origin = x.mean(0) if origin is None else origin
+        u = torch.cat([torch.ones_like(x[:, :1]), x - origin, targets], 1)
+        each = [(u[codes == e], weight[codes == e]) for e in range(n_environments)]
+        second = torch.stack([(part * w.unsqueeze(1)).T @ part for part, w in each])
+        squares = torch.stack([w.square().sum() for _, w in each])
+        return cls(second, squares, origin, targets.shape[1], classes)
+
+    def __add__(self, other: Sums) -> Sums:
+        if not torch.equal(self.origin, other.origin):
+            raise ValueError("sums add up only around one origin: give the first piece's `origin` to the others.")
+        return replace(self, second=self.second + other.second, squares=self.squares + other.squares)
 
 
 @dataclass(frozen=True)
@@ -45,18 +84,51 @@ class Moments:
     @classmethod
     def of(cls, risks: LinearRisks, mu: Tensor, standardise: bool = True) -> Moments:
         """`mu` (E,): what every environment counts. Columns and targets are standardised, or taken as they are."""
-        weight = torch.cat([risks.share[part] * m for part, m in zip(risks.parts, mu, strict=True)])  # sums to 1
-        columns, targets = risks.x[:, :-1], _targets(risks, weight)
-        scaled = _standardised(columns, weight)
-        varies = scaled.square().T @ weight > 0.5
+        targets, shared = _targets(risks), risks.shared
+        u = torch.cat([torch.ones_like(targets[:, :1]), risks.x[:, :-1] - shared.centre, targets], 1)
+        parts = [(u[part], risks.share[part].unsqueeze(1)) for part in risks.parts]
+        second = torch.stack([(part * share).T @ part for part, share in parts])
+        squares = torch.where(risks.effective > 0, 1 / risks.effective, 0)
+        classes = isinstance(risks.loss, Multiclass)
+        return cls.from_sums(Sums(second, squares, shared.centre, targets.shape[1], classes), mu, standardise)
+
+    @classmethod
+    def from_sums(cls, sums: Sums, mu: Tensor | None = None, standardise: bool = True) -> Moments:
+        """The same of rows that were read in pieces; `mu` None counts every row the same."""
+        mass = sums.second[:, 0, 0]
+        mu = mass / mass.sum() if mu is None else mu
+        counts = (mu > 0).nonzero().squeeze(1)
+        each, mu = sums.second[counts] / mass[counts].view(-1, 1, 1), mu[counts]
+        pooled = torch.einsum("e,eij->ij", mu, each)
+        d, mean = len(sums.origin), pooled[0, 1:]
+        covariance = pooled[1:, 1:] - mean.unsqueeze(1) * mean
+        size = covariance.diagonal().clamp_min(0).sqrt()
+        near = mean.clone()
+        near[:d] += sums.origin
+        varies = size > 1e-9 * (1e-3 + near.abs())
+        # from u to what the sets are made of: (m', m)
+        turn = torch.zeros(1 + d + sums.n_targets, 1 + d + sums.n_targets, dtype=torch.float64)
+        turn[0, 0] = 1
+        scale = torch.where(varies, 1 / torch.where(varies, size, 1), 0)
         if standardise:
-            columns, targets = scaled, _standardised(targets, weight)
-        u = torch.cat([torch.ones_like(columns[:, :1]), columns[:, varies], targets], 1)
-        counts = [e for e, m in enumerate(mu.tolist()) if m > 0]
-        parts = [(u[risks.parts[e]], risks.share[risks.parts[e]]) for e in counts]
-        each = torch.stack([(part * share.unsqueeze(1)).T @ part for part, share in parts])
-        rows = torch.stack([1 / share.square().sum() for _, share in parts])
-        return cls(each, mu[counts], rows, varies.nonzero().squeeze(1), targets.shape[1])
+            turn[1:, 1:] = torch.diag(scale)
+            turn[1:, 0] = -scale * mean
+        else:
+            turn[1:, 1:] = torch.eye(len(scale), dtype=torch.float64)
+            turn[1 : 1 + d, 0] = sums.origin
+        keep = torch.cat([torch.tensor([True]), varies[:d], torch.ones(sums.n_targets, dtype=torch.bool)])
+        if sums.classes:  # indicators are made uncorrelated; the sum of all is constant
+            values, vectors = torch.linalg.eigh(covariance[d:, d:])
+            some = values > 1e-9
+            whitened = (vectors[:, some] / values[some].sqrt()).T  # (T', T)
+            turn[1 + d :] = 0
+            turn[1 + d : 1 + d + len(whitened), 1 + d :] = whitened
+            turn[1 + d : 1 + d + len(whitened), 0] = -whitened @ mean[d:]
+            keep[1 + d + len(whitened) :] = False
+        turn = turn[keep]
+        rows = mass[counts].square() / sums.squares[counts]
+        columns = varies[:d].nonzero().squeeze(1)
+        return cls(turn @ each @ turn.T, mu, rows, columns, int(keep[1 + d :].sum()))
 
     @classmethod
     def around(cls, risks: LinearRisks, mu: Tensor, theta: Tensor, columns: Tensor) -> Moments:
@@ -71,8 +143,7 @@ class Moments:
         size = torch.einsum("e,eii->i", mu[counts], inside).clamp_min(1e-12).sqrt()
         inside, toward = inside / (size.unsqueeze(1) * size), (toward[:, order] / size).unsqueeze(2)
         each = torch.cat([torch.cat([inside, toward], 2), torch.cat([toward.mT, left.view(-1, 1, 1)], 2)], 1)
-        rows = torch.stack([1 / risks.share[risks.parts[e]].square().sum() for e in counts.tolist()])
-        return cls(each, mu[counts], rows, columns, 1, noise=1.0)
+        return cls(each, mu[counts], risks.effective[counts], columns, 1, noise=1.0)
 
     @property
     def n_columns(self) -> int:
@@ -84,28 +155,14 @@ class Moments:
         return torch.cat([torch.einsum("e,eij->ij", self.mu, self.each).unsqueeze(0), self.each])
 
 
-def _standardised(values: Tensor, weight: Tensor) -> Tensor:
-    """(N, K) with mean 0 and variance 1; a column that does not vary is 0."""
-    mean = weight @ values
-    centred = values - mean
-    size = (weight @ centred.square()).sqrt()
-    varies = size > 1e-9 * (1e-3 + mean.abs())
-    return torch.where(varies, centred / torch.where(varies, size, 1), 0)
-
-
-def _targets(risks: LinearRisks, weight: Tensor) -> Tensor:
-    """What is predicted, as numbers (N, T); indicators of classes are made uncorrelated."""
+def _targets(risks: LinearRisks) -> Tensor:
+    """What is predicted, as numbers (N, T)."""
     y = risks.y
     if isinstance(risks.loss, Squared):
         return y.double().reshape(len(y), -1)
     if risks.n_outputs == 1:
         return 2 * y.double().unsqueeze(1) - 1
-    indicators = torch.nn.functional.one_hot(y.long(), risks.n_outputs).double()
-    centred = indicators - weight @ indicators
-    values, vectors = torch.linalg.eigh((centred * weight.unsqueeze(1)).T @ centred)
-    some = values > 1e-9  # the sum of all indicators is constant
-    numbers: Tensor = centred @ (vectors[:, some] / values[some].sqrt())
-    return numbers
+    return torch.nn.functional.one_hot(y.long(), risks.n_outputs).double()
 
 
 class Values(Protocol):
@@ -273,6 +330,14 @@ def best_sets(values: Values, n_columns: int, keep: int) -> list[Tensor]:
     if masks is None:
         return [(index.unsqueeze(1) >> torch.arange(n_columns)) & 1 == 1 for index in chosen]
     return [masks[index] for index in chosen]
+
+
+def chosen_columns(sums: Sums, weights: Sequence[float], level: float = 0.05) -> Tensor:
+    """The best set of columns for every penalty weight, by least squares: (G, D) bool."""
+    moments = Moments.from_sums(sums)
+    best = best_sets(RegretValues(moments, [(weight, level) for weight in weights]), moments.n_columns, 1)
+    found = torch.zeros(len(best), len(sums.origin), dtype=torch.bool)
+    return found.index_copy(1, moments.columns, torch.cat(best))
 
 
 def _searched(of: Callable[[Tensor], Tensor], n_columns: int) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks
 from irmtv.engine.solvers.second_order import TOLERANCE, Local, Problem, Solution, Term
 
-SHORT_LIST = 24  # sets of a data set that are fitted, at most
+SHORT_LIST = 12  # sets of a data set that are fitted, at most
 LADDER = (1.0, 10.0, 100.0, 1e4)  # penalty weights that contribute to it
 STRICTER = (0.2, 0.5, 0.8)  # levels that the largest weight contributes to the short list, beside its own
 ANCHORS, SECOND_LIST = 2, 6  # models around which logistic risks are looked at again; sets that each may add
@@ -276,7 +276,7 @@ def judge(risks: LinearRisks, mu: Tensor, theta: Tensor, used: Tensor, l2: Tenso
         theta, n = (outputs - outputs.mean(1, keepdim=True)).flatten(1), n - risks.size
     counts = (mu > 0).nonzero().squeeze(1)
     mu = mu[counts]
-    rows = torch.stack([1 / risks.share[risks.parts[e]].square().sum() for e in counts.tolist()])  # (E,) effective
+    rows = risks.effective[counts]
     point, spread = risks.at(theta), risks.spread(theta)[:, counts, :n, :n]
     used = used[:, :n]
     both = (used.unsqueeze(2) * used.unsqueeze(1)).unsqueeze(1)  # (K, 1, n, n)

@@ -8,11 +8,15 @@ f_i = theta . x_i, and l', l'' the derivatives of the loss in f,
 and `along(v)` is the Hessian of sum_e v_e . g_e, for which the third derivative of the loss is needed. Squared errors
 need the rows once: their second moments say everything.
 
+Folds have most rows in common. So the rows of several data sets are kept once, with what each row counts in each data
+set (`SharedRows`), and models of different folds are looked at together.
+
 Everything is float64. Means count rows by their weights, where they have any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +27,8 @@ from irmtv.core.types import Rows
 
 SMOOTH = (Binary, Multiclass, Squared)  # losses whose derivatives are known here
 PRODUCTS_KEPT = 1 << 23  # products of two columns that are kept for all rows, at most: 64 MiB
+COMPARED = 1 << 25  # numbers of all data sets, up to which it is asked which rows they share: 256 MiB
+WORTH_SHARING = 0.7  # rows of all data sets together that are kept, at most, as a share of the sum
 
 
 @dataclass(frozen=True)
@@ -33,44 +39,53 @@ class Point:
     risk: Tensor  # (K, E)
     gradient: Tensor  # (K, E, P)
     hessian: Tensor  # (K, E, P, P)
+    member: Tensor | None = None  # (K,) data set, of those that share rows
     probability: Tensor | None = None  # (K, C, N) of the classes; of one output (K, 1, N)
 
 
-class LinearRisks:
-    """The rows of one data set, environment by environment."""
+class SharedRows:
+    """The rows of data sets, environment by environment, each once."""
 
     def __init__(
-        self, rows: Rows, codes: Tensor, n_environments: int, loss: Loss, n_outputs: int, many: bool = True
+        self, rows: Sequence[Rows], codes: Sequence[Tensor], n_environments: int, loss: Loss, n_outputs: int, many: bool
     ) -> None:
-        """`codes` (N,) are the environments: those of `rows`, or others that were inferred.
-
-        `many` says that many models will be looked at: then products of columns are kept.
-        """
-        order = torch.argsort(codes, stable=True)
-        weight = torch.ones(len(rows)) if rows.weight is None else rows.weight
-        weight, codes = weight.double().cpu()[order], codes[order]
-        total = torch.zeros(n_environments, dtype=torch.float64).index_add(0, codes, weight)
-        x = rows.x.double().cpu().flatten(1)[order]
-        self.x = torch.cat([x, torch.ones_like(x[:, :1])], 1)  # (N, D + 1)
-        self.y = rows.y.cpu()[order]
+        keys = torch.cat([_numbers(r, c) for r, c in zip(rows, codes, strict=True)])
+        first, place = _distinct(keys) if len(rows) > 1 else (torch.arange(len(keys)), torch.arange(len(keys)))
+        order = torch.argsort(keys[first, 0], stable=True)  # by environment
+        first, place = first[order], torch.argsort(order)[place]
+        n = len(first)
+        member = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(r) for r in rows]))
+        code = keys[:, 0].long()
+        weight = torch.cat([torch.ones(len(r)) if r.weight is None else r.weight.cpu() for r in rows]).double()
+        total = torch.zeros(len(rows), n_environments, dtype=torch.float64)
+        total.index_put_((member, code), weight, accumulate=True)
+        share = weight / torch.where(total > 0, total, 1)[member, code]
+        # what a row counts in its environment, of every data set; sums to 1
+        self.share = torch.zeros(len(rows), n, dtype=torch.float64).index_put_((member, place), share, accumulate=True)
+        self.mass = total / total.sum(1, keepdim=True)  # (T, E)
+        squares = torch.zeros_like(total).index_put_((member, code), share.square(), accumulate=True)
+        self.effective = torch.where(squares > 0, 1 / squares, 0)  # (T, E) rows that would count as much
+        ends = torch.bincount(code[first], minlength=n_environments).cumsum(0).tolist()
+        self.parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+        self.x = torch.cat([keys[first, 1 : 1 + rows[0].x[0].numel()], torch.ones(n, 1, dtype=torch.float64)], 1)
+        y = torch.cat([r.y.cpu() for r in rows])[first]
         if isinstance(loss, Multiclass):
-            self.one_hot = torch.nn.functional.one_hot(self.y, n_outputs).T.double()  # (C, N)
+            self.y = y
+            self.one_hot = torch.nn.functional.one_hot(y, n_outputs).T.double()  # (C, N)
         else:
-            self.y = self.y.double()
+            self.y = y.double()
             self.sign = 2 * self.y - 1  # of binary labels
         self.loss, self.n_outputs, self.n_environments = loss, n_outputs, n_environments
-        self.share = weight / torch.where(total > 0, total, 1)[codes]  # (N,), sums to 1 in every environment
-        self.mass = total / total.sum()  # (E,)
-        ends = torch.bincount(codes, minlength=n_environments).cumsum(0).tolist()
-        self.parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+        self.centre = self.x[:, :-1].mean(0)  # (D,)
         self.size = self.x.shape[1]  # D + 1
         self.n_parameters = n_outputs * self.size
         upper = torch.triu_indices(self.size, self.size)
-        place = torch.zeros(self.size, self.size, dtype=torch.long)
-        place[upper[0], upper[1]] = place[upper[1], upper[0]] = torch.arange(upper.shape[1])
-        self.upper, self.place = upper, place.flatten()
-        keep = many and len(rows) * upper.shape[1] <= PRODUCTS_KEPT and not isinstance(loss, Squared)
-        self.products = self.x[:, upper[0]] * self.x[:, upper[1]] if keep else None  # (N, pairs)
+        position = torch.zeros(self.size, self.size, dtype=torch.long)
+        position[upper[0], upper[1]] = position[upper[1], upper[0]] = torch.arange(upper.shape[1])
+        self.position = position.flatten()
+        keep = many and n * upper.shape[1] <= PRODUCTS_KEPT and not isinstance(loss, Squared)
+        each = [self.x[:, i : i + 1] * self.x[:, i:] for i in range(self.size)] if keep else []
+        self.products = torch.cat(each, 1) if keep else None  # (N, pairs)
         if isinstance(loss, Squared):
             self._make_moments()
 
@@ -78,29 +93,35 @@ class LinearRisks:
 
     def _make_moments(self) -> None:
         y = self.y.reshape(len(self.x), -1)  # (N, C)
-        weighted = self.x * self.share.unsqueeze(1)
-        self.xx = torch.stack([weighted[part].T @ self.x[part] for part in self.parts])  # (E, D + 1, D + 1)
-        self.xy = torch.stack([y[part].T @ weighted[part] for part in self.parts])  # (E, C, D + 1)
-        self.yy = torch.stack([(self.share[part] @ y[part].square()) for part in self.parts])  # (E, C)
 
-    def _squared(self, theta: Tensor) -> Point:
+        def of(a: Tensor, b: Tensor) -> Tensor:
+            """Means of a'b in every environment of every data set, (T, E, ...)."""
+            each = [(a[part] * s[part].unsqueeze(1)).T @ b[part] for s in self.share for part in self.parts]
+            return torch.stack(each).view(*self.mass.shape, a.shape[1], b.shape[1])
+
+        self.xx, self.xy = of(self.x, self.x), of(y, self.x)  # (T, E, D + 1, D + 1), (T, E, C, D + 1)
+        self.yy = of(torch.ones_like(y[:, :1]), y.square()).squeeze(2)  # (T, E, C)
+
+    def _squared(self, theta: Tensor, member: Tensor) -> Point:
         """R_e = mean over the C targets of w' A_e w - 2 w' c_e + yy_e."""
         w = theta.view(-1, 1, self.n_outputs, self.size)  # (K, 1, C, D + 1)
-        pulled = w @ self.xx  # (K, E, C, D + 1)
-        risk = ((pulled - 2 * self.xy) * w).sum((2, 3)) + self.yy.sum(1)
-        gradient = (pulled - self.xy) * (2 / self.n_outputs)
+        xx, xy = self.xx[member], self.xy[member]
+        pulled = w @ xx  # (K, E, C, D + 1)
+        risk = ((pulled - 2 * xy) * w).sum((2, 3)) + self.yy[member].sum(2)
+        gradient = (pulled - xy) * (2 / self.n_outputs)
+        if self.n_outputs == 1:
+            return Point(theta, risk, gradient.flatten(2), 2 * xx, member)
         eye = torch.eye(self.n_outputs, dtype=torch.float64) * (2 / self.n_outputs)
-        hessian = torch.einsum("cd,eij->ecidj", eye, self.xx).reshape(-1, self.n_parameters, self.n_parameters)
-        many = hessian.expand(len(theta), *hessian.shape)
-        return Point(theta, risk / self.n_outputs, gradient.flatten(2), many)
+        hessian = torch.einsum("cd,keij->kecidj", eye, xx).reshape(*risk.shape, self.n_parameters, self.n_parameters)
+        return Point(theta, risk / self.n_outputs, gradient.flatten(2), hessian, member)
 
     # ---- any loss ----------------------------------------------------------------------------------------------
 
-    def at(self, theta: Tensor) -> Point:
-        """Risks, gradients and Hessians at theta (K, P)."""
+    def at(self, theta: Tensor, member: Tensor) -> Point:
+        """Risks, gradients and Hessians at theta (K, P) on the data sets `member` (K,)."""
         if isinstance(self.loss, Squared):
-            return self._squared(theta)
-        f = self._outputs(theta)
+            return self._squared(theta, member)
+        f, share = self._outputs(theta), self.share[member]
         if self.n_outputs == 1:
             p = torch.sigmoid(f)
             value = -torch.nn.functional.logsigmoid(f * self.sign).squeeze(1)
@@ -112,17 +133,18 @@ class LinearRisks:
             p = log_p.exp()
             residual = p - self.one_hot
             curve = [p[:, c : c + 1] * (float(c == d) - p[:, d : d + 1]) for c, d in self._pairs()]
-        value, residual = value * self.share, residual * self.share
+        value, residual = value * share, residual * share.unsqueeze(1)
         risk = torch.stack([value[:, part].sum(1) for part in self.parts], 1)
         gradient = torch.stack([residual[..., part] @ self.x[part] for part in self.parts], 1)  # (K, E, C, D + 1)
-        weights = torch.cat(curve, 1) * self.share  # (K, pairs of outputs, N)
+        weights = torch.cat(curve, 1) * share.unsqueeze(1)  # (K, pairs of outputs, N)
         hessian = torch.stack([self._second_moments(weights, part) for part in self.parts], 1)
-        return Point(theta, risk, gradient.flatten(2), hessian, p)
+        return Point(theta, risk, gradient.flatten(2), hessian, member, p)
 
-    def spread(self, theta: Tensor) -> Tensor:
+    def spread(self, theta: Tensor, member: Tensor) -> Tensor:
         """Second moments of the rows' gradients, mean_e of l'_i x_i (l'_i x_i)', at theta (K, P): (K, E, P, P)."""
         residual = self._residual(self._outputs(theta))
-        weights = torch.stack([residual[:, c] * residual[:, d] for c, d in self._pairs()], 1) * self.share
+        weights = torch.stack([residual[:, c] * residual[:, d] for c, d in self._pairs()], 1)
+        weights = weights * self.share[member].unsqueeze(1)
         return torch.stack([self._second_moments(weights, part) for part in self.parts], 1)
 
     def _outputs(self, theta: Tensor) -> Tensor:
@@ -139,6 +161,7 @@ class LinearRisks:
         """The Hessian of sum_e v_e . g_e at this point, v (K, E, P) held fixed: (K, P, P)."""
         if point.probability is None:
             return v.new_zeros(()).expand(len(v), self.n_parameters, self.n_parameters)
+        assert point.member is not None
         p = point.probability  # (K, C, N)
         shaped = v.view(len(v), self.n_environments, self.n_outputs, self.size)
         z = torch.cat([shaped[:, e] @ self.x[part].T for e, part in enumerate(self.parts)], 2)  # (K, C, N) v_e . x_i
@@ -147,7 +170,7 @@ class LinearRisks:
         else:
             mean = (p * z).sum(1, keepdim=True)  # (K, 1, N)
             curve = torch.cat([self._third(p, z, mean, c, d) for c, d in self._pairs()], 1)
-        return self._second_moments(curve * self.share, slice(0, len(self.x)))
+        return self._second_moments(curve * self.share[point.member].unsqueeze(1), slice(0, len(self.x)))
 
     @staticmethod
     def _third(p: Tensor, z: Tensor, mean: Tensor, c: int, d: int) -> Tensor:
@@ -163,7 +186,7 @@ class LinearRisks:
         """sum_i w_i x_i x_i' over a part of the rows, for pairs of outputs (K, pairs, N): (K, P, P)."""
         n, w = len(weights), weights[..., part]
         if self.products is not None:
-            blocks = (w.flatten(0, 1) @ self.products[part])[:, self.place]  # (K pairs, (D + 1)^2)
+            blocks = (w.flatten(0, 1) @ self.products[part])[:, self.position]  # (K pairs, (D + 1)^2)
         else:
             x = self.x[part]
             blocks = torch.stack([(one.unsqueeze(1) * x).T @ x for one in w.flatten(0, 1)])
@@ -174,6 +197,87 @@ class LinearRisks:
         for k, (c, d) in enumerate(self._pairs()):
             moments[:, c, :, d] = moments[:, d, :, c] = blocks[:, k]
         return moments.view(n, self.n_parameters, self.n_parameters)
+
+
+class LinearRisks:
+    """One data set, of those that share rows."""
+
+    def __init__(
+        self, rows: Rows, codes: Tensor, n_environments: int, loss: Loss, n_outputs: int, many: bool = True
+    ) -> None:
+        """`codes` (N,) are the environments: those of `rows`, or others that were inferred.
+
+        `many` says that many models will be looked at: then products of columns are kept.
+        """
+        self._belong(SharedRows([rows], [codes], n_environments, loss, n_outputs, many), 0)
+
+    def _belong(self, shared: SharedRows, member: int) -> None:
+        self.shared, self.member = shared, member
+        self.loss, self.n_outputs, self.n_environments = shared.loss, shared.n_outputs, shared.n_environments
+        self.size, self.n_parameters, self.parts = shared.size, shared.n_parameters, shared.parts
+        self.x, self.y, self.share = shared.x, shared.y, shared.share[member]  # rows of the others have a share of 0
+        self.mass, self.effective = shared.mass[member], shared.effective[member]  # (E,)
+
+    @classmethod
+    def several(
+        cls,
+        rows: Sequence[Rows],
+        codes: Sequence[Tensor],
+        n_environments: int,
+        loss: Loss,
+        n_outputs: int,
+        many: bool = True,
+    ) -> list[LinearRisks]:
+        """Of every data set; they share rows where most of them are common."""
+        numbers = sum(r.x.numel() for r in rows)
+        if len(rows) > 1 and numbers <= COMPARED:
+            shared = SharedRows(rows, codes, n_environments, loss, n_outputs, many)
+            if len(shared.x) <= WORTH_SHARING * sum(map(len, rows)):
+                found = [cls.__new__(cls) for _ in rows]
+                for member, one in enumerate(found):
+                    one._belong(shared, member)
+                return found
+        return [cls(r, c, n_environments, loss, n_outputs, many) for r, c in zip(rows, codes, strict=True)]
+
+    def at(self, theta: Tensor) -> Point:
+        """Risks, gradients and Hessians at theta (K, P)."""
+        return self.shared.at(theta, self._members(theta))
+
+    def spread(self, theta: Tensor) -> Tensor:
+        """Second moments of the rows' gradients at theta (K, P): (K, E, P, P)."""
+        return self.shared.spread(theta, self._members(theta))
+
+    def along(self, point: Point, v: Tensor) -> Tensor:
+        """The Hessian of sum_e v_e . g_e at this point, v (K, E, P) held fixed: (K, P, P)."""
+        return self.shared.along(point, v)
+
+    def _members(self, theta: Tensor) -> Tensor:
+        return torch.full((len(theta),), self.member)
+
+
+def _numbers(rows: Rows, codes: Tensor) -> Tensor:
+    """Environment, columns and target of every row: (N, 1 + D + targets) float64."""
+    x, y = rows.x.double().cpu().flatten(1), rows.y.double().cpu().reshape(len(rows), -1)
+    return torch.cat([codes.cpu().double().unsqueeze(1), x, y], 1)
+
+
+def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (N, K) without repetition: where each is found first (M,), and which of them every row is (N,).
+
+    By a hash of their bits; where two rows that differ have the same one, all stay.
+    """
+    bits = keys.view(torch.int64)
+    factors = torch.randint(-(1 << 62), 1 << 62, (2, keys.shape[1]), generator=torch.Generator().manual_seed(0)) | 1
+    mixed = bits * factors[0]
+    mixed.bitwise_xor_(mixed >> 32).mul_(factors[1])
+    hashed, order = mixed.sum(1).sort(stable=True)
+    new = torch.ones_like(order, dtype=torch.bool)
+    new[1:] = hashed[1:] != hashed[:-1]
+    first, place = order[new], torch.empty_like(order)
+    place[order] = new.cumsum(0) - 1
+    if bool((bits[first[place]] == bits).all()):
+        return first, place
+    return torch.arange(len(keys)), torch.arange(len(keys))
 
 
 def row_slopes(rows: Rows, theta: Tensor, loss: Loss, n_outputs: int) -> Tensor:

@@ -38,8 +38,8 @@ from irmtv.engine.solvers.starts import SMALL, worst_own
 from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.segments import as_network, find_segments
 
-WEIGHTS = tuple(10.0**k for k in range(-1, 60))  # points of the path, after ERM
-SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
+WEIGHTS = tuple(10.0**k for k in range(60))  # points of the path, after ERM
+SHARPENING = (0.03, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
 ON_THE_WAY = 1e-6  # tolerance of all but the last point
 CLIMBING_STEPS, CLIMBING_RATE, HARDER = 600, 0.02, 10.0  # of rho on several aux columns
 ON_PATH = ("erm", "equal-risks")
@@ -202,7 +202,7 @@ class NewtonProgram(LinearProgram):
         self.runs = replace(self.runs, owner=torch.tensor([list(codes).index(key) for key in alike]))
         n, loss = source.n_environments, self.loss
         tasks = [context.tasks[t] for t, _, _ in codes]
-        return [LinearRisks(t.train, c, n, loss, context.n_outputs) for t, c in zip(tasks, codes.values(), strict=True)]
+        return LinearRisks.several([t.train for t in tasks], list(codes.values()), n, loss, context.n_outputs)
 
     def _cut(self, source: RhoOnAux, r: int, erm: Tensor) -> Tensor:
         """One column of aux into stretches, by the slopes of ERM (P,): their environments (N,), and rho of this run."""

@@ -25,14 +25,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from irmtv.engine.solvers.linear_risks import LinearRisks, Point
+from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
 
 TOLERANCE = 1e-10  # of the decrease that a step promises, as a share of 1 + |F|
 MOST_STEPS = 200  # a narrow curved valley takes more than a hundred; most runs need ten
 FIRST_DAMPING = 1e-4
 SHORT = 0.01  # a step that changes no parameter by more than this share of the largest
 FLOOR = 1e-10  # of the damping: columns may be collinear
-NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, of the runs that are evaluated together: 64 MiB
+NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, or of rows, of the runs that are evaluated together: 64 MiB
+ARRAYS = 8  # numbers that are kept for every row and run meanwhile
 
 
 class Term(NamedTuple):
@@ -85,7 +86,8 @@ class Problem:
         `kind` (K,) says which components a run has, where there are several.
         """
         n, size = theta.shape
-        at_once = max(1, NUMBERS_AT_ONCE // (self.sets[0].n_environments * size * size))
+        each = max(self.sets[0].n_environments * size * size, ARRAYS * max(one.x.shape[0] for one in self.sets))
+        at_once = max(1, NUMBERS_AT_ONCE // each)
         if n <= at_once:
             own = self.components if kind is None else self.components[kind]
             return self._local(theta, owner, l2, weights, eps, own)
@@ -98,12 +100,12 @@ class Problem:
     def _local(
         self, theta: Tensor, owner: Tensor, l2: Tensor, weights: Tensor, eps: Tensor, components: Tensor
     ) -> Local:
-        present = sorted(set(owner.tolist()))
-        members = [(owner == t).nonzero().squeeze(1) for t in present]
-        points = [self.sets[t].at(theta[mine]) for t, mine in zip(present, members, strict=True)]
-        back = torch.argsort(torch.cat(members))  # from data set by data set to the order of theta
+        groups = self._groups(owner)
+        points = [shared.at(theta[mine], member) for shared, mine, member in groups]
+        back = torch.argsort(torch.cat([mine for _, mine, _ in groups]))  # to the order of theta
         risk, gradients, hessians = (
-            torch.cat([getattr(point, name) for point in points])[back] for name in ("risk", "gradient", "hessian")
+            torch.cat([getattr(point, name) for point in points])[back] if len(points) > 1 else getattr(points[0], name)
+            for name in ("risk", "gradient", "hessian")
         )
         point = Point(theta, risk, gradients, hessians)
         mu = torch.stack(list(self.measure))[owner]  # (K, E)
@@ -137,9 +139,19 @@ class Problem:
             rest = rest + crossed + crossed.mT
             pulls = pulls + each * theta.unsqueeze(1)
         if bool(pulls.any()):
-            for t, mine, there in zip(present, members, points, strict=True):
-                rest[mine] += self.sets[t].along(there, pulls[mine])
+            for (shared, mine, _), there in zip(groups, points, strict=True):
+                rest[mine] += shared.along(there, pulls[mine])
         return Local(value, gradient, hessian, rest)
+
+    def _groups(self, owner: Tensor) -> list[tuple[SharedRows, Tensor, Tensor]]:
+        """Data sets that share rows, with the models that are theirs (of K), and each one's data set among them."""
+        every = list(dict.fromkeys(one.shared for one in self.sets))
+        member = torch.tensor([one.member for one in self.sets])[owner]
+        if len(every) == 1:
+            return [(every[0], torch.arange(len(owner)), member)]
+        group = torch.tensor([every.index(one.shared) for one in self.sets])[owner]
+        members = [(k, (group == k).nonzero().squeeze(1)) for k in sorted(set(group.tolist()))]
+        return [(every[k], mine, member[mine]) for k, mine in members]
 
     def minimise(
         self,

@@ -146,19 +146,12 @@ class NetworkTrainer(PathTrainer):
 
     def _best_l2(self, values: Sequence[float], report: Report | None = None) -> float:
         """That of ERM with the lowest risk on held-out rows, each at its best step."""
-        n, folds = len(values), self.split.folds
+        folds = self.split.folds
         runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
         settings = {name: value for name, value in self._settings_of_erm().items() if name != "l2"}
         with divergence_is_recorded():
             fitted = train(list(folds), "erm", runs, snapshot_every=self.every, progress=report, **settings)
-        assert fitted.history is not None
-        statistics = (fitted.history.rows, fitted.history.risk)
-        lowest = []
-        for c in range(n):
-            rows, risk = (v[:, c::n].double().transpose(0, 1) for v in statistics)  # (F K, S, E)
-            lost = any(run % n == c for run in fitted.diverged)
-            lowest.append(torch.inf if lost else float(lowest_overall_risk(rows, risk)[1:].min()))
-        return float(values[int(np.argmin(lowest))])
+        return float(values[_lowest_risk(fitted, len(values))])
 
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """With the learning rate and l2 of this combination of ERM.
@@ -170,15 +163,15 @@ class NetworkTrainer(PathTrainer):
         assert isinstance(erm, NetworkPath)
         chosen = {**erm.batch.settings, **erm.combination}
         settings = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": self.every}
-        values: tuple[float, ...] = ()
+        values: tuple[float, ...] = (float(settings.pop("l2", 0.0)),)
         if settings.get("solver") == "newton":
-            least = float(settings.get("l2", 0.0))
-            values = (least, *(v for v in STRONGER if v > least))
-            settings["l2"] = self._best_l2(values)
+            values += tuple(v for v in STRONGER if v > values[0])
         folds = list(self.split.folds)
+        runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
         with divergence_is_recorded():
-            pooled = train(folds, "erm", every_run(folds, self.seeds, [{}]), select="iid", **settings)
-        gains = np.stack(gains_of_own_models(pooled, values, **settings))  # (F K, E, 3)
+            pooled = train(folds, "erm", runs, select="iid", **settings)
+        those = range(_lowest_risk(pooled, len(values)), len(pooled), len(values))
+        gains = np.stack(gains_of_own_models(pooled, values, those, **settings))  # (F K, E, 3)
         return torch.as_tensor(gains.reshape(len(folds), len(self.seeds), *gains.shape[1:]).mean(1))
 
 
@@ -382,6 +375,18 @@ class _Stages:
         return tell
 
 
+def _lowest_risk(fitted: FittedRuns, n: int) -> int:
+    """Which of n combinations has the lowest risk on held-out rows, at its best step; run r is of combination r % n."""
+    assert fitted.history is not None
+    statistics = (fitted.history.rows, fitted.history.risk)
+    lowest = []
+    for c in range(n):
+        rows, risk = (v[:, c::n].double().transpose(0, 1) for v in statistics)  # (F K, S, E)
+        lost = any(run % n == c for run in fitted.diverged)
+        lowest.append(torch.inf if lost else float(lowest_overall_risk(rows, risk)[1:].min()))
+    return int(np.argmin(lowest))
+
+
 @contextmanager
 def divergence_is_recorded() -> Iterator[None]:
     """Training without its warning of runs that diverged: their status says so, or NaN in their place."""
@@ -391,30 +396,31 @@ def divergence_is_recorded() -> Iterator[None]:
 
 
 def gains_of_own_models(
-    fitted: FittedRuns, l2_from: Sequence[float] = (), **settings: Any
+    fitted: FittedRuns, l2_from: Sequence[float] = (), runs: Sequence[int] | None = None, **settings: Any
 ) -> list[npt.NDArray[np.float64]]:
-    """For every run of ERM: by environment, rows, mean gain of its own model, variance: (E, 3).
+    """For every run of ERM, or these of them: by environment, rows, mean gain of its own model, variance: (E, 3).
 
     `fitted` was trained with select="iid" on tasks with held-out rows; `settings` go to `train`. Both models stop
     where their risk on the held-out rows is lowest; with `l2_from`, own models have that of these l2. An environment
     with fewer than two held-out rows, or none to train on, has NaN.
     """
-    of = fitted.runs.column("data")
-    gains = [np.full((len(fitted.tasks[d].train.names), 3), np.nan) for d in of]
+    of = dict(enumerate(fitted.runs.column("data")))
+    of = of if runs is None else {r: of[r] for r in runs}  # run -> data set
+    gains = {r: np.full((len(fitted.tasks[d].train.names), 3), np.nan) for r, d in of.items()}
     for e in range(max(len(t.train.names) for t in fitted.tasks)):
         own = [own_task(task, e) for task in fitted.tasks]
         fewer = [of_few_sizes(o, len(task.train)) for o, task in zip(own, fitted.tasks, strict=True)]
         some = [d for d, t in enumerate(own) if len(t.train) > 1 and t.held_out is not None and len(t.held_out) > 1]
-        which = [r for r, d in enumerate(of) if d in some]  # not for all runs of the group: one has no say in another
+        which = [r for r, d in of.items() if d in some]  # not for all runs of the group: one has no say in another
         if not which:
             continue
         values = [{"l2": v} for v in l2_from] or [{}]
-        runs = [{**fitted.runs[r], "data": some.index(of[r]), **value} for r in which for value in values]
+        trained = [{**fitted.runs[r], "data": some.index(of[r]), **value} for r in which for value in values]
         with divergence_is_recorded():
             alone = train(
                 [fewer[d] for d in some],
                 "erm",
-                Runs(**{name: [run[name] for run in runs] for name in runs[0]}),
+                Runs(**{name: [run[name] for run in trained] for name in trained[0]}),
                 select="iid",
                 **{name: value for name, value in settings.items() if name != "l2" or not l2_from},
             )
@@ -428,6 +434,6 @@ def gains_of_own_models(
                 if of[r] == d:
                     pooled = pooled_train[r].cpu(), pooled_held[r].cpu()
                     each = own_held[i * len(values) : (i + 1) * len(values)].cpu()
-                    every = [mean_gain(gain_over_rescaled(task, *pooled, f), task.held_out.weight) for f in each]
+                    every = [mean_gain(g, task.held_out.weight) for g in gain_over_rescaled(task, *pooled, each)]
                     gains[r][e] = max(every, key=lambda g: float(g[1]))  # (rows, mean gain, variance)
-    return gains
+    return list(gains.values())
