@@ -66,7 +66,7 @@ def train(
     snapshot_every: int | None = None,
     slopes: Literal["scalar", "vector"] | None = None,
     keep_states: bool = False,
-    solver: Literal["adam", "newton"] = "adam",
+    solver: Literal["adam", "subgradient", "newton"] = "adam",
     start: str | Mapping[str, Tensor] | None = None,
     layer: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -99,7 +99,7 @@ def train(
     slopes : which slopes snapshots measure, where it is to be the same for runs that differ in `classifier`; None is
         each run's own.
     keep_states : keep all runs' parameters at every snapshot, so that `fitted.at(step)` can go back to it.
-    solver : "adam", or "newton" for linear models: second-order steps along a path of rising penalty weights, to a
+    solver : "adam" (also "subgradient": at the kinks of TV-l1 it takes those), or "newton" for linear models: second-order steps along a path of rising penalty weights, to a
         stationary point (`irmtv.engine.solvers.newton`). It reads all rows and needs no learning rate, steps, warm-up
         or batches. Its history has two steps: 0 is ERM, 1 the solution.
     start : where Phi starts. A name: "erm", "equal-risks" (Newton's method only), "environment" (the model of the
@@ -130,7 +130,7 @@ def train(
         "learning_rate": learning_rate,
         "l2": l2,
         "batch_size": batch_size,
-        "solver": solver,
+        "solver": "adam" if solver == "subgradient" else solver,
         "start": start if isinstance(start, str) else None,
         "layer": layer,
     }

@@ -123,7 +123,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return {
             "features": "standardised numbers",
             # Newton's method, which linear models may have, computes in float64
-            "dtype": torch.float64 if self.solver != "adam" and tuple(hidden) == () else dtype,
+            "dtype": torch.float64 if self.solver not in ("adam", "subgradient") and tuple(hidden) == () else dtype,
             "series": self.module is not None,
             "present": None if present is None else (present.x, present.y),
             # a user's module cannot be carried over to other units: it goes on in those that it has

@@ -56,7 +56,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         thousand rows by heart in the default steps.
     batch_size : int, "auto" or None, default "auto"
         Rows per step; None is all rows, "auto" all rows below 100,000, else 1,024.
-    solver : {"auto", "newton", "adam"}, default "auto"
+    solver : {"auto", "newton", "adam", "subgradient"}, default "auto"
         "newton" is for linear models: second-order steps along a path of rising penalty weights, to a stationary
         point. It needs no learning rate, steps, warm-up or batches, and computes in float64. "auto" takes it where
         `hidden=()`, the objective is smooth enough and the table not too large; else Adam. "eills" always takes it.

@@ -21,6 +21,7 @@ from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 
 ERM = OBJECTIVES["erm"]
+OF_NEWTON = (0.0, 10.0, 100.0, 1e3, 1e4, 1e5)
 LEAST_OF_VECTOR = 100.0  # weights of the default path below it hardly move a vector classifier
 COLUMN_WEIGHTS = (10.0, 100.0, 1e4)  # of "eills", beside the path
 LAYERS = (2, 3, 4, 6, 8)  # directions that layer="auto" tries
@@ -81,8 +82,8 @@ class NetworkPathEstimator(PathEstimator):
         return [{**c, **kind} for k, kind in enumerate(kinds) for c in every if stands(c, k)]
 
     def _default_path(self, data: TrainingData[Any]) -> tuple[float, ...]:
-        """Newton's method goes further: a large weight costs it nothing."""
-        return (*PATH, 1e5) if self._settings(data)["solver"] == "newton" else PATH
+        """Of Newton's method from 10 on, where weights begin to matter, and further: they cost it nothing."""
+        return OF_NEWTON if self._settings(data)["solver"] == "newton" else PATH
 
     def _kinds(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
         """What stands for choice beside the penalty weight: classifiers, and of Newton's method starts."""
@@ -164,7 +165,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         As for :class:`InvariantClassifier`. Where it has no penalty weight ("groupdro", "lff"), its steps and `grid`
         are chosen among, with ERM beside them for the rule "invariance".
     penalty_weights : sequence or None, default None
-        The path; None is 0, 1, 10, ..., 1e4. 0 (ERM) is always among them. For a sum of penalties a
+        The path; None is 0, 1, 10, ..., 1e4, with Newton's method 0, 10, ..., 1e5. 0 (ERM) is always among them. For a sum of penalties a
         number is the weight of every part, a mapping by name gives each its own; "adaptive", "adaptive-exact" and
         "learned" may stand in the list too.
     rule : {"invariance", "iid", "worst-env", "leave-one-env-out"}, default "invariance"

@@ -19,9 +19,11 @@ from irmtv.engine.solvers.column_sets import (
     GradientValues,
     Moments,
     RegretValues,
+    Sums,
     all_masks,
     best_sets,
     chi_square_quantile,
+    chosen_columns,
 )
 from irmtv.engine.solvers.linear_risks import LinearRisks
 from irmtv.engine.solvers.second_order import Problem, Term
@@ -553,3 +555,45 @@ def test_what_it_cannot_do():
         train(own, "eills")
     for solver in ("adam", "newton"):  # one is as good as the other
         assert parameters(train(task, "eills", solver=solver, dtype=torch.float64)).isfinite().all()
+
+
+@pytest.mark.parametrize("loss", ["squared", "multiclass"])
+def test_rows_in_pieces_give_the_moments_of_the_whole(loss):
+    x, y, e = data(600, 5, loss=loss)
+    x = 5 + 3 * x
+    weight = np.random.default_rng(2).uniform(0.5, 2, 600)
+    risks = risks_of(task_of(x, y, e, loss, sample_weight=weight), loss)
+    classes = loss == "multiclass"
+    targets = torch.nn.functional.one_hot(torch.tensor(y).long()) if classes else torch.tensor(y).unsqueeze(1)
+    origin = torch.full((5,), 4.0, dtype=torch.float64)
+
+    def piece(rows):
+        more = {"weight": torch.tensor(weight)[rows], "origin": origin, "classes": classes}
+        return Sums.of(torch.tensor(x)[rows], targets[rows], torch.tensor(e)[rows], 3, **more)
+
+    sums = piece(slice(0, 100)) + piece(slice(100, 450)) + piece(slice(450, 600))
+    for standardise in (True, False):
+        whole, pieces = Moments.of(risks, risks.mass, standardise), Moments.from_sums(sums, None, standardise)
+        torch.testing.assert_close(pieces.rows, whole.rows)
+        torch.testing.assert_close(pieces.mu, whole.mu)
+        if classes:  # directions of the indicators may point either way
+            torch.testing.assert_close(pieces.each[:, :6, :6], whole.each[:, :6, :6])
+            assert pieces.n_targets == whole.n_targets
+        else:
+            torch.testing.assert_close(pieces.each, whole.each)
+    with pytest.raises(ValueError, match="one origin"):
+        _ = sums + Sums.of(torch.tensor(x), targets, torch.tensor(e), 3)
+
+
+def test_columns_of_rows_that_come_in_pieces():
+    """The invariant columns of the simulation, without ever holding all of its rows."""
+    pieces = (make_simulation(5000, (0.999, 0.8), 0.9, random_state=seed).train for seed in range(4))
+    first = next(pieces)
+    origin = first.x.double().mean(0)
+
+    def sums_of(rows):
+        return Sums.of(rows.x, 2 * rows.y.unsqueeze(1) - 1, rows.environment, 2, origin=origin)
+
+    found = chosen_columns(sum((sums_of(rows) for rows in pieces), start=sums_of(first)), [0.0, 1e4])
+    assert found[0].sum() > 5  # without a penalty spurious ones, too
+    assert found[1].nonzero().flatten().tolist() == [0, 1, 2, 3, 4]

@@ -174,3 +174,42 @@ def test_series_are_read_as_one_long_row():
     a, b = LinearRisks(wide, codes, E, loss, 1).at(theta), LinearRisks(rows, codes, E, loss, 1).at(short)
     same(a.risk, b.risk)
     same(a.gradient[..., [0, 1, 2, 4]], b.gradient)
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_folds_share_their_rows_and_have_the_risks_of_their_own(kind, weighted):
+    rows, codes, loss = problem(kind, weighted)
+    rows = rows.take(torch.arange(N).repeat(2)[: N + 5])  # some rows twice
+    codes, c = codes.repeat(2)[: N + 5], OUTPUTS[kind]
+    parts = [(torch.arange(N + 5) % 5 != k).nonzero().squeeze(1) for k in range(5)]
+    folds = [rows.take(index) for index in parts]
+    shared = LinearRisks.several(folds, [codes[index] for index in parts], E, loss, c)
+    assert len({id(one.shared) for one in shared}) == 1 and len(shared[0].x) == N
+    theta = torch.randn(2, c * (D + 1), generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    v = torch.randn(2, E, c * (D + 1), generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    for one, fold, index in zip(shared, folds, parts, strict=True):
+        alone = LinearRisks(fold, codes[index], E, loss, c)
+        same(one.mass, alone.mass)
+        same(one.effective, alone.effective)
+        a, b = one.at(theta), alone.at(theta)
+        for name in ("risk", "gradient", "hessian"):
+            same(getattr(a, name), getattr(b, name))
+        same(one.spread(theta), alone.spread(theta))
+        same(one.along(a, v), alone.along(b, v))
+
+
+def test_data_sets_without_common_rows_share_nothing():
+    rows, codes, loss = problem("binary")
+    half = [torch.arange(N // 2), torch.arange(N // 2, N)]
+    sets = LinearRisks.several([rows.take(h) for h in half], [codes[h] for h in half], E, loss, 1)
+    assert sets[0].shared is not sets[1].shared
+
+
+def test_rows_that_differ_only_in_zeros_and_ones_are_told_apart():
+    table = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 12).double()
+    first, place = linear_risks._distinct(table)
+    assert len(first) == 4096 and torch.equal(table[first][place], table)
+    twice = torch.cat([table, table[:100]])
+    first, place = linear_risks._distinct(twice)
+    assert len(first) == 4096 and torch.equal(twice[first][place], twice)

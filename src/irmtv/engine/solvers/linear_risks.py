@@ -184,12 +184,12 @@ class SharedRows:
 
     def _second_moments(self, weights: Tensor, part: slice) -> Tensor:
         """sum_i w_i x_i x_i' over a part of the rows, for pairs of outputs (K, pairs, N): (K, P, P)."""
-        n, w = len(weights), weights[..., part]
+        n, w = len(weights), weights[..., part].flatten(0, 1)
         if self.products is not None:
-            blocks = (w.flatten(0, 1) @ self.products[part])[:, self.position]  # (K pairs, (D + 1)^2)
+            blocks = (w @ self.products[part])[:, self.position]  # (K pairs, (D + 1)^2)
         else:
             x = self.x[part]
-            blocks = torch.stack([(one.unsqueeze(1) * x).T @ x for one in w.flatten(0, 1)])
+            blocks = torch.stack([(one.unsqueeze(1) * x).T @ x for one in w])
         blocks = blocks.view(n, -1, self.size, self.size)
         if self.n_outputs == 1:
             return blocks.squeeze(1)

@@ -1,6 +1,6 @@
 """solver="newton": linear models to a stationary point, by second-order steps along a path of penalty weights.
 
-ERM comes first. Then the penalty weights rise by factors of ten, from 0.1 to a run's own, each point the start of the
+ERM comes first. Then the penalty weights rise by factors of ten, from 1 to a run's own, each point the start of the
 next; runs that differ in their weights alone share this path. On it an l1 norm is taken as l2, which has no kinks. At
 the end of the path comes the objective itself: l1 through sqrt(|S|^2 + eps^2), eps falling to a thousandth of ERM's
 total variation. So what is minimised does not depend on how many steps were taken, and a run is one point of the path:
@@ -268,7 +268,7 @@ class NewtonProgram(LinearProgram):
         return begin
 
     def _along(self, problem: Problem, which: Tensor, erm: Tensor, report: Reporter) -> Tensor:
-        """Through weights of 0.1, 1, 10, ... up to the last one below every run's own: (K, P)."""
+        """Through weights of 1, 10, ... up to the last one below every run's own: (K, P)."""
         runs, top = self.runs.take(which), self.top[which]
         direction = runs.weights / top.unsqueeze(1)
         alone = not any(term.on == "risk" for term in problem.terms)

@@ -36,6 +36,7 @@ from irmtv.selection.records import STATISTICS, in_order
 SNAPSHOTS = 40  # steps at which every run is a candidate
 ERM_DIFFERS_IN = ("learning_rate", "l2")  # what may differ between runs of ERM
 STRONGER = (3e-4, 3e-3, 0.03, 0.3)  # l2 that models of one environment may have, where no step stops them early
+PLENTY = 50  # rows per parameter of every environment: its model needs no more l2 than that of all rows
 ENGINE = (
     "hidden",
     "net",
@@ -158,15 +159,15 @@ class NetworkTrainer(PathTrainer):
 
         Over seeds the mean, of the variance too: they are compared on the same rows. Adam's models stop where their
         held-out risk is lowest. Newton's do not stop on the way, and one environment's few rows may be separated by a
-        line: their l2 is at least that of ERM, and that with the lowest held-out risk.
+        line: where rows are few, their l2 is at least that of ERM, and that with the lowest held-out risk.
         """
         assert isinstance(erm, NetworkPath)
         chosen = {**erm.batch.settings, **erm.combination}
         settings = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": self.every}
         values: tuple[float, ...] = (float(settings.pop("l2", 0.0)),)
-        if settings.get("solver") == "newton":
-            values += tuple(v for v in STRONGER if v > values[0])
         folds = list(self.split.folds)
+        if settings.get("solver") == "newton" and _rows_per_parameter(folds) < PLENTY:
+            values += tuple(v for v in STRONGER if v > values[0])
         runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
         with divergence_is_recorded():
             pooled = train(folds, "erm", runs, select="iid", **settings)
@@ -373,6 +374,13 @@ class _Stages:
             report(Progress(p.step, p.steps, before + p.runs_done, p.runs_now, self.runs, self.seconds))
 
         return tell
+
+
+def _rows_per_parameter(tasks: Sequence[Task]) -> float:
+    """Of linear models, in the smallest environment of them all."""
+    counts = [torch.bincount(t.train.environment).min() for t in tasks if t.train.environment is not None]
+    parameters = (tasks[0].train.x[0].numel() + 1) * tasks[0].n_outputs
+    return int(min(counts)) / parameters if counts else 0.0
 
 
 def _lowest_risk(fitted: FittedRuns, n: int) -> int:

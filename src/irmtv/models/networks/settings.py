@@ -20,7 +20,7 @@ from irmtv.objectives.base import Objective
 
 # what estimators do otherwise than `train`, which keeps to the authors: measured on networks (docs/solving.md)
 OF_ESTIMATORS: Mapping[str, Any] = {"normalise": False, "environment_learning_rate": 0.02}
-SOLVERS = ("auto", "newton", "adam")
+SOLVERS = ("auto", "newton", "adam", "subgradient")
 # a Newton step of one model costs about rows x parameters^2 products: beyond these Adam takes no longer
 MOST_PARAMETERS, MOST_WORK = 256, 2e8
 BINARY = Binary()
@@ -122,6 +122,7 @@ def chosen_solver(
     solver: str = parameters.solver
     if solver not in SOLVERS:
         raise ValueError(f"solver must be one of {list(SOLVERS)}. Got {solver!r}.{did_you_mean(solver, SOLVERS)}")
+    solver = "adam" if solver == "subgradient" else solver  # Adam takes those at the kinks
     if objective.procedure == "columns" and parameters.module is None:
         return "newton"  # whatever was asked for: it has no other
     if solver == "adam" or (solver == "auto" and task is None):
