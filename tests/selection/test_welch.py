@@ -13,7 +13,7 @@ from scipy import stats
 
 from irmtv.selection import equal_means, extrapolated_risk, p_values, zero_means
 from irmtv.selection.equality import enough_rows
-from irmtv.selection.invariant import MIN_ROWS, ROWS_PER_ROOT
+from irmtv.selection.views import MIN_ROWS, ROWS_PER_ROOT
 from irmtv.selection.records import Pooled
 from selection.candidates import random_covariance, two
 

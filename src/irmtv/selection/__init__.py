@@ -2,7 +2,7 @@
 
 from irmtv.selection.choose import RULES, Choice, choose
 from irmtv.selection.equality import equal_means, spread, zero_means
-from irmtv.selection.invariant import Verdict, check_options, extrapolated_risk, invariance, p_values
+from irmtv.selection.invariant import Verdict, check_options, invariance
 from irmtv.selection.records import (
     Measurements,
     Pooled,
@@ -14,6 +14,7 @@ from irmtv.selection.records import (
     join_records,
     worst_environment,
 )
+from irmtv.selection.views import extrapolated_risk, p_values
 
 __all__ = [
     "RULES",

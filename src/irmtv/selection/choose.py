@@ -20,7 +20,7 @@ class Choice:
 
     rule: str
     index: int  # which candidate
-    outcome: str | None = None  # of `invariance`: "erm-invariant", "invariant-found" or "none-found"
+    outcome: str | None = None  # of `invariance`, one of `irmtv.core.outcomes`
     figures: Mapping[str, Any] = field(default_factory=dict)  # what it rests on
     message: str = ""
 

@@ -15,24 +15,27 @@ sits at the edge of rejection, and of many candidates it takes the one whose noi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
 from irmtv.core.outcomes import Outcome
 from irmtv.core.plain_json import finite, plain_json
-from irmtv.selection.equality import enough_rows, equal_means, spread, zero_means
-from irmtv.selection.records import Pooled, Records
+from irmtv.selection.records import Records
+from irmtv.selection.views import MIN_ROWS, View, extrapolated_risk, lowest, over_columns, price
 
-TESTS = ("both", "risks", "slopes", "zero-slopes")
+TESTS = ("both", "risks", "slopes", "columns", "zero-slopes")
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
-MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
-ROWS_PER_ROOT = 7.0  # times sqrt(k): what each of k environments must have to be tested together, above 8 more than 20
+CONFIRMED = 0.001  # p-value on folds that did not choose, below which a choice is not confirmed
+AGAINST = 1.5  # standard errors (over left-out environments) by which a candidate may be worse there
+DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
+LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
+CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothing
+SEEN = 0.25  # share of ERM's gain that a variation over columns must have to matter
 DEFAULTS: Mapping[str, Any] = {
     "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
     "max_price": float("inf"),
@@ -49,61 +52,27 @@ class Verdict:
     message: str
 
 
-def _without(pooled: Pooled, tested: Tensor) -> tuple[Tensor, Tensor]:
-    """Risks and slopes of the environments that are `tested` (C, E), NaN elsewhere."""
-
-    def without(v: Tensor) -> Tensor:
-        return v.masked_fill(~(tested if v.ndim == 2 else tested.unsqueeze(-1)), torch.nan)
-
-    return without(pooled.risk), without(pooled.slope)
-
-
-def p_values(pooled: Pooled, test: str) -> Tensor:
-    """How well each candidate's statistics agree with invariance: (C,).
-
-    Environments with fewer than MIN_ROWS rows are not tested; and of many that are small only the largest ones, k
-    where each has ROWS_PER_ROOT * sqrt(k) rows (`enough_rows`). Rejected at level 0.01 though risks are equal, before
-    -> with that and Welch's reference: 100 environments of 20 rows, log losses 21 % -> 1.9 %, squared normal rows
-    54 % -> 3 %; 300 of 50 rows 11 % -> 2.7 % and 40 % -> 8 %. The price is power: log losses whose means differ by
-    a tenth of a row's standard deviation in 300 environments of 50 rows are rejected in 47 %, with all tested always.
-    """
-    rows = pooled.worth
-    risk, slope = _without(pooled, enough_rows(rows, MIN_ROWS, ROWS_PER_ROOT))
-    if test == "risks":
-        return equal_means(risk, pooled.risk_cov, rows)
-    if test == "slopes":
-        return equal_means(slope, pooled.slope_cov, rows)
-    if test == "zero-slopes":  # one environment alone could be tested, but says nothing of others
-        p = zero_means(slope, pooled.slope_cov, rows)
-        return p.masked_fill(risk.isfinite().sum(-1) < 2, torch.nan)
-    # both must hold: twice the smaller p (Bonferroni), so that a model with both is rejected as seldom as by one test
-    smaller = torch.minimum(equal_means(risk, pooled.risk_cov, rows), equal_means(slope, pooled.slope_cov, rows))
-    return (2 * smaller).clamp_max(1)
-
-
-def extrapolated_risk(pooled: Pooled, test: str, reach: float, slack: float) -> Tensor:
-    """Held-out risk and, `reach` times, the spread of what is tested: (C,). Risks, where both are.
-
-    Of all environments with MIN_ROWS rows, however many: a spread has no level that many small ones could spoil.
-    """
-    risk, slope = _without(pooled, pooled.worth >= MIN_ROWS)
-    if test in ("both", "risks"):
-        apart = spread(risk, pooled.risk_cov, slack)
-    else:
-        apart = spread(slope, pooled.slope_cov, slack, around_zero=test == "zero-slopes")
-    return pooled.overall + reach * apart
-
-
 def invariance(records: Records, **options: Any) -> Verdict:
     """Keep ERM where it is invariant already; else the best invariant candidate; else ERM, with a warning.
 
+    Evidence, in this order (with test="both"):
+
+    1. ERM's slopes are equal over the environments, of linear models in every column: "erm-invariant", or "erm-kept"
+       where the test could not have seen much. Or no environment's own model is better than ERM: "erm-kept".
+    2. A candidate has equal slopes and equal risks.
+    3. Where noise or base rates differ no useful model has equal risks. Then a linear model with equal slopes in every
+       column; else equal slopes, if left-out environments do not speak against it (without those: if its risk + reach *
+       spread of the risks is below that of ERM).
+    4. Where ERM loses much in environments that were left out of training, a candidate that wins back half of it.
+
+    What is taken by 2 or 3 must be confirmed by folds that did not choose it. Where a linear model fails 1 in its
+    columns, but no own model is better, a confirmed one that costs next to nothing is taken, too.
+
     Options
     -------
-    test : "both" (equal slopes and equal risks; default), "risks", "slopes", or "zero-slopes" (the condition of IRM
-        itself; a model that overfits fails it in every environment alike). Where environments differ in noise or base
-        rate no useful model has equal risks: if nothing passes both, slopes decide alone, among candidates whose risk
-        + reach * spread of the risks is below that of ERM: equal slopes at a higher risk everywhere are no gain.
-        `figures["test"]` says so.
+    test : "both" (the above; default), or one test alone: "risks", "slopes", "columns" (linear models), or
+        "zero-slopes" (the condition of IRM itself; a model that overfits fails it in every environment alike).
+        `figures["test"]` says which one decided.
     level : a candidate with a p-value below it is not invariant. Default 0.01.
     own_level : ERM is kept, too, where no environment's own model predicts it better than ERM rescaled to it does, at
         this level (default 0.2): the environments then differ in noise, not in what predicts. Keeping ERM wrongly
@@ -124,67 +93,210 @@ def invariance(records: Records, **options: Any) -> Verdict:
             f"rule 'invariance' compares environments and needs at least 2. Got {records.risk.shape[-1]}; use 'iid'."
         )
     o = {**DEFAULTS, **options}
-    verdict = _judge(records, o)
-    if o["test"] == "both" and verdict.outcome == "none-found" and verdict.figures["candidates"]:
-        by_slopes = _judge(records, {**o, "test": "slopes", "must_pay": True})
-        if by_slopes.outcome != "none-found":
-            why = "No candidate that predicts anything has equal slopes and equal risks, so slopes decide alone: "
-            return replace(by_slopes, message=why + by_slopes.message)
-        if not verdict.figures["not_paying"] and by_slopes.figures["not_paying"]:
-            why = (
-                f" Candidates with equal slopes: {by_slopes.figures['not_paying']}, none with a lower risk + "
-                f"{o['reach']:g} x spread of the risks than ERM: nothing says that they would do "
-                "better elsewhere."
-            )
-            figures = {**verdict.figures, "not_paying": by_slopes.figures["not_paying"]}
-            return replace(verdict, figures=figures, message=verdict.message + why)
-    return verdict
-
-
-def _judge(records: Records, o: Mapping[str, Any]) -> Verdict:
-    """The rule with one test."""
-    whole = _View.of(records.pooled(), records, o)
-    erm = whole.erm
-    if erm is None and records.inferred:
-        alone = _lowest(whole.risk, whole.risk.isfinite() & records.reference)
+    case = _Case(records, o)
+    whole = case.view(o["test"])
+    if whole.erm is None and records.inferred:
+        alone = lowest(whole.risk, whole.risk.isfinite() & records.reference)
         if alone is not None:
             return _nothing_to_compare(alone, whole, records, o)
-    if erm is None:
+    if whole.erm is None:
         raise ValueError(
             "rule 'invariance' needs a candidate of ERM that was measured in two or more "
             f"environments, at least {MIN_ROWS} rows of each. Got none: train 'erm' (or penalty_weight=0) too, on rows "
             "whose environments are known, and merge environments that are too small."
         )
-    choice, outcome = whole.decide()
-    risk, p, pooled = whole.risk, whole.p, whole.pooled
-    gain = records.constant - float(risk[erm])
-    figures: dict[str, Any] = {
-        "test": o["test"],
-        "candidates": int(whole.eligible.sum()),
-        "passing": int(whole.passing.sum()),
-        "not_paying": whole.not_paying,
-        "p": float(p[choice]),
-        "p_erm": float(p[erm]),
-        "p_nearest": float(p[whole.useful].max()) if bool(whole.useful.any()) else None,
-        "risk": float(risk[choice]),
-        "risk_erm": float(risk[erm]),
-        "risk_constant": records.constant,
-        "risk_extrapolated": float(whole.score[choice]),
-        "price": float(risk[choice] - risk[erm]),
-        "gain_kept": (records.constant - float(risk[choice])) / gain if gain > 0 else None,
-        "risks": plain_json(pooled.risk[choice]),
-        "risks_erm": plain_json(pooled.risk[erm]),
-        "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
-        "p_own": whole.p_own,
-        "p_confirmed": _confirmed(records, o) if outcome == "invariant-found" else None,
-    }
-    return Verdict(choice, outcome, figures, _message(outcome, figures, o["test"], o["level"], o["max_price"]))
+    found = case.by_all() if o["test"] == "both" else case.by_one()
+    figures = case.figures(found)
+    return Verdict(found.index, found.outcome, figures, message(found.outcome, figures, o["level"], o["max_price"]))
 
 
-def _nothing_to_compare(erm: int, whole: _View, records: Records, o: Mapping[str, Any]) -> Verdict:
+class _Found(NamedTuple):
+    index: int
+    outcome: Outcome
+    test: str  # what decided
+    p_confirmed: float | None = None
+
+
+class _Case:
+    """The records, seen with one test or another."""
+
+    def __init__(self, records: Records, o: Mapping[str, Any]) -> None:
+        self.records, self.o = records, o
+        self.pooled = records.pooled()
+        self.views: dict[str, View] = {}
+
+    def view(self, test: str) -> View:
+        if test not in self.views:
+            self.views[test] = View.of(self.pooled, self.records, {**self.o, "test": test})
+        return self.views[test]
+
+    @property
+    def erm(self) -> int:
+        erm = self.view(self.o["test"]).erm
+        assert erm is not None
+        return erm
+
+    def by_one(self) -> _Found:
+        """The rule with one test."""
+        test = self.o["test"]
+        view = self.view(test)
+        if float(view.p[self.erm]) >= self.o["level"]:
+            return _Found(self.erm, "erm-invariant", test)
+        if view.alike:
+            return _Found(self.erm, "erm-kept", test)
+        if view.choice is None:
+            return _Found(self.erm, "none-found", test)
+        return _Found(view.choice, "invariant-found", test, self._confirmed(test))
+
+    def by_all(self) -> _Found:
+        columns = self.pooled.column_slope is not None
+        both, level = self.view("both"), self.o["level"]
+        p_erm = float(both.p[self.erm])
+        if columns:
+            p_erm = 2 * min(float(self.view(test).p[self.erm]) for test in ("slopes", "columns"))
+        if not p_erm < level:
+            return self._won_back() or _Found(self.erm, "erm-invariant" if self._sees_enough() else "erm-kept", "both")
+        if both.alike:
+            cheap = self._taken("columns", self.view("columns").keeping(CHEAP)) if columns else None
+            return self._won_back() or cheap or _Found(self.erm, "erm-kept", "both")
+        found = self._taken("both", both.choice)
+        if found is not None:
+            return found
+        by_slopes = self._by_slopes()
+        if columns:
+            v = self.view("columns").choice
+            if v is not None and (by_slopes is None or self._price(v) <= DEARER * max(0.0, self._price(by_slopes.index))):
+                found = self._taken("columns", v)
+        return found or by_slopes or self._won_back() or _Found(self.erm, "none-found", "both")
+
+    def _by_slopes(self) -> _Found | None:
+        """A candidate with equal slopes that nothing speaks against; it passes on both halves of the folds."""
+        view, left_out = self.view("slopes"), self.records.left_out
+        if left_out is not None:
+            more = left_out.double() - left_out[self.erm].double()  # (C, E)
+            error = more.std(1) / more.shape[1] ** 0.5
+            allowed = (more.mean(1) <= AGAINST * error) & ~(more > 0).all(1)
+        else:
+            further_out = extrapolated_risk(self.pooled, "risks", self.o["reach"], self.o["slack"])
+            allowed = further_out < further_out[self.erm]
+        choice = lowest(view.score, view.passing & allowed)
+        if choice is None:
+            return None
+        halves = self._halves("slopes")
+        p = None if halves is None else min(1.0, 2 * min(float(half.p[choice]) for half in halves))
+        return self._if_confirmed("slopes", choice, p)
+
+    def _taken(self, test: str, choice: int | None) -> _Found | None:
+        return None if choice is None else self._if_confirmed(test, choice, self._confirmed(test))
+
+    def _if_confirmed(self, test: str, choice: int, p: float | None) -> _Found | None:
+        """Where folds cannot tell, what costs something in every environment is not taken."""
+        if p is None or np.isnan(p):
+            dearer = self.pooled.risk[choice] > self.pooled.risk[self.erm]
+            known = self.pooled.risk[self.erm].isfinite()
+            return None if bool((dearer | ~known).all()) else _Found(choice, "invariant-found", test)
+        return _Found(choice, "invariant-found", test, p) if p >= CONFIRMED else None
+
+    def _won_back(self) -> _Found | None:
+        """Where ERM loses much in left-out environments, the candidate that is best there, if it wins back half of it.
+
+        Environments in which a model is worse than twice a constant count as that: one of them shall not decide.
+        """
+        if self.records.left_out is None:
+            return None
+        view, constant = self.view("both"), self.records.constant
+        risk = self.records.left_out.double().clamp_max(2 * constant).mean(1)  # (C,)
+        lost = float(risk[self.erm]) - float(view.risk[self.erm])
+        if not lost >= LOST * (constant - float(view.risk[self.erm])) > 0:
+            return None
+        choice = lowest(risk, view.useful & (risk <= risk[self.erm] - WON_BACK * lost))
+        return None if choice is None else _Found(choice, "invariant-found", "left-out")
+
+    def _sees_enough(self) -> bool:
+        """Whether the test would see a variation over columns of a quarter of what ERM gains; of others it is open."""
+        seen, gain = self._detectable(), self.records.constant - float(self.view("both").risk[self.erm])
+        return seen is None or seen <= SEEN * max(gain, 0.0)
+
+    def _detectable(self) -> float | None:
+        if self.pooled.column_slope is None:
+            return None
+        return finite(over_columns(self.pooled, self.o["level"]).detectable[self.erm])
+
+    def _price(self, index: int) -> float:
+        risk = self.view("both").risk
+        return float(risk[index] - risk[self.erm])
+
+    def _halves(self, test: str) -> list[View] | None:
+        """The candidates on every other fold, and on the others; None where a half cannot be tested."""
+        records, o = self.records, {**self.o, "test": test}
+        if records.n_folds < 2:
+            return None
+        folds = [list(range(start, records.n_folds, 2)) for start in (0, 1)]
+        halves = [View.of(records.folds(some).pooled(), records, o) for some in folds]
+        missing = any(half.erm is None or not bool(half.eligible.any()) for half in halves)  # too few rows
+        return None if missing else halves
+
+    def _confirmed(self, test: str) -> float | None:
+        """p-value of a choice that has not seen what tests it: chosen on one half of the folds, tested on the other.
+
+        Both ways round, twice the smaller one; 0 where nothing passes in a half, None where a half cannot be tested.
+        (The models themselves were trained on rows of both halves, as cross-fitted ones are.)
+        """
+        halves = self._halves(test)
+        if halves is None:
+            return None
+        choices = [half.choice for half in halves]
+        both = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
+        if len(both) < 2:
+            return 0.0
+        return None if any(np.isnan(both)) else min(1.0, 2 * min(both))
+
+    def figures(self, found: _Found) -> dict[str, Any]:
+        """What the verdict rests on."""
+        records, pooled, erm, choice = self.records, self.pooled, self.erm, found.index
+        view = self.view("both" if found.test == "left-out" else found.test)
+        risk, p = view.risk, view.p
+        gain = records.constant - float(risk[erm])
+        by_column = None if pooled.column_slope is None else over_columns(pooled, self.o["level"])
+
+        def of(values: Tensor | None, index: int) -> float | None:
+            return None if values is None else finite(values[index])
+
+        left_out = None if records.left_out is None else records.left_out.double().mean(1)
+        return {
+            "test": found.test,
+            "candidates": int(view.eligible.sum()),
+            "passing": int(view.passing.sum()),
+            "not_paying": view.not_paying,
+            "p": float(p[choice]),
+            "p_erm": float(p[erm]),
+            "p_nearest": float(p[view.useful].max()) if bool(view.useful.any()) else None,
+            "risk": float(risk[choice]),
+            "risk_erm": float(risk[erm]),
+            "risk_constant": records.constant,
+            "risk_extrapolated": float(view.score[choice]),
+            "price": float(risk[choice] - risk[erm]),
+            "gain_kept": (records.constant - float(risk[choice])) / gain if gain > 0 else None,
+            "risks": plain_json(pooled.risk[choice]),
+            "risks_erm": plain_json(pooled.risk[erm]),
+            "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
+            "p_own": view.p_own,
+            "p_confirmed": found.p_confirmed,
+            "p_columns": of(None if by_column is None else by_column.p, choice),
+            "p_columns_erm": of(None if by_column is None else by_column.p, erm),
+            "variation": of(None if by_column is None else by_column.beyond_noise, choice),
+            "variation_erm": of(None if by_column is None else by_column.beyond_noise, erm),
+            "detectable": self._detectable(),
+            "left_out": of(left_out, choice),
+            "left_out_erm": of(left_out, erm),
+        }
+
+
+def _nothing_to_compare(erm: int, whole: View, records: Records, o: Mapping[str, Any]) -> Verdict:
     """Environments that were looked for and not found: there is one, and in it ERM is right."""
     risk = float(whole.risk[erm])
-    unknown = dict.fromkeys(("p", "p_erm", "p_nearest", "pays_at", "p_own", "p_confirmed"))
+    by_column = ("p_columns", "p_columns_erm", "variation", "variation_erm", "detectable", "left_out", "left_out_erm")
+    unknown = dict.fromkeys(("p", "p_erm", "p_nearest", "pays_at", "p_own", "p_confirmed", *by_column))
     figures: dict[str, Any] = {
         "test": o["test"],
         "candidates": 0,
@@ -204,123 +316,12 @@ def _nothing_to_compare(erm: int, whole: _View, records: Records, o: Mapping[str
         "ERM is kept: of the environments that were inferred at most one has "
         f"{MIN_ROWS} held-out rows or more, so there is nothing to compare."
     )
-    return Verdict(erm, "erm-invariant", figures, text)
-
-
-@dataclass(frozen=True)
-class _View:
-    """The candidates as some of the folds show them."""
-
-    pooled: Pooled
-    risk: Tensor  # (C,)
-    score: Tensor  # (C,) the extrapolated risk
-    p: Tensor  # (C,)
-    erm: int | None  # the reference with the lowest risk
-    eligible: Tensor  # (C,) bool: measured, and not ERM: another stopping time of ERM is still ERM
-    useful: Tensor  # (C,) bool: of these, those that predict something
-    passing: Tensor  # (C,) bool: of these, those that are not rejected
-    not_paying: int  # how many more are not rejected, but cannot do better than ERM even where environments differ more
-    level: float
-    p_own: float | None  # that no environment's own model beats ERM rescaled to it
-    own_level: float
-
-    @classmethod
-    def of(cls, pooled: Pooled, records: Records, o: Mapping[str, Any]) -> _View:
-        risk, p = pooled.overall, p_values(pooled, o["test"])
-        known = risk.isfinite() & p.isfinite()
-        erm = _lowest(risk, known & records.reference)
-        eligible = known & ~records.reference
-        gain = records.constant - risk
-        least = o["min_gain"] * max(0.0, float(gain[erm])) if erm is not None else torch.inf
-        useful = eligible & (gain >= least)
-        score = extrapolated_risk(pooled, o["test"], o["reach"], o["slack"])
-        passing, not_paying = useful & (p >= o["level"]), 0
-        if erm is not None:
-            pays = _price(pooled.risk, pooled.risk[erm]) <= o["max_price"]
-            if o.get("must_pay"):
-                further_out = extrapolated_risk(pooled, "risks", o["reach"], o["slack"])
-                pays = pays & (further_out < further_out[erm])
-            not_paying = int((passing & ~pays).sum())
-            passing = passing & pays
-        p_own = nothing_of_its_own(records.own)
-        return cls(
-            pooled, risk, score, p, erm, eligible, useful, passing, not_paying, o["level"], p_own, o["own_level"]
-        )
-
-    def decide(self) -> tuple[int, Outcome]:
-        assert self.erm is not None
-        alike = self.p_own is not None and self.p_own > self.own_level
-        if float(self.p[self.erm]) >= self.level or alike:
-            return self.erm, "erm-invariant"
-        choice = _lowest(self.score, self.passing)
-        return (self.erm, "none-found") if choice is None else (choice, "invariant-found")
-
-
-def nothing_of_its_own(own: Tensor | None) -> float | None:
-    """p-value of "no environment's own model beats ERM, rescaled to that environment".
-
-    One-sided z tests of the gains, pair by pair on held-out rows, Bonferroni over environments; None where no
-    environment has rows enough.
-    """
-    if own is None:
-        return None
-    own = own.double()
-    known = own.isfinite().all(-1, keepdim=True)  # a model that diverged says nothing, its rows neither
-    rows, mean, variance = own.where(known, 0).unbind(-1)  # (F, E) each
-    total = rows.sum(0)
-    tested = total >= MIN_ROWS
-    if not bool(tested.any()):
-        return None
-    gain = (rows * mean).sum(0)[tested] / total[tested]
-    spare = (rows - 1).clamp_min(0)
-    single = (spare * variance).sum(0)[tested] / spare.sum(0)[tested].clamp_min(1)
-    z = gain / (single / total[tested]).sqrt().clamp_min(1e-300)
-    return float(min(1.0, int(tested.sum()) * stats.norm.sf(float(z.max()))))
-
-
-def _confirmed(records: Records, o: Mapping[str, Any]) -> float | None:
-    """p-value of a choice that has not seen what tests it: chosen on one half of the folds, tested on the other.
-
-    Both ways round, twice the smaller one; 0 where nothing passes in a half, None where a half cannot be tested. (The
-    models themselves were trained on rows of both halves, as cross-fitted ones are.)
-    """
-    if records.n_folds < 2:
-        return None
-    halves = [_View.of(records.folds(list(range(start, records.n_folds, 2))).pooled(), records, o) for start in (0, 1)]
-    if any(half.erm is None or not bool(half.eligible.any()) for half in halves):  # too few rows of an environment
-        return None
-    choices = [_lowest(half.score, half.passing) for half in halves]
-    both = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
-    if len(both) < 2:
-        return 0.0
-    return None if any(np.isnan(both)) else min(1.0, 2 * min(both))
-
-
-def _price(risks: Tensor, erm: Tensor) -> Tensor:
-    """How much further than the training environments lie apart the next one must be for a candidate to pay: (C,).
-
-    In units of how far ERM's risks lie apart, beyond ERM's worst environment; 0 or less: it pays there already. -inf
-    where ERM's risks are equal, so that there is no unit. `risks` (C, E), `erm` (E,).
-    """
-    there = risks.isfinite() & erm.isfinite()  # (C, E)
-
-    def extreme(v: Tensor, nothing: float) -> Tensor:
-        known_values = v.masked_fill(~there, nothing)
-        return known_values.amax(-1) if nothing < 0 else known_values.amin(-1)
-
-    known = erm.expand_as(risks)
-    unit = extreme(known, -torch.inf) - extreme(known, torch.inf)
-    beyond = extreme(risks, -torch.inf) - extreme(known, -torch.inf)
-    return torch.where(unit > 0, beyond / unit, -torch.inf)
+    return Verdict(erm, "erm-kept", figures, text)
 
 
 def _pays_at(risks: Tensor, erm: Tensor) -> float | None:
     """The price of one candidate; None where there is no unit."""
-    return finite(_price(risks.unsqueeze(0), erm)[0])
-
-
-def _lowest(risk: Tensor, among: Tensor) -> int | None:
-    return int(risk.masked_fill(~among, torch.inf).argmin()) if bool(among.any()) else None
+    return finite(price(risks.unsqueeze(0), erm)[0])
 
 
 def _told(risks: list[float | None], most: int = 8) -> str:
@@ -335,61 +336,103 @@ _WHAT = {
     "both": "slopes and risks equal over environments",
     "risks": "risks equal over environments",
     "slopes": "slopes equal over environments",
+    "columns": "slopes of all columns equal over environments",
     "zero-slopes": "slopes zero in every environment",
 }
 
 
-def _message(outcome: Outcome, f: Mapping[str, Any], test: str, level: float, max_price: float) -> str:
-    tested = f"{_WHAT[test]}, level {level:g}, {f['candidates']} candidates"
-    if outcome == "erm-invariant" and f["p_erm"] < level:
-        text = (
-            f"ERM is kept: it differs between environments ({tested}; p = {f['p_erm']:.1g}), but no model trained on "
-            f"one environment alone beats it there (p = {f['p_own']:.2g}). "
-        )
-        if f["p_own"] > OWN_MODELS_ARE_WORSE:
-            return text + (
-                "Nothing shows that environments differ in what predicts rather than in noise or base rate. The models "
-                "of single environments are all worse, having fewer rows: a smaller model or more rows would test this "
-                "harder."
-            )
-        return text + "Environments seem to differ in noise or base rate, not in what predicts: invariance cannot help."
+def message(outcome: Outcome, f: Mapping[str, Any], level: float, max_price: float) -> str:
+    """The verdict in words."""
+    tested = f"{_WHAT.get(f['test'], _WHAT['both'])}, level {level:g}, {f['candidates']} candidates"
     if outcome == "erm-invariant":
-        return f"ERM passed the invariance test (p = {f['p_erm']:.2g}; {tested}) and is kept."
+        p = f["p_erm"] if f["p_columns_erm"] is None else f["p_columns_erm"]
+        seen = ""
+        if f["detectable"] is not None:
+            seen = f" It would have seen slopes that vary by {f['detectable']:.2g} (ERM gains {_gain(f):.2g})."
+        return f"ERM passed the invariance test (p = {p:.2g}; {tested}) and is kept.{seen}"
+    if outcome == "erm-kept":
+        return _why_kept(f, tested)
     if outcome == "none-found":
-        risks = _told(f["risks_erm"])
-        if not f["candidates"]:
-            return (
-                f"ERM is not invariant ({_WHAT[test]}, level {level:g}; p = {f['p_erm']:.1g}, "
-                f"risks by environment {risks}), and there is nothing else to choose from."
-            )
-        nearest = "" if f["p_nearest"] is None else f" (nearest p = {f['p_nearest']:.1g})"
-        if f["not_paying"]:
-            return (
-                f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks "
-                f"by environment {risks}): {f['not_paying']} pass, but cost so much in every environment that they pay "
-                f"only where the next one lies further out by more than {max_price:g} times what these lie apart. "
-                "The environments may differ in noise or base rate."
-            )
+        return _why_none(f, tested, level, max_price)
+    if f["test"] == "left-out":
         return (
-            f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by "
-            f"environment {risks}): no candidate that predicts anything passes{nearest}. The environments may differ "
-            "in noise or base rate, or the penalties were too weak."
+            "a model was found that does better in environments which training did not see: left out in turn, its mean "
+            f"risk there is {f['left_out']:.3g}, that of ERM {f['left_out_erm']:.3g}. On held-out rows of environments "
+            f"which training did see it has {f['risk']:.3g}; ERM has {f['risk_erm']:.3g}."
         )
     text = (
         f"an invariant model was found ({tested}; {f['passing']} pass; p = {f['p']:.2g}, ERM "
         f"{f['p_erm']:.1g}). Its held-out risk is {f['risk']:.3g}; ERM has {f['risk_erm']:.3g}: "
         "that is the price in the training environments."
     )
+    if f["test"] in ("slopes", "columns"):
+        text = "Environments seem to differ in noise or base rate, so slopes decide alone: " + text
     if f["pays_at"] is not None and f["pays_at"] > 0:
         text += (
             " Its risk is higher than that of ERM in the worst of them, too: it pays where the "
             f"next environment lies further out by more than {f['pays_at']:.2g} times their spread."
+        )
+    if f["left_out"] is not None and f["left_out"] > f["left_out_erm"]:
+        text += (
+            f" In environments left out of training its mean risk is {f['left_out']:.3g}, that of ERM "
+            f"{f['left_out_erm']:.3g}."
         )
     if f["p_confirmed"] is not None and f["p_confirmed"] < level:
         text += (
             f" Chosen on half of the folds and tested on the other it is not confirmed (p = {f['p_confirmed']:.1g})."
         )
     return text
+
+
+def _gain(f: Mapping[str, Any]) -> float:
+    return float(f["risk_constant"]) - float(f["risk_erm"])
+
+
+def _why_kept(f: Mapping[str, Any], tested: str) -> str:
+    if f["detectable"] is not None and f["detectable"] > SEEN * max(_gain(f), 0.0):
+        return (
+            "ERM is kept: nothing was found against it, but these rows could not show much. Only slopes that vary by "
+            f"{f['detectable']:.2g} or more would have been seen, and all that ERM gains over a constant is "
+            f"{_gain(f):.2g}. More rows would tell."
+        )
+    text = (
+        f"ERM is kept: it differs between environments ({tested}; p = {f['p_erm']:.1g}), but no model trained on "
+        f"one environment alone beats it there (p = {f['p_own']:.2g}). "
+    )
+    if f["p_own"] > OWN_MODELS_ARE_WORSE:
+        return text + (
+            "Nothing shows that environments differ in what predicts rather than in noise or base rate. The models "
+            "of single environments are all worse, having fewer rows: a smaller model or more rows would test this "
+            "harder."
+        )
+    return text + "Environments seem to differ in noise or base rate, not in what predicts: invariance cannot help."
+
+
+def _why_none(f: Mapping[str, Any], tested: str, level: float, max_price: float) -> str:
+    risks = _told(f["risks_erm"])
+    if not f["candidates"]:
+        return (
+            f"ERM is not invariant ({_WHAT[f['test']]}, level {level:g}; p = {f['p_erm']:.1g}, "
+            f"risks by environment {risks}), and there is nothing else to choose from."
+        )
+    if f["not_paying"]:
+        return (
+            f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks "
+            f"by environment {risks}): {f['not_paying']} pass, but cost so much in every environment that they pay "
+            f"only where the next one lies further out by more than {max_price:g} times what these lie apart. "
+            "The environments may differ in noise or base rate."
+        )
+    if f["passing"]:
+        return (
+            f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by environment {risks}): "
+            f"{f['passing']} pass, but what some folds choose the others do not confirm."
+        )
+    nearest = "" if f["p_nearest"] is None else f" (nearest p = {f['p_nearest']:.1g})"
+    return (
+        f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by "
+        f"environment {risks}): no candidate that predicts anything passes{nearest}. The environments may differ "
+        "in noise or base rate, or the penalties were too weak."
+    )
 
 
 def check_options(**options: Any) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from irmtv.core.messages import did_you_mean
 
 STATISTICS = ("rows", "effective", "risk", "risk_cov", "slope", "slope_cov")
+COLUMNWISE = ("column_slope", "column_slope_cov")  # of linear models
 COUNTS = ("rows", "effective")  # 0, not NaN, where nothing was measured
 
 
@@ -30,6 +31,8 @@ class Pooled:
     slope_cov: Tensor  # like risk_cov; a last axis J where slope has one
     overall: Tensor  # (C,) mean risk over all rows
     effective: Tensor | None = None  # (C, E) how many rows of equal weight are as sure, where rows have weights
+    column_slope: Tensor | None = None  # (C, E, J) of linear models: the slope in every column
+    column_slope_cov: Tensor | None = None  # (C, E, J, J)
 
     @property
     def worth(self) -> Tensor:
@@ -58,6 +61,8 @@ class Records:
     test: Tensor | None = None  # (C,) score on test rows, higher is better: for `oracle` alone
     effective: Tensor | None = None  # (F, C, E) rows of equal weight that are as sure; None: `rows`, without weights
     inferred: bool = False  # whether the candidates' training inferred the environments itself
+    column_slope: Tensor | None = None  # (F, C, E, J) of linear models: the slope in every column
+    column_slope_cov: Tensor | None = None  # (F, C, E, J, J)
 
     def __len__(self) -> int:
         return self.risk.shape[1]
@@ -104,7 +109,20 @@ class Records:
                 everywhere, torch.where(there, self.rows * self.risk, 0).sum((0, 2)) / total.sum(-1), torch.nan
             ),
             effective=self._effective(total),
+            **self._columns(share),
         )
+
+    def _columns(self, share: Tensor) -> dict[str, Tensor]:
+        """Slopes in every column over the folds, and their covariances."""
+        if self.column_slope is None or self.column_slope_cov is None:
+            return {}
+        slope, cov = self.column_slope.nan_to_num(), self.column_slope_cov.nan_to_num()
+        there = share * self.column_slope.isfinite().all(-1)  # an environment may have one row in a fold
+        share = (there / there.sum(0).clamp_min(1e-300)).unsqueeze(-1)  # (F, C, E, 1)
+        return {
+            "column_slope": (share * slope).sum(0),
+            "column_slope_cov": (share.square().unsqueeze(-1) * cov).sum(0),
+        }
 
     def _effective(self, total: Tensor) -> Tensor | None:
         """Of all folds together, (sum w)^2 / sum w^2, from each fold's: (C, E)."""
@@ -129,7 +147,7 @@ class Records:
 
     def folds(self, index: list[int]) -> Records:
         """The same candidates, measured on some of the folds only."""
-        per_fold = ("rows", "risk", "risk_cov", "slope", "slope_cov", "own", "effective")
+        per_fold = (*STATISTICS, *COLUMNWISE, "own")
         some = {
             f.name: v[index] for f in fields(self) if f.name in per_fold and (v := getattr(self, f.name)) is not None
         }
@@ -149,7 +167,7 @@ class Measurements:
     steps: Sequence[int]  # (S,)
     folds: Sequence[
         Mapping[str, Tensor]
-    ]  # by fold: the STATISTICS by name, (S, E, ...) each; "effective" may be absent
+    ]  # by fold: the STATISTICS by name, (S, E, ...) each; "effective" may be absent, COLUMNWISE may be there
     erm_until: int  # up to this step it is ERM
     stated: bool = False  # whether its last step was stated beforehand
     diverged: bool = False  # then it cannot be chosen
@@ -170,7 +188,7 @@ def build_records(
     on. `own` and `inferred` are as in `Records`.
     """
     held: dict[str, Tensor] = {}
-    for name in STATISTICS:
+    for name in (*STATISTICS, *COLUMNWISE):
         if all(name in fold for m in measured for fold in m.folds):
             each = [
                 fold[name].double() for k in range(len(measured[0].folds)) for fold in (m.folds[k] for m in measured)
@@ -212,7 +230,7 @@ def join_records(records: Sequence[Records]) -> Records:
     for f in fields(Records):
         values = [getattr(r, f.name) for r in records]
         if all(isinstance(v, Tensor) for v in values) and f.name != "own":
-            by_fold = f.name in STATISTICS
+            by_fold = f.name in (*STATISTICS, *COLUMNWISE)
             parts = pad(values, leading=2) if by_fold else values
             joined[f.name] = torch.cat(parts, dim=1 if by_fold else 0)
     best = min(records, key=lambda r: float(r.pooled().overall[r.plain].nan_to_num(torch.inf)))

@@ -15,7 +15,7 @@ from irmtv.lab.experiments import Store, read_results, run_experiment
 from irmtv.models.networks.model import gains_of_own_models, mean_gain
 from irmtv.selection import check_options, invariance
 from irmtv.selection.folds import fold_tasks, gain_over_rescaled, own_task
-from irmtv.selection.invariant import nothing_of_its_own
+from irmtv.selection.views import nothing_of_its_own
 from lab.experiments.small import ERM, TV, small
 from selection.candidates import written
 

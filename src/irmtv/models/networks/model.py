@@ -30,12 +30,15 @@ from irmtv.models.networks.predictor import members_of
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective, warmup_steps
 from irmtv.selection import Measurements
+from irmtv.engine.solvers.linear_risks import row_slopes
 from irmtv.selection.folds import align, gain_over_rescaled, of_few_sizes, own_task
 from irmtv.selection.records import STATISTICS, in_order
+from irmtv.selection.variation import slope_moments
 
 SNAPSHOTS = 40  # steps at which every run is a candidate
 ERM_DIFFERS_IN = ("learning_rate", "l2")  # what may differ between runs of ERM
 STRONGER = (3e-4, 3e-3, 0.03, 0.3)  # l2 that models of one environment may have, where no step stops them early
+MOST_COLUMNS = 100  # up to which the slope of a linear model is looked at column by column
 PLENTY = 50  # rows per parameter of every environment: its model needs no more l2 than that of all rows
 ENGINE = (
     "hidden",
@@ -195,6 +198,12 @@ class Batch:
         per_part = len(fitted) // len(fitted.tasks)
         return list(range(part * per_part + c, (part + 1) * per_part, len(self.combinations)))
 
+    @cached_property
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Of linear models, all runs: (R, C, D) and (R, C)."""
+        coef, intercept = self.folds.coefficients(which="last")
+        return coef.double(), intercept.double()
+
     def erm_until(self, c: int) -> int:
         """Up to which step a combination is ERM."""
         return self.objective.plain_until(self.folds.settings[c])
@@ -286,8 +295,22 @@ class NetworkPath(TrainedPath):
             for r in self.batch.runs_of(f, self.place)
         ]
         if len(each) == 1:
-            return each[0]
+            return {**each[0], **self._by_column(f)}
         return mean_of_seeds({name: torch.stack([one[name] for one in each]) for name in STATISTICS})
+
+    def _by_column(self, f: int) -> dict[str, Tensor]:
+        """Slopes in every column on the held-out rows of a fold, of a linear model by Newton's method: (1, E, J)."""
+        rows, run = self.batch.folds.tasks[f].held_out, self.batch.runs_of(f, self.place)[0]
+        loss, fitted = self.batch.split.task.loss, self.batch.folds
+        if self.settings["solver"] != "newton" or self.batch.objective.infers is not None or self.steps != (1,):
+            return {}
+        if rows is None or rows.environment is None or rows.x[0].numel() > MOST_COLUMNS:
+            return {}
+        coef, intercept = self.batch.coefficients
+        theta = torch.cat([coef[run].reshape(-1, rows.x[0].numel()), intercept[run].reshape(-1, 1)], 1).flatten()
+        slopes = row_slopes(rows, theta, loss, fitted.tasks[f].n_outputs)
+        mean, cov = slope_moments(slopes, rows.environment, len(rows.names), rows.weight)
+        return {"column_slope": mean.unsqueeze(0), "column_slope_cov": cov.unsqueeze(0)}
 
     def _left_out_risks(self) -> Tensor | None:
         """In every environment, of the models that were trained without it: (S, E). NaN where it was not measured."""
