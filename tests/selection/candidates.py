@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from irmtv.selection import Records
+from irmtv.selection.records import COLUMNWISE
 
 ERM = [0.30, 0.50]  # far apart
 SE = 0.02
@@ -128,4 +129,12 @@ def p_of_difference(z, rows=(100, 100)):
 
 
 def of_folds(folds):
-    return replace(folds[0], **{k: torch.cat([getattr(f, k) for f in folds]) for k in FIELDS})
+    names = FIELDS if folds[0].column_slope is None else (*FIELDS, *COLUMNWISE)
+    return replace(folds[0], **{k: torch.cat([getattr(f, k) for f in folds]) for k in names})
+
+
+def columns(slope, se):
+    """What `written` takes of linear models: slopes in every column (C, E, J), independent, of this standard error."""
+    slope = two(slope)[None]
+    cov = se**2 * torch.eye(slope.shape[-1], dtype=torch.float64)
+    return {"column_slope": slope, "column_slope_cov": cov.expand(*slope.shape, -1)}

@@ -316,7 +316,7 @@ def rejected(sizes, n_folds, repeats=4000):
     nobody = torch.zeros(repeats, dtype=torch.bool)
     rows = membership.rows.double().view(shape)
     pooled = Records(rows, risk, risk_cov, slope - 1, slope_cov, 2.0, nobody, nobody).pooled()
-    return {test: float((p_values(pooled, test) < 0.01).double().mean()) for test in TESTS}
+    return {test: float((p_values(pooled, test) < 0.01).double().mean()) for test in TESTS if test != "columns"}
 
 
 @pytest.mark.parametrize("n_folds", [1, 5])

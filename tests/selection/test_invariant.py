@@ -22,7 +22,7 @@ from irmtv.selection import (
     spread,
     zero_means,
 )
-from irmtv.selection.invariant import DEFAULTS
+from irmtv.selection.invariant import CONFIRMED, DEFAULTS
 from selection.candidates import ASKEW, ERM, SE, counted, p_of_both, p_of_difference, two, written
 
 # The rule on records made for each outcome
@@ -171,49 +171,54 @@ def test_figures_agree_with_each_other(seed, environments, test):
     records = random_records(seed, environments)
     verdict = invariance(records, test=test, max_price=1.5)
     f = json.loads(json.dumps(verdict.figures, allow_nan=False))
+    pooled = records.pooled()
     risk = ((records.rows * records.risk).sum((0, 2)) / records.rows.sum((0, 2))).numpy()
-    must_pay = False
-    if f["test"] != test:
+    gain = f["risk_constant"] - f["risk_erm"]
+    useful = records.constant - risk >= DEFAULTS["min_gain"] * gain
+    useful[:2] = False  # ERM
+    dear = too_dear(pooled.risk.numpy(), risk, records)
+    slopes_alone = f["test"] != test
+    if slopes_alone:
         assert (test, f["test"]) == ("both", "slopes") and verdict.outcome != "none-found"
-        must_pay = True
-        least = DEFAULTS["min_gain"] * max(0, 1 - risk[:2].min())
-        kept = 1 - risk >= least
-        kept[:2] = [i == risk[:2].argmin() for i in range(2)]
-        assert (p_values(records.pooled(), "both").numpy()[kept] < 0.01).all()  # ERM and all that predict anything
+        p_both = p_values(pooled, "both").numpy()
+        assert of_erm(p_both, risk, records) < 0.01
+        if (useful & ~dear & (p_both >= 0.01)).any():  # of those that pass both the best is not confirmed
+            assert not_confirmed(records, "both")
         test = f["test"]
-    p = p_values(records.pooled(), test).numpy()
+    p = p_values(pooled, test).numpy()
     assert f["risk"] == pytest.approx(risk[verdict.index]) and f["risk_erm"] == pytest.approx(risk[:2].min())
     assert f["p"] == pytest.approx(p[verdict.index])
     assert f["price"] == pytest.approx(f["risk"] - f["risk_erm"], abs=1e-12)
-    gain = f["risk_constant"] - f["risk_erm"]
     assert f["gain_kept"] == pytest.approx((f["risk_constant"] - f["risk"]) / gain)
     spread = max(f["risks_erm"]) - min(f["risks_erm"])
     assert f["pays_at"] == pytest.approx((max(f["risks"]) - max(f["risks_erm"])) / spread)
     assert f["passing"] <= f["candidates"] == len(records) - 2
-    useful = records.constant - risk >= DEFAULTS["min_gain"] * gain
-    useful[:2] = False  # ERM
     passing = useful & (p >= 0.01)
-    pooled = records.pooled()
-    dear = too_dear(pooled.risk.numpy(), risk, records)
-    if must_pay:
-        dear |= not_below_erm(extrapolated_risk(pooled, "risks", 10, 0.5).numpy(), risk, records)
-    if verdict.outcome != "none-found":  # else slopes may have added theirs
-        assert f["not_paying"] == int((passing & dear).sum())
+    refused = not_below_erm(extrapolated_risk(pooled, "risks", 10, 0.5).numpy(), risk, records)
+    not_paying = int((passing & dear).sum())
+    if verdict.outcome == "none-found" and test == "both":
+        equal_slopes = useful & ~dear & (p_values(pooled, "slopes").numpy() >= 0.01)
+        not_paying = max(not_paying, int((equal_slopes & refused).sum()))
+    assert f["not_paying"] == not_paying
     passing &= ~dear
     assert f["passing"] == int(passing.sum())
     assert f["p_nearest"] == pytest.approx(p[useful].max())
-    score = extrapolated_risk(records.pooled(), test, DEFAULTS["reach"], DEFAULTS["slack"]).numpy()
+    score = extrapolated_risk(pooled, test, DEFAULTS["reach"], DEFAULTS["slack"]).numpy()
     assert f["risk_extrapolated"] == pytest.approx(score[verdict.index])
     if verdict.outcome == "erm-invariant":
         assert f["p_erm"] >= 0.01 and f["price"] == 0
     else:
         assert f["p_erm"] < 0.01
     if verdict.outcome == "invariant-found":
-        assert f["p_confirmed"] == pytest.approx(confirmed_by_hand(records, test, must_pay))
+        among = passing & ~refused if slopes_alone else passing
+        assert verdict.index == np.where(among, score, np.inf).argmin() > 1
+        by_hand = on_both_halves(records, verdict.index) if slopes_alone else confirmed_by_hand(records, test)
+        assert f["p_confirmed"] == (None if by_hand is None else pytest.approx(by_hand))
+        assert test != "both" or by_hand is None or by_hand >= CONFIRMED
     else:
         assert f["p_confirmed"] is None
-    if verdict.outcome == "invariant-found":
-        assert verdict.index == np.where(passing, score, np.inf).argmin() > 1
+    if verdict.outcome == "none-found" and test == "both" and passing.any():
+        assert not_confirmed(records, "both")
     assert verdict.message.endswith(".") and "nan" not in verdict.message
 
 
@@ -231,8 +236,8 @@ def too_dear(risks, risk, records):
     return risks.max(1) > erm.max() + 1.5 * (erm.max() - erm.min())
 
 
-def confirmed_by_hand(records, test, must_pay=False):
-    """Hard environments, each in every fold. 0 where nothing passes in a half, None where a half cannot be tested."""
+def halves_by_hand(records, test):
+    """By half: p-values, and the choice of this half. Hard environments, each in every fold."""
     rows, risk, slope, risk_var, slope_var = (
         getattr(records, k).numpy() for k in ("rows", "risk", "slope", "risk_cov", "slope_cov")
     )
@@ -268,14 +273,32 @@ def confirmed_by_hand(records, test, must_pay=False):
             return None
         passing = known & ~erm & (gain >= DEFAULTS["min_gain"] * max(0, gain[known & erm].max())) & (p >= 0.01)
         passing &= ~too_dear((share * risk[start::2]).sum(0), mean_risk, records)
-        if must_pay:
-            passing &= ~not_below_erm(mean_risk + 10 * spread(m, var, 0.5).numpy(), mean_risk, records)
         halves.append((p, np.where(passing, score, np.inf).argmin() if passing.any() else None))
+    return halves
+
+
+def confirmed_by_hand(records, test):
+    """What each half chooses, tested on the other: 0 where nothing passes in one, None where one cannot be tested."""
+    halves = halves_by_hand(records, test)
+    if halves is None:
+        return None
     (p_even, from_even), (p_odd, from_odd) = halves
     if from_even is None or from_odd is None:
         return 0.0
     p = 2 * min(p_odd[from_even], p_even[from_odd])
     return None if np.isnan(p) else min(1, p)
+
+
+def on_both_halves(records, index):
+    """Where slopes decide alone: the chosen candidate itself, on each half."""
+    halves = halves_by_hand(records, "slopes")
+    return None if halves is None else min(1, 2 * min(p[index] for p, _ in halves))
+
+
+def not_confirmed(records, test):
+    """Refuted by the other half; or nothing could be tested, and then it is not taken where it costs everywhere."""
+    p = confirmed_by_hand(records, test)
+    return p is None or p < CONFIRMED
 
 
 def random_records(seed, environments, candidates=7, folds=3, n=240):
@@ -330,7 +353,7 @@ def test_noise_that_differs_makes_risks_unequal_but_not_slopes():
     assert invariance(records, test="risks").outcome == "none-found"
 
 
-SO_SLOPES = "No candidate that predicts anything has equal slopes and equal risks, so slopes decide alone: "
+SO_SLOPES = "Environments seem to differ in noise or base rate, so slopes decide alone: "
 
 
 def test_slopes_decide_alone_where_nothing_passes_both():
@@ -339,12 +362,12 @@ def test_slopes_decide_alone_where_nothing_passes_both():
     by_slopes = written(noisy, SE, slope=[[-0.1, 0.1], [0.0, 0.0]], slope_se=SE)
     verdict, slopes = invariance(by_slopes), invariance(by_slopes, test="slopes")
     assert verdict == replace(slopes, message=verdict.message)
-    assert verdict.message == SO_SLOPES + slopes.message and slopes.message.startswith("an invariant model was found (")
+    assert verdict.message.startswith(SO_SLOPES + "an invariant model was found (")
     assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (1, "invariant-found", "slopes")
     assert verdict.figures["p"] == 1 and "(slopes equal over environments" in verdict.message
     erm = invariance(written(noisy, SE, slope=[[0.0, 0.0], [0.0, 0.0]], slope_se=SE))
     assert (erm.index, erm.outcome, erm.figures["test"]) == (0, "erm-invariant", "slopes")
-    assert erm.message.startswith(f"{SO_SLOPES}ERM passed the invariance test (p = ")
+    assert erm.message.startswith("ERM passed the invariance test (p = 1; slopes equal over environments, ")
     none = invariance(written(noisy, SE, slope=[ASKEW, ASKEW], slope_se=SE))
     assert (none.outcome, none.figures["test"]) == ("none-found", "both")
     # candidate 1 passes by slopes with a lower risk; 2 passes both
@@ -367,8 +390,8 @@ def test_equal_slopes_must_pay_where_slopes_decide_alone(dearer, taken):
         assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (0, "none-found", "both")
         assert verdict.figures["not_paying"] == 1
         assert verdict.message.endswith(
-            " Candidates with equal slopes: 1, none with a lower risk + 10 x spread of the risks than ERM: "
-            "nothing says that they would do better elsewhere."
+            "1 with equal slopes cost more than they promise: nothing says that they would do better elsewhere. "
+            "The environments may differ in noise or base rate."
         )
     alone = invariance(records, test="slopes")  # who asks for slopes gets slopes
     assert (alone.index, alone.outcome, alone.figures["not_paying"]) == (1, "invariant-found", 0)
@@ -385,8 +408,8 @@ def test_a_candidate_must_not_cost_too_much(worst, price, taken):
     else:
         assert verdict.figures["not_paying"] == 1
         assert verdict.message.endswith(
-            "1 pass, but cost so much in every environment that they pay only where the next one lies further out by "
-            "more than 1.5 times what these lie apart. The environments may differ in noise or base rate."
+            "1 with equal slopes cost more than they promise (max_price = 1.5): nothing says that they would do better "
+            "elsewhere. The environments may differ in noise or base rate."
         )
     assert invariance(records).outcome == "invariant-found"  # no limit by default
     assert invariance(records, max_price=1).outcome == "none-found"
@@ -479,7 +502,7 @@ def test_both_rejects_as_seldom_as_one_test():
     [
         (
             {"test": "slope"},
-            "test must be one of ['both', 'risks', 'slopes', 'zero-slopes']. Got 'slope'. Did you mean",
+            "test must be one of ['both', 'risks', 'slopes', 'columns', 'zero-slopes']. Got 'slope'. Did you mean",
         ),
         ({"test": None}, "test must be one of"),
         ({"level": -0.1}, "level must be a number from 0 to 1. Got -0.1"),
@@ -553,7 +576,7 @@ def test_inferred_environments_that_leave_nothing_to_compare_keep_plain_risk_min
     rows = [[300.0, 3.0], [300.0, 3.0], [300.0, 3.0]]
     records = written([[0.30, 0.5], [0.28, 0.5], [0.2, 0.2]], SE, rows=rows, erm=[0, 1])
     found = invariance(replace(records, inferred=True))
-    assert (found.index, found.outcome) == (1, "erm-invariant")
+    assert (found.index, found.outcome) == (1, "erm-kept")
     assert "nothing to compare" in found.message
     assert found.figures["pays_at"] is None
     with pytest.raises(ValueError, match="at least 20 rows of each"):  # given ones are the user's to merge

@@ -38,7 +38,7 @@ def cut(pooled, keep, soft):
     return Pooled(*fields, overall=pooled.overall)
 
 
-@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("test", [t for t in TESTS if t != "columns"])
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("components", [None, 2])
 def test_environments_with_few_rows_are_not_tested(test, soft, components):
@@ -89,7 +89,7 @@ def test_rows_of_all_folds_count_together():
         assert invariance(of_folds(folds)).outcome == outcome
 
 
-@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("test", [t for t in TESTS if t != "columns"])
 def test_two_environments_with_enough_rows_must_be_left(test):
     risks, slope = [[*ERM, 0.4], [0.45, 0.45, 0.45]], [[-0.1, 0.1, 0.0], [0.0, 0.0, 0.0]]
     for rows in ([100.0, 19.0, 19.0], [19.0, 19.0, 19.0], [100.0, 19.0, 0.0]):
@@ -98,7 +98,7 @@ def test_two_environments_with_enough_rows_must_be_left(test):
     assert invariance(written(risks, SE, slope=slope, rows=[20.0, 20.0, 19.0]), test=test).index == 1
 
 
-@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("test", [t for t in TESTS if t != "columns"])
 def test_a_candidate_with_few_rows_is_not_known(test):
     """Of inferred environments every candidate has rows of its own."""
     slope = [[-0.1, 0.1], [0.0, 0.0], [0.0, 0.0]]
@@ -108,7 +108,7 @@ def test_a_candidate_with_few_rows_is_not_known(test):
     assert (verdict.index, verdict.figures["candidates"]) == (2, 1)
 
 
-@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("test", [t for t in TESTS if t != "columns"])
 def test_a_candidate_without_rows_in_a_fold_is_not_taken(test):
     slope = [[-0.1, 0.1], [0.0, 0.0], [0.0, 0.0]]
     records = of_folds([written([ERM, [0.40, 0.40], [0.45, 0.45]], SE, slope=slope) for _ in range(4)])
@@ -193,16 +193,23 @@ def test_erm_is_not_what_a_half_confirms():
     assert sum(p < 0.01 for p in found) <= 5  # 0 with this seed; 39 where a half may keep ERM and hand it on
 
 
-def test_nothing_is_confirmed_where_nothing_passes_in_a_half():
+def test_what_passes_in_no_half_is_not_confirmed():
     """The even folds see the candidate far to one side, the odd ones to the other: equal over all, in no half."""
     se, aside = 0.02, [[0.40, 0.50], [0.50, 0.40]]
-    records = of_folds([written([ERM, risk], se) for risk in aside])
+    slopes = [[-0.08, 0.08], [0.08, -0.08]]
+    records = of_folds(
+        [written([ERM, r], se, slope=[[-0.1, 0.1], s], slope_se=se) for r, s in zip(aside, slopes, strict=True)]
+    )
     verdict = invariance(records)
-    assert verdict.outcome == "invariant-found" and verdict.figures["p"] == pytest.approx(1)
-    assert verdict.figures["p_confirmed"] == 0
+    assert (verdict.index, verdict.outcome) == (0, "none-found")
+    assert (verdict.figures["passing"], verdict.figures["p_nearest"]) == (1, pytest.approx(1))
+    assert verdict.message.endswith("1 pass, but what some folds choose the others do not confirm.")
+    alone = invariance(records, test="risks")  # who asks for one test gets what passes it, and is told
+    assert (alone.index, alone.outcome) == (1, "invariant-found")
+    assert alone.figures["p"] == pytest.approx(1) and alone.figures["p_confirmed"] == 0
+    assert "Chosen on half of the folds and tested on the other it is not confirmed (p = 0)" in alone.message
     one_half = of_folds([written([ERM, risk], se) for risk in ([0.45, 0.45], [0.50, 0.40])])
-    assert invariance(one_half).figures["p_confirmed"] == 0
-    assert "Chosen on half of the folds and tested on the other it is not confirmed (p = 0)" in verdict.message
+    assert invariance(one_half, test="risks").figures["p_confirmed"] == 0
 
 
 def test_a_half_that_would_keep_erm_still_tests_a_candidate():

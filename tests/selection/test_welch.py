@@ -13,8 +13,8 @@ from scipy import stats
 
 from irmtv.selection import equal_means, extrapolated_risk, p_values, zero_means
 from irmtv.selection.equality import enough_rows
-from irmtv.selection.views import MIN_ROWS, ROWS_PER_ROOT
 from irmtv.selection.records import Pooled
+from irmtv.selection.views import MIN_ROWS, ROWS_PER_ROOT
 from selection.candidates import random_covariance, two
 
 

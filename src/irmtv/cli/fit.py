@@ -111,7 +111,7 @@ def fit(
 def show(summary: FitSummary) -> None:
     """The table of environments, and the answer in a sentence."""
     form = MetricFormat.in_words(summary["metric"])
-    kept = summary["outcome"] in ("erm-invariant", "none-found")  # the same model twice
+    kept = summary["outcome"] in ("erm-invariant", "erm-kept", "none-found")  # the same model twice
     columns = {"erm": "plain (ERM)"}
     if not kept:
         columns |= {"chosen": "chosen", "difference": "difference, points" if form.percent else "difference"}

@@ -97,7 +97,7 @@ def _predicts(ready: Any) -> str:
 
 def _objective(report: dict[str, Any]) -> str | None:
     name: str | None = report["objective"]
-    if name in (None, "erm") or report["outcome"] not in ("erm-invariant", "none-found"):
+    if name in (None, "erm") or report["outcome"] not in ("erm-invariant", "erm-kept", "none-found"):
         return name
     return f"{name}, of whose path ERM was kept"
 

@@ -154,10 +154,11 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
 
     All penalty weights are trained on all folds in one tensor program. Every weight at every one of 40 steps of Adam is
     a candidate, of Newton's method (linear models) every weight with each `classifier` and start once, measured on rows
-    that its models have not seen; ERM is among them. The rule "invariance" asks three questions in turn, and
-    `selected_` holds the answer: is ERM invariant already ("erm-invariant": it is kept)? If not, is another candidate
-    ("invariant-found": it is taken, with its price in held-out risk, and a warning where the price is high)? If not,
-    ERM is kept, with a warning ("none-found").
+    that its models have not seen; ERM is among them. With three to ten environments all are also trained without each
+    of them. The rule "invariance" asks in turn, and `selected_` holds the answer: is ERM invariant already
+    ("erm-invariant": it is kept)? Is there nothing that speaks for another model ("erm-kept")? Is another candidate
+    invariant, and confirmed by folds that did not choose it ("invariant-found": it is taken, with its price in held-out
+    risk, and a warning where the price is high)? If not, ERM is kept, with a warning ("none-found").
 
     Parameters
     ----------
@@ -201,7 +202,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     Attributes
     ----------
     selected_ : dict
-        The rule, its outcome ("erm-invariant", "invariant-found" or "none-found"; None for other rules), the message
+        The rule, its outcome ("erm-invariant", "erm-kept", "invariant-found" or "none-found"; None for other rules), the message
         that says why, the objective and the step, the hyper-parameters, and the figures it rests on.
     best_params_ : dict
         The chosen hyper-parameters.
@@ -209,6 +210,14 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         One row per candidate: hyper-parameters, step, held-out risk overall and in the worst environment, p-values of
         equal slopes and of equal risks, whether it is ERM, and whether it was selected. Means over
         seeds.
+
+    new_environment_ : DataFrame or None
+        With three or more given environments (more than ten are left out in ten groups): one row for each, with the
+        score of ERM ("plain") and of the choice in it when training had no row of it. Accuracy, of a regressor root
+        mean squared error. Penalty weight and step are those that were chosen on all environments.
+    expected_score_ : dict or None
+        Of the choice in an environment that nobody has seen: mean and worst of that table, and an interval for one more
+        environment ("low" to "high", 90 %) if it is drawn as these were.
 
     Examples
     --------

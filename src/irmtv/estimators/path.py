@@ -17,6 +17,7 @@ from irmtv.core.messages import did_you_mean, users_stacklevel
 from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators.base import InvariantEstimator
+from irmtv.estimators.new_environment import expected_score, left_out_table
 from irmtv.estimators.parameters import grid_axes, path_combinations
 from irmtv.estimators.plots import plot_path
 from irmtv.models.base import FittedModel, Report
@@ -62,6 +63,8 @@ class PathEstimator(InvariantEstimator):
 
     grid: Any = None  # networks alone have one
     _path: tuple[float, ...] = PATH  # where penalty_weights is None
+    new_environment_: pd.DataFrame | None = None
+    expected_score_: dict[str, Any] | None = None
     _less_time = (
         "Fewer max_steps, penalty_weights, folds (cv) or n_seeds take less time; verbose=1 shows how much is left."
     )
@@ -168,6 +171,7 @@ class PathEstimator(InvariantEstimator):
         self
         """
         self._describe(search)
+        self._expect(data, search)
         self._set_fitted(self._fitted_choice(data, search))
         self.selected_["step"] = self.n_iter_
         return self
@@ -239,6 +243,18 @@ class PathEstimator(InvariantEstimator):
         dear = choice.outcome == "invariant-found" and pays_at is not None and pays_at > 1
         if choice.outcome == "none-found" or dear:
             warnings.warn(f"{type(self).__name__}: {choice.message}", UserWarning, stacklevel=users_stacklevel())
+
+    def _expect(self, data: TrainingData[Any], search: Search) -> None:
+        """What to expect in a new environment, where three or more were there to be left out."""
+        targets = data.task.n_outputs if data.task.loss.name == "squared" else 0
+        classes = None if targets else data.classes
+        scale = None
+        if targets:
+            scale = 1.0 if data.y is None else float(np.sqrt(np.mean(np.square(data.y.scale))))
+        table = left_out_table(search, classes, scale)
+        metric = "rmse" if targets else "accuracy"
+        self.new_environment_ = table
+        self.expected_score_ = None if table is None else expected_score(table, metric)
 
     def plot_path(self, ax: Any = None) -> Any:
         """Held-out risk of every penalty weight at its best step, overall and in the worst environment.

@@ -91,6 +91,10 @@ class TrainedPath(ABC):
         """What was measured of it on held-out rows, at its steps."""
 
     @abstractmethod
+    def left_out(self, step: int) -> Tensor | None:
+        """Of the models trained without each part of the environments, on it: risk and accuracy, (parts, 2)."""
+
+    @abstractmethod
     def held_out_outputs(self, step: int) -> Tensor:
         """Outputs for every training row of models that have not seen it: (N,) or (N, C), in units of training."""
 

@@ -37,7 +37,7 @@ from irmtv.selection import (
 from irmtv.selection.folds import deal_folds, left_out_tasks, tasks_outside
 from irmtv.selection.views import MIN_ROWS
 
-MOST_LEFT_OUT = 10  # environments up to which each is left out in turn for the rule "invariance"
+MOST_LEFT_OUT = 10  # parts of the environments that are left out in turn for the rule "invariance"
 RULES = ("invariance", "iid", "worst-env", "leave-one-env-out")
 
 __all__ = ["RULES", "SNAPSHOTS", "Candidate", "Search", "check_search", "join_searches", "search", "search_model"]
@@ -164,8 +164,10 @@ def search_model(
     task = replace(task, train=drop_zero_weight(task.train, every_environment=by_place))
     check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=common)
     fold = deal_folds(task, n_folds, seed, by_class)
-    several = 3 <= len(task.train.names) <= MOST_LEFT_OUT and not objective.infers_held_out and not by_place
-    left_out = left_out_tasks(task) if rule == "leave-one-env-out" or (rule == "invariance" and several) else []
+    several = len(task.train.names) > 2 and not objective.infers_held_out and not by_place
+    left_out: list[Task] = []
+    if rule == "leave-one-env-out" or (rule == "invariance" and several):
+        left_out = left_out_tasks(task, MOST_LEFT_OUT if rule == "invariance" else None)
     split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out)
     compares_own = rule == "invariance" and not objective.infers_held_out and 1 < len(task.train.names) <= MOST_OWN
     trainer = model.trainer(split, objective, combinations, report, compares_own)

@@ -119,8 +119,28 @@ def hold_out(task: Task, kept_out: int, of: int, seed: int) -> Task:
     )
 
 
-def left_out_tasks(task: Task) -> list[Task]:
-    """The task once for every environment: trained without it, measured on it."""
+def left_out_groups(rows: Rows, most: int) -> list[list[int]]:
+    """Environments to leave out together: each alone, or where there are more than `most`, that many groups.
+
+    The largest go first, each to the group that has the fewest rows so far.
+    """
+    n = len(rows.names)
+    if n <= most:
+        return [[e] for e in range(n)]
+    assert rows.environment is not None
+    counts = torch.bincount(rows.environment, minlength=n)
+    groups: list[list[int]] = [[] for _ in range(most)]
+    sizes = [0] * most
+    for e in counts.argsort(descending=True, stable=True).tolist():
+        k = int(np.argmin(sizes))
+        groups[k].append(e)
+        sizes[k] += int(counts[e])
+    return [sorted(group) for group in groups]
+
+
+def left_out_tasks(task: Task, most: int | None = None) -> list[Task]:
+    """The task once for every environment (of more than `most`: for that many groups): trained without, measured on it.
+    """
     rows = task.train
     if rows.environment is None or len(rows.names) < 3:
         raise ValueError(
@@ -128,18 +148,19 @@ def left_out_tasks(task: Task) -> list[Task]:
             f"to compare. Task {task.name!r} has {len(rows.names)}; use 'invariance', which needs two."
         )
     parts = []
-    for e in range(len(rows.names)):
-        kept = rows.take((rows.environment != e).nonzero().squeeze(1))
-        left = rows.take((rows.environment == e).nonzero().squeeze(1))
-        names = rows.names[:e] + rows.names[e + 1 :]
+    for group in left_out_groups(rows, len(rows.names) if most is None else most):
+        there = torch.ones(len(rows.names), dtype=torch.bool)
+        there[group] = False
+        kept = rows.take(there[rows.environment].nonzero().squeeze(1))
+        left = rows.take((~there[rows.environment]).nonzero().squeeze(1))
+        names = tuple(name for name, stays in zip(rows.names, there.tolist(), strict=True) if stays)
         assert kept.environment is not None and left.environment is not None
-        codes = kept.environment - (kept.environment > e).long()
         # what is left out counts as one environment, the first: only its risk is read
         nowhere = torch.zeros_like(left.environment)
         parts.append(
             replace(
                 task,
-                train=replace(kept, environment=codes, names=names),
+                train=replace(kept, environment=(there.long().cumsum(0) - 1)[kept.environment], names=names),
                 held_out=replace(left, environment=nowhere, names=names),
                 test=None,
             )

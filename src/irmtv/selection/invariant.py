@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from irmtv.selection.views import MIN_ROWS, View, extrapolated_risk, lowest, ove
 TESTS = ("both", "risks", "slopes", "columns", "zero-slopes")
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
 CONFIRMED = 0.001  # p-value on folds that did not choose, below which a choice is not confirmed
-AGAINST = 1.5  # standard errors (over left-out environments) by which a candidate may be worse there
+AGAINST = 3.0  # standard errors (over left-out environments) by which an invariant candidate may be worse there
 DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
 LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
 CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothing
@@ -61,11 +62,11 @@ def invariance(records: Records, **options: Any) -> Verdict:
        where the test could not have seen much. Or no environment's own model is better than ERM: "erm-kept".
     2. A candidate has equal slopes and equal risks.
     3. Where noise or base rates differ no useful model has equal risks. Then a linear model with equal slopes in every
-       column; else equal slopes, if left-out environments do not speak against it (without those: if its risk + reach *
+       column; else equal slopes, if it is no worse in left-out environments (without those: if its risk + reach *
        spread of the risks is below that of ERM).
     4. Where ERM loses much in environments that were left out of training, a candidate that wins back half of it.
 
-    What is taken by 2 or 3 must be confirmed by folds that did not choose it. Where a linear model fails 1 in its
+    What is taken by 2 or 3 must be confirmed by folds that did not choose it, and not be far worse where left out. Where a linear model fails 1 in its
     columns, but no own model is better, a confirmed one that costs next to nothing is taken, too.
 
     Options
@@ -124,6 +125,7 @@ class _Case:
         self.records, self.o = records, o
         self.pooled = records.pooled()
         self.views: dict[str, View] = {}
+        self.refused = 0  # candidates with equal slopes that something speaks against
 
     def view(self, test: str) -> View:
         if test not in self.views:
@@ -159,26 +161,27 @@ class _Case:
         if both.alike:
             cheap = self._taken("columns", self.view("columns").keeping(CHEAP)) if columns else None
             return self._won_back() or cheap or _Found(self.erm, "erm-kept", "both")
-        found = self._taken("both", both.choice)
+        found = self._taken("both", self._choice(both))
         if found is not None:
             return found
+        if float(self.view("slopes").p[self.erm]) >= level:  # its risks differ, by noise or base rate
+            return self._won_back() or _Found(self.erm, "erm-invariant", "slopes")
         by_slopes = self._by_slopes()
         if columns:
-            v = self.view("columns").choice
+            v = self._choice(self.view("columns"))
             if v is not None and (by_slopes is None or self._price(v) <= DEARER * max(0.0, self._price(by_slopes.index))):
                 found = self._taken("columns", v)
         return found or by_slopes or self._won_back() or _Found(self.erm, "none-found", "both")
 
     def _by_slopes(self) -> _Found | None:
         """A candidate with equal slopes that nothing speaks against; it passes on both halves of the folds."""
-        view, left_out = self.view("slopes"), self.records.left_out
-        if left_out is not None:
-            more = left_out.double() - left_out[self.erm].double()  # (C, E)
-            error = more.std(1) / more.shape[1] ** 0.5
-            allowed = (more.mean(1) <= AGAINST * error) & ~(more > 0).all(1)
+        view = self.view("slopes")
+        if self.records.left_out is not None:
+            allowed = self.worse_where_left_out <= 0
         else:
             further_out = extrapolated_risk(self.pooled, "risks", self.o["reach"], self.o["slack"])
             allowed = further_out < further_out[self.erm]
+        self.refused = int((view.passing & ~allowed).sum())
         choice = lowest(view.score, view.passing & allowed)
         if choice is None:
             return None
@@ -186,11 +189,30 @@ class _Case:
         p = None if halves is None else min(1.0, 2 * min(float(half.p[choice]) for half in halves))
         return self._if_confirmed("slopes", choice, p)
 
+    @cached_property
+    def worse_where_left_out(self) -> Tensor:
+        """By how much candidates are worse than ERM in environments that were left out, in standard errors: (C,).
+
+        Of the logarithms of the risks: where noise differs, an environment of little noise counts like the others. 0
+        where none was left out.
+        """
+        risk = self.records.left_out
+        if risk is None:
+            return torch.zeros(len(self.records), dtype=torch.float64)
+        ratio = (risk.double().clamp_min(1e-9) / risk[self.erm].double().clamp_min(1e-9)).log()  # (C, parts)
+        return ratio.mean(1) / (ratio.std(1) / ratio.shape[1] ** 0.5).clamp_min(1e-12)
+
+    def _choice(self, view: View) -> int | None:
+        """The best of those that pass, and that are not far worse where they were left out."""
+        return lowest(view.score, view.passing & ~(self.worse_where_left_out > AGAINST))
+
     def _taken(self, test: str, choice: int | None) -> _Found | None:
         return None if choice is None else self._if_confirmed(test, choice, self._confirmed(test))
 
     def _if_confirmed(self, test: str, choice: int, p: float | None) -> _Found | None:
-        """Where folds cannot tell, what costs something in every environment is not taken."""
+        """Where folds cannot tell, what costs something in every environment is not taken. One hold-out is no folds."""
+        if self.records.n_folds < 2:
+            return _Found(choice, "invariant-found", test)
         if p is None or np.isnan(p):
             dearer = self.pooled.risk[choice] > self.pooled.risk[self.erm]
             known = self.pooled.risk[self.erm].isfinite()
@@ -245,7 +267,7 @@ class _Case:
         halves = self._halves(test)
         if halves is None:
             return None
-        choices = [half.choice for half in halves]
+        choices = [self._choice(half) for half in halves]
         both = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
         if len(both) < 2:
             return 0.0
@@ -267,7 +289,7 @@ class _Case:
             "test": found.test,
             "candidates": int(view.eligible.sum()),
             "passing": int(view.passing.sum()),
-            "not_paying": view.not_paying,
+            "not_paying": max(view.not_paying, self.refused if found.outcome == "none-found" else 0),
             "p": float(p[choice]),
             "p_erm": float(p[erm]),
             "p_nearest": float(p[view.useful].max()) if bool(view.useful.any()) else None,
@@ -418,9 +440,9 @@ def _why_none(f: Mapping[str, Any], tested: str, level: float, max_price: float)
     if f["not_paying"]:
         return (
             f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks "
-            f"by environment {risks}): {f['not_paying']} pass, but cost so much in every environment that they pay "
-            f"only where the next one lies further out by more than {max_price:g} times what these lie apart. "
-            "The environments may differ in noise or base rate."
+            f"by environment {risks}): {f['not_paying']} with equal slopes cost more than they promise"
+            + (f" (max_price = {max_price:g})" if max_price < float("inf") else "")
+            + ": nothing says that they would do better elsewhere. The environments may differ in noise or base rate."
         )
     if f["passing"]:
         return (

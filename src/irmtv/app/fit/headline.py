@@ -31,7 +31,7 @@ def headline(summary: FitSummary) -> str:
             f"{OUTCOMES['invariant-found'].title}: {metric} {chosen} against {erm} of ERM ({gain}); over all rows the "
             f"difference is {price}."
         )
-    if summary["outcome"] == "erm-invariant":
+    if summary["outcome"] in ("erm-invariant", "erm-kept"):
         return f"{_why_erm_is_kept(summary)}: {metric} {_level(row['erm'], form)}."
     if summary["outcome"] == "none-found":
         return (
@@ -42,8 +42,11 @@ def headline(summary: FitSummary) -> str:
 
 
 def _why_erm_is_kept(summary: FitSummary) -> str:
-    """ERM passes the test; or it fails, and the environments differ in noise or base rate alone."""
-    p = summary["settings"].get("figures", {}).get("p_erm")
+    """ERM passes the test, which could have failed it or not; or the environments differ in noise or base rate."""
+    figures = summary["settings"].get("figures", {})
+    p = figures.get("p_erm") if figures.get("p_columns_erm") is None else figures["p_columns_erm"]
+    if summary["outcome"] == "erm-kept" and not (p is not None and p < LEVEL):
+        return "ERM is kept: nothing was found against it, but these rows could not show much"
     if p is not None and p < LEVEL:
         return (
             "ERM is kept: it differs between environments, but no model trained on one environment alone beats it "

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OUTCOMES: Mapping[str, tuple[str, str, str]] = {
     "invariant-found": (WORDS["invariant-found"].legend, drawing.CHOSEN.colour, ""),
     "erm-invariant": (WORDS["erm-invariant"].legend, drawing.ORANGE, "////"),
+    "erm-kept": (WORDS["erm-kept"].legend, drawing.ORANGE, ""),
     "none-found": (WORDS["none-found"].legend, drawing.VERMILION, "xxxx"),
 }
 

@@ -282,7 +282,7 @@ class NetworkPath(TrainedPath):
             [self._on_fold(f) for f in range(len(self.batch.folds.tasks))],
             self.erm_until,
             diverged=self.diverged,
-            left_out=self._left_out_risks(),
+            left_out=None if self.batch.left_out is None else self._left_out_risks(),
         )
 
     def _on_fold(self, f: int) -> dict[str, Tensor]:
@@ -312,20 +312,23 @@ class NetworkPath(TrainedPath):
         mean, cov = slope_moments(slopes, rows.environment, len(rows.names), rows.weight)
         return {"column_slope": mean.unsqueeze(0), "column_slope_cov": cov.unsqueeze(0)}
 
-    def _left_out_risks(self) -> Tensor | None:
-        """In every environment, of the models that were trained without it: (S, E). NaN where it was not measured."""
+    def _left_out_risks(self) -> Tensor:
+        """At every step: (S, parts)."""
+        return torch.stack([each[:, 0] for step in self.steps if (each := self.left_out(step)) is not None])
+
+    def left_out(self, step: int) -> Tensor | None:
+        """In the mean over seeds; NaN where it was not measured."""
         fitted = self.batch.left_out
         if fitted is None:
             return None
         assert fitted.history is not None
-        n_environments = len(fitted.tasks)
-        runs = torch.tensor([self.batch.runs_of(e, self.place, left_out=True) for e in range(n_environments)])  # (E, K)
-        risks = torch.full((len(self.steps), n_environments), torch.nan, dtype=torch.float64)
-        for s, step in enumerate(self.steps):
-            if step in fitted.history.steps:
-                risk = fitted.history.risk[fitted.history.steps.index(step), :, 0].double()
-                risks[s] = risk[runs].mean(1)
-        return risks
+        n = len(fitted.tasks)
+        runs = torch.tensor([self.batch.runs_of(part, self.place, left_out=True) for part in range(n)])  # (parts, K)
+        if step not in fitted.history.steps:
+            return torch.full((n, 2), torch.nan, dtype=torch.float64)
+        at = fitted.history.steps.index(step)
+        measured = (fitted.history.risk[at, :, 0], fitted.history.accuracy[at, :, 0])
+        return torch.stack([v.double()[runs].mean(1) for v in measured], 1)
 
     def fold_models(self, step: int) -> tuple[FittedRuns, list[int]]:
         """The models of all folds and seeds at a step, and which runs they are; their states must have been kept."""

@@ -220,11 +220,11 @@ class TreePath(TrainedPath):
         settings: BoostingSettings,
         split: Split,
         folds: Sequence[Measured],
-        left_out: Sequence[Measured] | None,
+        without: Sequence[Measured] | None,
         steps: Sequence[int],
     ) -> None:
         self.model, self.settings, self.split = model, settings, split
-        self.folds, self.left_out = folds, left_out
+        self.folds, self.without = folds, without  # by fold; by part of the environments that was left out
         is_erm = not has_penalty(settings)
         warmup = settings.warmup if settings.objective.silent_in_warmup and any(settings.weights) else 0
         until = settings.trees.n_estimators if is_erm else warmup
@@ -245,11 +245,15 @@ class TreePath(TrainedPath):
             seen = [one.at(step) for step in self.steps]
             statistics = {name: torch.stack([getattr(s, name)[0] for s in seen]) for name in STATISTICS}
             folds.append(in_order(statistics, self._order(one.booster)))
-        left_out = None
-        if self.left_out is not None:
-            risks = [[one.at(step).risk[0, 0] for one in self.left_out] for step in self.steps]
-            left_out = torch.stack([torch.stack(risk) for risk in risks]).double()
+        each = [self.left_out(step) for step in self.steps]
+        left_out = torch.stack([one[:, 0] for one in each if one is not None]) if self.without is not None else None
         return Measurements(self.steps, folds, self.erm_until, left_out=left_out)
+
+    def left_out(self, step: int) -> Tensor | None:
+        if self.without is None:
+            return None
+        seen = [one.at(step) for one in self.without]
+        return torch.stack([torch.stack([s.risk[0, 0], s.accuracy[0, 0]]) for s in seen]).double()
 
     def _order(self, booster: Boosted) -> Tensor | None:
         """Its inferred environments in the order of the first fold's."""
