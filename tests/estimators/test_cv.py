@@ -68,12 +68,12 @@ def path(*weights):
 
 
 def path_of_newton(*weights):
-    """What classifier="auto" makes of a path: ERM once, every other weight three times."""
+    """What classifier="auto" makes of a path: ERM once, every other weight twice."""
     first, *others = [{"classifier": "scalar", "start": "erm"}, *({"classifier": "vector", "start": s} for s in STARTS)]
     return [c | first for c in path(*weights)] + [c | kind for kind in others for c in path(*weights[1:])]
 
 
-STARTS = ("erm", "equal-risks")
+STARTS = ("equal-risks",)
 ADAM = {"solver": "adam"}
 SAME = {"steps": 80, "learning_rate": 0.05, "warmup": 0.5, "normalise": False}
 BY_CLASS = {**SAME, "by_class": True}  # as a search of a classifier deals its folds
@@ -160,6 +160,7 @@ def test_the_other_rules_take_the_lowest_risk(rule):
     assert clf.selected_["outcome"] is None and repr(rule) in clf.selected_["message"]
 
 
+@pytest.mark.filterwarnings("ignore:InvariantRegressorCV")  # none is found
 def test_rescaling_does_not_change_the_choice(found):
     units = 10.0 ** np.arange(-4, 11)
     scaled = clone(found).fit(X * units + 7 * units, Y, environment=E)
@@ -398,7 +399,7 @@ def test_a_module_of_the_users_own():
 def test_results_have_one_row_per_candidate(found, by_adam):
     """Adam's at 40 steps, those of the warm-up being ERM's alone; of Newton's method every combination is one."""
     assert len(by_adam.cv_results_) == 40 + 2 * 20
-    assert len(found.cv_results_) == 1 + 2 * 3 and set(found.cv_results_["step"]) == {1}
+    assert len(found.cv_results_) == 1 + 2 * 2 and set(found.cv_results_["step"]) == {1}
     for model, step in ((found, 1), (by_adam, by_adam.n_iter_)):
         table = model.cv_results_
         assert table["selected"].sum() == 1 and table["plain"].eq(table["penalty_weight"] == 0).all()

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from irmtv.selection import extrapolated_risk, invariance, p_values
-from irmtv.selection.invariant import CHEAP, DEARER, SEEN
+from irmtv.selection.invariant import CHEAP, DEARER, SEEN, STRONG
 from irmtv.selection.views import COLUMNS_REACH
 from selection.candidates import ASKEW, ERM, SE, columns, of_folds, two, written
 
@@ -88,7 +88,7 @@ def test_of_those_with_equal_risks_slopes_that_vary_over_columns_count_against()
 def test_environments_with_few_rows_do_not_count_in_columns():
     column = [[*UNEQUAL, [5.0, 5.0]], [*EVEN, [5.0, -5.0]]]
     risks = [[*NOISY, 0.9], [0.32, 0.58, 0.9]]
-    slope = {"slope": [[*ASKEW, 0.0], [*ASKEW, 0.0]], "slope_se": SE}
+    slope = {"slope": [[-0.1, 0.1, 0.0]] * 2, "slope_se": SE}
     for few, index in ((19.0, 1), (20.0, 0)):
         verdict = invariance(written(risks, SE, rows=[100.0, 100.0, few], **slope, **columns(column, 0.01)))
         assert verdict.index == index
@@ -111,7 +111,7 @@ def test_the_test_of_columns_needs_columns():
 
 def test_risks_that_differ_do_not_speak_against_erm_with_equal_slopes_in_every_column():
     verdict = invariance(noisy(0.02, slope=([0.0, 0.0],) * 3, column=(EVEN,) * 3))
-    assert (verdict.index, verdict.outcome) == (0, "erm-invariant")
+    assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (0, "erm-invariant", "both")
     assert invariance(noisy(0.02, column=(EVEN,) * 3)).outcome != "erm-invariant"  # its slopes differ
 
 
@@ -190,6 +190,16 @@ def test_a_half_that_does_not_know_the_choice_does_not_confirm_it(lacking):
 
 
 # ERM is kept
+
+
+@pytest.mark.parametrize(("z", "share", "taken"), [(3.5, 1.01, True), (3.5, 0.99, False), (5.0, 0.99, True)])
+def test_where_erm_fails_by_little_a_candidate_may_cost_next_to_nothing(z, share, taken):
+    """ERM gains 0.6; its slopes differ by z standard errors. The candidate keeps this share of CHEAP of its gain."""
+    aside, risk = z * SE / np.sqrt(2), 1 - share * CHEAP * 0.6
+    slope = {"slope": [[-aside, aside], [0.0, 0.0]], "slope_se": SE}
+    verdict = invariance(written([[0.4, 0.4], [risk, risk]], SE, **slope))
+    assert (STRONG <= verdict.figures["p_erm"] < 0.01) == (z < 4)
+    assert (verdict.index, verdict.outcome) == ((1, "invariant-found") if taken else (0, "none-found"))
 
 
 def test_erm_is_kept_where_no_environments_own_model_is_better():

@@ -36,6 +36,7 @@ AGAINST = 3.0  # standard errors (over left-out environments) by which an invari
 DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
 LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
 CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothing
+STRONG = 2e-3  # p-value of ERM, by the same test, below which another model may cost more than that
 SEEN = 0.25  # share of ERM's gain that a variation over columns must have to matter
 DEFAULTS: Mapping[str, Any] = {
     "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
@@ -66,8 +67,9 @@ def invariance(records: Records, **options: Any) -> Verdict:
        spread of the risks is below that of ERM).
     4. Where ERM loses much in environments that were left out of training, a candidate that wins back half of it.
 
-    What is taken by 2 or 3 must be confirmed by folds that did not choose it, and not be far worse where left out. Where a linear model fails 1 in its
-    columns, but no own model is better, a confirmed one that costs next to nothing is taken, too.
+    What is taken by 2 or 3 must be confirmed by folds that did not choose it, and not be far worse where left out. Where
+    ERM fails the test by little, it may cost next to nothing. Where a linear model fails 1 in its columns, but no own
+    model is better, a confirmed one that costs next to nothing is taken, too.
 
     Options
     -------
@@ -211,6 +213,10 @@ class _Case:
 
     def _if_confirmed(self, test: str, choice: int, p: float | None) -> _Found | None:
         """Where folds cannot tell, what costs something in every environment is not taken. One hold-out is no folds."""
+        view = self.view(test)
+        gain = view.gain
+        if float(view.p[self.erm]) > STRONG and float(gain[choice]) < CHEAP * float(gain[self.erm]):
+            return None
         if self.records.n_folds < 2:
             return _Found(choice, "invariant-found", test)
         if p is None or np.isnan(p):

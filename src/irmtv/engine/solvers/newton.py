@@ -39,7 +39,7 @@ from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.segments import as_network, find_segments
 
 WEIGHTS = tuple(10.0**k for k in range(60))  # points of the path, after ERM
-SHARPENING = (0.03, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
+SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
 ON_THE_WAY = 1e-6  # tolerance of all but the last point
 CLIMBING_STEPS, CLIMBING_RATE, HARDER = 600, 0.02, 10.0  # of rho on several aux columns
 ON_PATH = ("erm", "equal-risks")

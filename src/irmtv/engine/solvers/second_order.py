@@ -29,7 +29,7 @@ from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
 
 TOLERANCE = 1e-10  # of the decrease that a step promises, as a share of 1 + |F|
 MOST_STEPS = 200  # a narrow curved valley takes more than a hundred; most runs need ten
-FIRST_DAMPING = 1e-2
+FIRST_DAMPING = 1e-4
 SHORT = 0.01  # a step that changes no parameter by more than this share of the largest
 FLOOR = 1e-10  # of the damping: columns may be collinear
 NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, or of rows, of the runs that are evaluated together: 64 MiB

@@ -294,9 +294,9 @@ class NetworkPath(TrainedPath):
             in_order({name: getattr(history, name)[at, r].double() for name in STATISTICS}, self.batch.orders[r])
             for r in self.batch.runs_of(f, self.place)
         ]
-        if len(each) == 1:
-            return {**each[0], **self._by_column(f)}
-        return mean_of_seeds({name: torch.stack([one[name] for one in each]) for name in STATISTICS})
+        if len(each) > 1:
+            each = [mean_of_seeds({name: torch.stack([one[name] for one in each]) for name in STATISTICS})]
+        return {**each[0], **self._by_column(f)}  # Newton's method has one model for all seeds
 
     def _by_column(self, f: int) -> dict[str, Tensor]:
         """Slopes in every column on the held-out rows of a fold, of a linear model by Newton's method: (1, E, J)."""
