@@ -22,7 +22,7 @@ from irmtv.selection import (
     spread,
     zero_means,
 )
-from irmtv.selection.invariant import CONFIRMED, DEFAULTS
+from irmtv.selection.invariant import CHEAP, DEFAULTS, STEADY, STRONG
 from selection.candidates import ASKEW, ERM, SE, counted, p_of_both, p_of_difference, two, written
 
 # The rule on records made for each outcome
@@ -168,7 +168,7 @@ def test_an_environment_without_rows_is_left_out_and_stays_json():
 @given(st.integers(0, 10**6), st.integers(2, 4), st.sampled_from(["both", "risks", "slopes", "zero-slopes"]))
 @settings(deadline=None, max_examples=60)
 def test_figures_agree_with_each_other(seed, environments, test):
-    records = random_records(seed, environments)
+    records, asked = random_records(seed, environments), test
     verdict = invariance(records, test=test, max_price=1.5)
     f = json.loads(json.dumps(verdict.figures, allow_nan=False))
     pooled = records.pooled()
@@ -182,8 +182,9 @@ def test_figures_agree_with_each_other(seed, environments, test):
         assert (test, f["test"]) == ("both", "slopes") and verdict.outcome != "none-found"
         p_both = p_values(pooled, "both").numpy()
         assert of_erm(p_both, risk, records) < 0.01
-        if (useful & ~dear & (p_both >= 0.01)).any():  # of those that pass both the best is not confirmed
-            assert not_confirmed(records, "both")
+        passing_both = useful & ~dear & (p_both >= 0.01)
+        if passing_both.any():  # the best of them fails on a half
+            assert not taken_by_hand(records, "both", best(pooled, "both", passing_both), risk)
         test = f["test"]
     p = p_values(pooled, test).numpy()
     assert f["risk"] == pytest.approx(risk[verdict.index]) and f["risk_erm"] == pytest.approx(risk[:2].min())
@@ -212,13 +213,20 @@ def test_figures_agree_with_each_other(seed, environments, test):
     if verdict.outcome == "invariant-found":
         among = passing & ~refused if slopes_alone else passing
         assert verdict.index == np.where(among, score, np.inf).argmin() > 1
-        by_hand = on_both_halves(records, verdict.index) if slopes_alone else confirmed_by_hand(records, test)
-        assert f["p_confirmed"] == (None if by_hand is None else pytest.approx(by_hand))
-        assert test != "both" or by_hand is None or by_hand >= CONFIRMED
+        confirmed = confirmed_by_hand(records, test)
+        assert f["p_confirmed"] == (None if confirmed is None else pytest.approx(confirmed))
+        halves = on_both_halves(records, test, verdict.index) if asked == "both" else None
+        assert f["p_halves"] == (None if halves is None else pytest.approx(halves))
+        assert asked != "both" or taken_by_hand(records, test, verdict.index, risk)
     else:
-        assert f["p_confirmed"] is None
-    if verdict.outcome == "none-found" and test == "both" and passing.any():
-        assert not_confirmed(records, "both")
+        assert f["p_confirmed"] is None and f["p_halves"] is None
+    if verdict.outcome == "none-found" and test == "both":
+        equal_slopes = useful & ~dear & ~refused & (p_values(pooled, "slopes").numpy() >= 0.01)
+        for tier, among in (("both", passing), ("slopes", equal_slopes)):
+            assert not among.any() or not taken_by_hand(records, tier, best(pooled, tier, among), risk)
+        if passing.any() and not not_paying and f["p_erm"] <= STRONG:
+            assert verdict.message.endswith("pass, but not on each half of the folds.")
+    assert not f["blind"]  # that is known of linear models alone
     assert verdict.message.endswith(".") and "nan" not in verdict.message
 
 
@@ -289,16 +297,29 @@ def confirmed_by_hand(records, test):
     return None if np.isnan(p) else min(1, p)
 
 
-def on_both_halves(records, index):
-    """Where slopes decide alone: the chosen candidate itself, on each half."""
-    halves = halves_by_hand(records, "slopes")
-    return None if halves is None else min(1, 2 * min(p[index] for p, _ in halves))
+def on_both_halves(records, test, index):
+    """The candidate itself, on each half: twice the smaller p-value, None where a half cannot test it."""
+    halves = halves_by_hand(records, test)
+    if halves is None or any(np.isnan(p[index]) for p, _ in halves):
+        return None
+    return min(1, 2 * min(p[index] for p, _ in halves))
 
 
-def not_confirmed(records, test):
-    """Refuted by the other half; or nothing could be tested, and then it is not taken where it costs everywhere."""
-    p = confirmed_by_hand(records, test)
-    return p is None or p < CONFIRMED
+def taken_by_hand(records, test, index, risk):
+    """It passes on each half, or none can tell and it does not cost everywhere; cheap where ERM fails by little."""
+    pooled = records.pooled()
+    p_erm, gain_erm = of_erm(p_values(pooled, test).numpy(), risk, records), records.constant - risk[:2].min()
+    if p_erm > STRONG and records.constant - risk[index] < CHEAP * gain_erm:
+        return False
+    p, risks = on_both_halves(records, test, index), pooled.risk.numpy()
+    if p is None:
+        return bool((risks[index] <= of_erm(risks, risk, records)).any())
+    return p >= STEADY
+
+
+def best(pooled, test, among):
+    score = extrapolated_risk(pooled, test, DEFAULTS["reach"], DEFAULTS["slack"]).numpy()
+    return np.where(among, score, np.inf).argmin()
 
 
 def random_records(seed, environments, candidates=7, folds=3, n=240):
@@ -335,7 +356,7 @@ def test_the_order_of_candidates_and_environments_does_not_matter(seed, order, e
     other = replace(records, **moved, reference=records.reference[order])
     a, b = invariance(records), invariance(other)
     assert (order[b.index], b.outcome) == (a.index, a.outcome)
-    for name in ("p", "p_erm", "p_confirmed", "risk", "price", "pays_at"):
+    for name in ("p", "p_erm", "p_confirmed", "p_halves", "risk", "price", "pays_at"):
         if a.figures[name] is None:
             assert b.figures[name] is None
             continue

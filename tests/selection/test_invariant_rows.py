@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from irmtv.selection import (
     Pooled,
@@ -14,7 +15,7 @@ from irmtv.selection import (
     invariance,
     p_values,
 )
-from irmtv.selection.invariant import TESTS
+from irmtv.selection.invariant import STEADY, TESTS
 from selection.candidates import (
     ASKEW,
     ERM,
@@ -119,7 +120,7 @@ def test_a_candidate_without_rows_in_a_fold_is_not_taken(test):
     assert (verdict.index, verdict.figures["candidates"]) == (2, 1)
 
 
-# Confirmed on folds that did not choose
+# Halves of the folds: what each chooses is tested on the other, what all choose must pass on each
 
 
 def test_confirmation_by_hand():
@@ -193,7 +194,7 @@ def test_erm_is_not_what_a_half_confirms():
     assert sum(p < 0.01 for p in found) <= 5  # 0 with this seed; 39 where a half may keep ERM and hand it on
 
 
-def test_what_passes_in_no_half_is_not_confirmed():
+def test_what_passes_in_no_half_is_not_taken():
     """The even folds see the candidate far to one side, the odd ones to the other: equal over all, in no half."""
     se, aside = 0.02, [[0.40, 0.50], [0.50, 0.40]]
     slopes = [[-0.08, 0.08], [0.08, -0.08]]
@@ -203,13 +204,51 @@ def test_what_passes_in_no_half_is_not_confirmed():
     verdict = invariance(records)
     assert (verdict.index, verdict.outcome) == (0, "none-found")
     assert (verdict.figures["passing"], verdict.figures["p_nearest"]) == (1, pytest.approx(1))
-    assert verdict.message.endswith("1 pass, but what some folds choose the others do not confirm.")
+    assert verdict.message.endswith("1 pass, but not on each half of the folds.")
     alone = invariance(records, test="risks")  # who asks for one test gets what passes it, and is told
     assert (alone.index, alone.outcome) == (1, "invariant-found")
     assert alone.figures["p"] == pytest.approx(1) and alone.figures["p_confirmed"] == 0
+    assert alone.figures["p_halves"] is None
     assert "Chosen on half of the folds and tested on the other it is not confirmed (p = 0)" in alone.message
     one_half = of_folds([written([ERM, risk], se) for risk in ([0.45, 0.45], [0.50, 0.40])])
     assert invariance(one_half, test="risks").figures["p_confirmed"] == 0
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize(("share", "taken"), [(1.02, True), (0.98, False)])
+def test_what_fails_on_one_half_alone_is_not_taken(share, taken, failing):
+    """Slopes that one half sees unequal by z standard errors, the other by a third of that, the other way round.
+
+    Twice over two tests and twice over two halves: 4 p-values of z are this share of STEADY. What is taken is said not
+    to be confirmed all the same: at level 0.01 it does not pass in that half.
+    """
+    z = stats.t.isf(share * STEADY / 8, 198)
+    aside = z * SE / np.sqrt(2)
+    slopes = [[-aside, aside], [aside / 3, -aside / 3]]
+    folds = [written([ERM, [0.45, 0.45]], SE, slope=[ASKEW, slope], slope_se=SE) for slope in slopes]
+    records = of_folds(folds[::-1] if failing else folds)
+    assert p_values(records.pooled(), "both")[1] >= 0.01
+    verdict = invariance(records)
+    f = verdict.figures
+    assert (verdict.index, verdict.outcome) == ((1, "invariant-found") if taken else (0, "none-found"))
+    assert (f["test"], f["passing"]) == ("both", 1)
+    if taken:
+        assert f["p_halves"] == pytest.approx(share * STEADY) and f["p_confirmed"] == 0
+        assert "tested on the other it is not confirmed (p = 0)" in verdict.message
+    else:
+        assert f["p_halves"] is None and f["p_confirmed"] is None
+        assert verdict.message.endswith("1 pass, but not on each half of the folds.")
+
+
+def test_a_low_p_of_confirmation_does_not_forbid_a_choice_that_is_equal_in_both_halves():
+    """Even folds choose 1, odd folds 2, and each refutes the other's choice; 3 is dearer, and equal in both."""
+    even, odd = [ERM, [0.42, 0.42], [0.36, 0.48], [0.45, 0.45]], [ERM, [0.36, 0.48], [0.42, 0.42], [0.45, 0.45]]
+    records = of_folds([written(risk, SE, slope=[ASKEW] + [[0.0, 0.0]] * 3, slope_se=SE) for risk in (even, odd)])
+    verdict = invariance(records)
+    assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (3, "invariant-found", "both")
+    p = 2 * p_of_both(0.12 / (SE * np.sqrt(2)))
+    assert verdict.figures["p_halves"] == 1 and verdict.figures["p_confirmed"] == pytest.approx(p) and p < STEADY
+    assert f"tested on the other it is not confirmed (p = {p:.1g})" in verdict.message
 
 
 def test_a_half_that_would_keep_erm_still_tests_a_candidate():
@@ -217,12 +256,14 @@ def test_a_half_that_would_keep_erm_still_tests_a_candidate():
     verdict = invariance(of_folds([written(risk, SE) for risk in (even, odd)]))
     assert verdict.outcome == "invariant-found"
     # candidate 1 is chosen both times: differences of 0 and of 0.04
-    assert verdict.figures["p_confirmed"] == pytest.approx(min(1, 2 * p_of_both(0.04 / (SE * np.sqrt(2)))))
+    p = pytest.approx(min(1, 2 * p_of_both(0.04 / (SE * np.sqrt(2)))))
+    assert verdict.figures["p_confirmed"] == p and verdict.figures["p_halves"] == p
 
 
 def test_halves_with_few_rows_confirm_nothing():
     for rows, known in ((20.0, True), (19.0, False)):
         verdict = invariance(of_folds([written([ERM, [0.45, 0.45]], SE, rows=rows) for _ in range(2)]))
         assert verdict.outcome == "invariant-found"
+        assert (verdict.figures["p_halves"] is not None) == known
         assert (verdict.figures["p_confirmed"] is not None) == known  # what cannot be tested is not refuted
         assert "confirmed" not in verdict.message

@@ -17,8 +17,8 @@ class OutcomeWords(NamedTuple):
 
 
 OUTCOMES: Mapping[Outcome, OutcomeWords] = {
-    "erm-invariant": OutcomeWords("ERM is already invariant", "ERM is invariant and was kept", "ERM invariant"),
-    "erm-kept": OutcomeWords("ERM is kept", "nothing speaks for another model, ERM was kept", "ERM kept"),
+    "erm-invariant": OutcomeWords("ERM is already invariant", "ERM is invariant and was kept", "ERM kept"),
+    "erm-kept": OutcomeWords("ERM is kept", "nothing speaks for another model, ERM was kept", "ERM kept (open)"),
     "invariant-found": OutcomeWords("An invariant model was found", "an invariant model was found", "found"),
     "none-found": OutcomeWords("No invariant model was found", "none was found, ERM was kept", "none"),
 }

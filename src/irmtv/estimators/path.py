@@ -253,8 +253,10 @@ class PathEstimator(InvariantEstimator):
             scale = 1.0 if data.y is None else float(np.sqrt(np.mean(np.square(data.y.scale))))
         table = left_out_table(search, classes, scale)
         metric = "rmse" if targets else "accuracy"
-        self.new_environment_ = table
-        self.expected_score_ = None if table is None else expected_score(table, metric)
+        for name in ("new_environment_", "expected_score_"):  # of an earlier call
+            self.__dict__.pop(name, None)
+        if table is not None:
+            self.new_environment_, self.expected_score_ = table, expected_score(table, metric)
 
     def plot_path(self, ax: Any = None) -> Any:
         """Held-out risk of every penalty weight at its best step, overall and in the worst environment.

@@ -31,7 +31,7 @@ from irmtv.selection.views import MIN_ROWS, View, extrapolated_risk, lowest, ove
 
 TESTS = ("both", "risks", "slopes", "columns", "zero-slopes")
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
-CONFIRMED = 0.001  # p-value on folds that did not choose, below which a choice is not confirmed
+STEADY = 0.001  # p-value of a choice on half of the folds (twice the smaller one) below which it is not taken
 AGAINST = 3.0  # standard errors (over left-out environments) by which an invariant candidate may be worse there
 DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
 LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
@@ -67,9 +67,10 @@ def invariance(records: Records, **options: Any) -> Verdict:
        spread of the risks is below that of ERM).
     4. Where ERM loses much in environments that were left out of training, a candidate that wins back half of it.
 
-    What is taken by 2 or 3 must be confirmed by folds that did not choose it, and not be far worse where left out. Where
-    ERM fails the test by little, it may cost next to nothing. Where a linear model fails 1 in its columns, but no own
-    model is better, a confirmed one that costs next to nothing is taken, too.
+    What is taken by 2 or 3 must pass on each half of the folds alone, and not be far worse where left out. Where ERM
+    fails the test by little, it may cost next to nothing. Where a linear model fails 1 in its columns, but no own model
+    is better, one that costs next to nothing is taken, too. `figures["p_confirmed"]` is of a choice on half of the folds
+    that the other half tests: a low one says that the choice hangs by a thread.
 
     Options
     -------
@@ -110,14 +111,16 @@ def invariance(records: Records, **options: Any) -> Verdict:
         )
     found = case.by_all() if o["test"] == "both" else case.by_one()
     figures = case.figures(found)
-    return Verdict(found.index, found.outcome, figures, message(found.outcome, figures, o["level"], o["max_price"]))
+    return Verdict(found.index, found.outcome, figures, message(found.outcome, figures, o))
 
 
 class _Found(NamedTuple):
     index: int
     outcome: Outcome
     test: str  # what decided
-    p_confirmed: float | None = None
+    p_confirmed: float | None = None  # of a choice on half of the folds, tested on the other
+    p_halves: float | None = None  # of this choice on each half of the folds
+    blind: bool = False  # whether the test could not have seen what would matter
 
 
 class _Case:
@@ -159,14 +162,18 @@ class _Case:
         if columns:
             p_erm = 2 * min(float(self.view(test).p[self.erm]) for test in ("slopes", "columns"))
         if not p_erm < level:
-            return self._won_back() or _Found(self.erm, "erm-invariant" if self._sees_enough() else "erm-kept", "both")
+            blind = _Found(self.erm, "erm-kept", "both", blind=True)
+            return self._won_back() or (_Found(self.erm, "erm-invariant", "both") if self._sees_enough() else blind)
         if both.alike:
-            cheap = self._taken("columns", self.view("columns").keeping(CHEAP)) if columns else None
+            cheap = None
+            if columns and float(self.view("columns").p[self.erm]) < level:
+                cheap = self._taken("columns", self._choice(self.view("columns"), CHEAP), CHEAP)
             return self._won_back() or cheap or _Found(self.erm, "erm-kept", "both")
         found = self._taken("both", self._choice(both))
         if found is not None:
             return found
-        if float(self.view("slopes").p[self.erm]) >= level:  # its risks differ, by noise or base rate
+        by_risks = not columns and bool(both.eligible.any()) and float(self.view("slopes").p[self.erm]) >= level
+        if by_risks:  # ERM's differ, by noise or base rate
             return self._won_back() or _Found(self.erm, "erm-invariant", "slopes")
         by_slopes = self._by_slopes()
         if columns:
@@ -187,9 +194,7 @@ class _Case:
         choice = lowest(view.score, view.passing & allowed)
         if choice is None:
             return None
-        halves = self._halves("slopes")
-        p = None if halves is None else min(1.0, 2 * min(float(half.p[choice]) for half in halves))
-        return self._if_confirmed("slopes", choice, p)
+        return self._if_steady("slopes", choice)
 
     @cached_property
     def worse_where_left_out(self) -> Tensor:
@@ -204,26 +209,31 @@ class _Case:
         ratio = (risk.double().clamp_min(1e-9) / risk[self.erm].double().clamp_min(1e-9)).log()  # (C, parts)
         return ratio.mean(1) / (ratio.std(1) / ratio.shape[1] ** 0.5).clamp_min(1e-12)
 
-    def _choice(self, view: View) -> int | None:
+    def _choice(self, view: View, share: float = 0.0) -> int | None:
         """The best of those that pass, and that are not far worse where they were left out."""
-        return lowest(view.score, view.passing & ~(self.worse_where_left_out > AGAINST))
+        kept = view.gain >= share * view.gain[view.erm] if share else torch.ones_like(view.passing)
+        return lowest(view.score, view.passing & kept & ~(self.worse_where_left_out > AGAINST))
 
-    def _taken(self, test: str, choice: int | None) -> _Found | None:
-        return None if choice is None else self._if_confirmed(test, choice, self._confirmed(test))
+    def _taken(self, test: str, choice: int | None, share: float = 0.0) -> _Found | None:
+        return None if choice is None else self._if_steady(test, choice, share)
 
-    def _if_confirmed(self, test: str, choice: int, p: float | None) -> _Found | None:
-        """Where folds cannot tell, what costs something in every environment is not taken. One hold-out is no folds."""
-        view = self.view(test)
-        gain = view.gain
-        if float(view.p[self.erm]) > STRONG and float(gain[choice]) < CHEAP * float(gain[self.erm]):
+    def _if_steady(self, test: str, choice: int, share: float = 0.0) -> _Found | None:
+        """A choice that passes on each half of the folds alone, and costs next to nothing where ERM fails by little.
+
+        Where folds cannot tell, what costs something in every environment is not taken. One hold-out is no folds.
+        """
+        view, halves = self.view(test), self._halves(test)
+        found = _Found(choice, "invariant-found", test, self._confirmed(test, share))
+        if float(view.p[self.erm]) > STRONG and float(view.gain[choice]) < CHEAP * float(view.gain[self.erm]):
             return None
         if self.records.n_folds < 2:
-            return _Found(choice, "invariant-found", test)
-        if p is None or np.isnan(p):
+            return found
+        each = [] if halves is None else [float(half.p[choice]) for half in halves]
+        if not each or any(np.isnan(each)):
             dearer = self.pooled.risk[choice] > self.pooled.risk[self.erm]
             known = self.pooled.risk[self.erm].isfinite()
-            return None if bool((dearer | ~known).all()) else _Found(choice, "invariant-found", test)
-        return _Found(choice, "invariant-found", test, p) if p >= CONFIRMED else None
+            return None if bool((dearer | ~known).all()) else found
+        return found._replace(p_halves=min(1.0, 2 * min(each))) if 2 * min(each) >= STEADY else None
 
     def _won_back(self) -> _Found | None:
         """Where ERM loses much in left-out environments, the candidate that is best there, if it wins back half of it.
@@ -234,7 +244,8 @@ class _Case:
             return None
         view, constant = self.view("both"), self.records.constant
         risk = self.records.left_out.double().clamp_max(2 * constant).mean(1)  # (C,)
-        lost = float(risk[self.erm]) - float(view.risk[self.erm])
+        seen = self.pooled.risk[self.erm].clamp_max(2 * constant).nanmean()
+        lost = float(risk[self.erm]) - float(seen)
         if not lost >= LOST * (constant - float(view.risk[self.erm])) > 0:
             return None
         choice = lowest(risk, view.useful & (risk <= risk[self.erm] - WON_BACK * lost))
@@ -264,7 +275,7 @@ class _Case:
         missing = any(half.erm is None or not bool(half.eligible.any()) for half in halves)  # too few rows
         return None if missing else halves
 
-    def _confirmed(self, test: str) -> float | None:
+    def _confirmed(self, test: str, share: float = 0.0) -> float | None:
         """p-value of a choice that has not seen what tests it: chosen on one half of the folds, tested on the other.
 
         Both ways round, twice the smaller one; 0 where nothing passes in a half, None where a half cannot be tested.
@@ -273,7 +284,7 @@ class _Case:
         halves = self._halves(test)
         if halves is None:
             return None
-        choices = [self._choice(half) for half in halves]
+        choices = [self._choice(half, share) for half in halves]
         both = [float(other.p[i]) for i, other in zip(choices, halves[::-1], strict=True) if i is not None]
         if len(both) < 2:
             return 0.0
@@ -310,11 +321,13 @@ class _Case:
             "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
             "p_own": view.p_own,
             "p_confirmed": found.p_confirmed,
+            "p_halves": found.p_halves,
             "p_columns": of(None if by_column is None else by_column.p, choice),
             "p_columns_erm": of(None if by_column is None else by_column.p, erm),
             "variation": of(None if by_column is None else by_column.beyond_noise, choice),
             "variation_erm": of(None if by_column is None else by_column.beyond_noise, erm),
             "detectable": self._detectable(),
+            "blind": found.blind,
             "left_out": of(left_out, choice),
             "left_out_erm": of(left_out, erm),
         }
@@ -324,7 +337,7 @@ def _nothing_to_compare(erm: int, whole: View, records: Records, o: Mapping[str,
     """Environments that were looked for and not found: there is one, and in it ERM is right."""
     risk = float(whole.risk[erm])
     by_column = ("p_columns", "p_columns_erm", "variation", "variation_erm", "detectable", "left_out", "left_out_erm")
-    unknown = dict.fromkeys(("p", "p_erm", "p_nearest", "pays_at", "p_own", "p_confirmed", *by_column))
+    unknown = dict.fromkeys(("p", "p_erm", "p_nearest", "pays_at", "p_own", "p_confirmed", "p_halves", *by_column))
     figures: dict[str, Any] = {
         "test": o["test"],
         "candidates": 0,
@@ -336,6 +349,7 @@ def _nothing_to_compare(erm: int, whole: View, records: Records, o: Mapping[str,
         "risk_extrapolated": risk,
         "price": 0.0,
         "gain_kept": 1.0,
+        "blind": True,
         "risks": plain_json(whole.pooled.risk[erm]),
         "risks_erm": plain_json(whole.pooled.risk[erm]),
         **unknown,
@@ -369,19 +383,21 @@ _WHAT = {
 }
 
 
-def message(outcome: Outcome, f: Mapping[str, Any], level: float, max_price: float) -> str:
-    """The verdict in words."""
+def message(outcome: Outcome, f: Mapping[str, Any], o: Mapping[str, Any]) -> str:
+    """The verdict in words, with the options of the rule."""
+    level = o["level"]
     tested = f"{_WHAT.get(f['test'], _WHAT['both'])}, level {level:g}, {f['candidates']} candidates"
     if outcome == "erm-invariant":
-        p = f["p_erm"] if f["p_columns_erm"] is None else f["p_columns_erm"]
-        seen = ""
+        p, seen = f["p_erm"], ""
+        if f["test"] == "both" and f["p_columns_erm"] is not None:
+            p, tested = f["p_columns_erm"], f"{_WHAT['columns']}, level {level:g}, {f['candidates']} candidates"
         if f["detectable"] is not None:
             seen = f" It would have seen slopes that vary by {f['detectable']:.2g} (ERM gains {_gain(f):.2g})."
         return f"ERM passed the invariance test (p = {p:.2g}; {tested}) and is kept.{seen}"
     if outcome == "erm-kept":
         return _why_kept(f, tested)
     if outcome == "none-found":
-        return _why_none(f, tested, level, max_price)
+        return _why_none(f, tested, level, o["max_price"])
     if f["test"] == "left-out":
         return (
             "a model was found that does better in environments which training did not see: left out in turn, its mean "
@@ -393,7 +409,7 @@ def message(outcome: Outcome, f: Mapping[str, Any], level: float, max_price: flo
         f"{f['p_erm']:.1g}). Its held-out risk is {f['risk']:.3g}; ERM has {f['risk_erm']:.3g}: "
         "that is the price in the training environments."
     )
-    if f["test"] in ("slopes", "columns"):
+    if f["test"] != o["test"]:
         text = "Environments seem to differ in noise or base rate, so slopes decide alone: " + text
     if f["pays_at"] is not None and f["pays_at"] > 0:
         text += (
@@ -417,7 +433,7 @@ def _gain(f: Mapping[str, Any]) -> float:
 
 
 def _why_kept(f: Mapping[str, Any], tested: str) -> str:
-    if f["detectable"] is not None and f["detectable"] > SEEN * max(_gain(f), 0.0):
+    if f["blind"]:
         return (
             "ERM is kept: nothing was found against it, but these rows could not show much. Only slopes that vary by "
             f"{f['detectable']:.2g} or more would have been seen, and all that ERM gains over a constant is "
@@ -453,7 +469,7 @@ def _why_none(f: Mapping[str, Any], tested: str, level: float, max_price: float)
     if f["passing"]:
         return (
             f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by environment {risks}): "
-            f"{f['passing']} pass, but what some folds choose the others do not confirm."
+            f"{f['passing']} pass, but not on each half of the folds."
         )
     nearest = "" if f["p_nearest"] is None else f" (nearest p = {f['p_nearest']:.1g})"
     return (

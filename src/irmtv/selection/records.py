@@ -120,7 +120,7 @@ class Records:
         there = share * self.column_slope.isfinite().all(-1)  # an environment may have one row in a fold
         share = (there / there.sum(0).clamp_min(1e-300)).unsqueeze(-1)  # (F, C, E, 1)
         return {
-            "column_slope": (share * slope).sum(0),
+            "column_slope": (share * slope).sum(0).masked_fill((there.sum(0) == 0).unsqueeze(-1), torch.nan),
             "column_slope_cov": (share.square().unsqueeze(-1) * cov).sum(0),
         }
 

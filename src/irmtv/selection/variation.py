@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from scipy import stats
+from scipy import special, stats
 from torch import Tensor
 
 POWER = 0.8
@@ -74,5 +74,6 @@ def variation(slope: Tensor, cov: Tensor, rows: Tensor, level: float) -> Variati
     known = (there.sum(1) > 1) & (spread > 0)
     p = stats.chi2.sf((total * degrees / mean.clamp_min(1e-300)).numpy(), degrees.clamp_min(1e-9).numpy())
     p = torch.where(known, torch.as_tensor(p), torch.where(there.sum(1) > 1, 1.0, torch.nan))
-    needed = float(stats.norm.isf(level) + stats.norm.ppf(POWER)) * (2 * spread).sqrt()
+    freedom = degrees.clamp_min(1e-9).numpy()
+    needed = torch.as_tensor(special.chndtrinc(stats.chi2.isf(level, freedom), freedom, 1 - POWER)) * mean / degrees
     return Variation((total - mean).clamp_min(0).sqrt(), p, needed.sqrt())

@@ -131,12 +131,6 @@ class View:
         """The best of those that pass."""
         return lowest(self.score, self.passing)
 
-    def keeping(self, share: float) -> int | None:
-        """The best of those that pass and keep this share of ERM's gain."""
-        assert self.erm is not None
-        kept = self.gain >= share * self.gain[self.erm]
-        return lowest(self.score, self.passing & kept)
-
 
 def nothing_of_its_own(own: Tensor | None) -> float | None:
     """p-value of "no environment's own model beats ERM, rescaled to that environment".
