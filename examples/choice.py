@@ -118,7 +118,9 @@ def main() -> None:
                 for rows, environments in ((5000, 2), (5000, 3), (600, 3)):
                     found = run(partial(of_control, differ, rows, environments))
                     kept = sum(f[0] for f in found)
-                    print(f"{differ:14} {rows:5} {environments:6}   {kept} of {len(found)}   {told(f[1] for f in found)}")
+                    print(
+                        f"{differ:14} {rows:5} {environments:6}   {kept} of {len(found)}   {told(f[1] for f in found)}"
+                    )
 
 
 def _with_seed(one: Callable[..., Any], seed: int) -> Any:

@@ -26,7 +26,16 @@ from irmtv.persistence import ModelFile, ModelFileError
 
 Content = tuple[dict[str, NDArray[Any] | torch.Tensor], dict[str, Any]]  # arrays, and what else there is
 # fitted attributes beside the predictor, where an estimator has them: as they are, as arrays, as tables
-_PLAIN = ("n_features_in_", "n_iter_", "objective_", "selected_", "best_params_", "expected_score_", "intercept_", "_targets")
+_PLAIN = (
+    "n_features_in_",
+    "n_iter_",
+    "objective_",
+    "selected_",
+    "best_params_",
+    "expected_score_",
+    "intercept_",
+    "_targets",
+)
 _ARRAYS = ("classes_", "feature_names_in_", "environments_", "environment_weights_", "coef_", "intercept_")
 _TABLES = ("history_", "cv_results_", "new_environment_")
 Estimator = TypeVar("Estimator", bound=BaseEstimator)

@@ -178,7 +178,9 @@ class _Case:
         by_slopes = self._by_slopes()
         if columns:
             v = self._choice(self.view("columns"))
-            if v is not None and (by_slopes is None or self._price(v) <= DEARER * max(0.0, self._price(by_slopes.index))):
+            if v is not None and (
+                by_slopes is None or self._price(v) <= DEARER * max(0.0, self._price(by_slopes.index))
+            ):
                 found = self._taken("columns", v)
         return found or by_slopes or self._won_back() or _Found(self.erm, "none-found", "both")
 
@@ -469,7 +471,8 @@ def _why_none(f: Mapping[str, Any], tested: str, level: float, max_price: float)
     if f["passing"]:
         return (
             f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by environment {risks}): "
-            f"{f['passing']} pass, but not on each half of the folds."
+            f"{f['passing']} pass, but "
+            + ("not on each half of the folds." if f["p_erm"] <= STRONG else "cost more than so small a fault of ERM.")
         )
     nearest = "" if f["p_nearest"] is None else f" (nearest p = {f['p_nearest']:.1g})"
     return (
