@@ -1,6 +1,6 @@
 """What the default rule chooses, on data whose truth is known: InvariantClassifierCV(hidden=()) and the regressor.
 
-    python examples/choice.py unit-tests     the field's unit tests, also with five environments and ten spurious columns
+    python examples/choice.py unit-tests     the field's unit tests, also with five environments, ten spurious columns
     python examples/choice.py simulation     the paper's six settings, environments given
     python examples/choice.py inferred       the same, environments inferred from time
     python examples/choice.py three          three environments

@@ -180,7 +180,8 @@ def _solve(seeds: range, objective_name: str, environments: str, ways: dict[str,
                     values.append((_objective(fitted), accuracy, steps, seconds))
             objective, accuracy, steps, seconds = np.mean(values, 0)
             print(
-                f"{environments:12}  {classifier:10}  {name:26}  {objective:9.4f}   {accuracy:14.2f}   {steps:5.0f}   {seconds:7.2f}"
+                f"{environments:12}  {classifier:10}  {name:26}  {objective:9.4f}   {accuracy:14.2f}   {steps:5.0f}   "
+                f"{seconds:7.2f}"
             )
 
 

@@ -199,7 +199,10 @@ def test_starts_of_adam():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"solver": "newtn"}, ("solver must be one of ['auto', 'newton', 'adam', 'subgradient']", "Did you mean 'newton'?")),
+        (
+            {"solver": "newtn"},
+            ("solver must be one of ['auto', 'newton', 'adam', 'subgradient']", "Did you mean 'newton'?"),
+        ),
         ({"solver": None}, ("solver must be one of", "Got None")),
         ({"start": "ermm"}, ("start must be one of ['erm', 'equal-risks',", "Got 'ermm'", "Did you mean 'erm'?")),
         ({"start": 3}, ("start must be one of", "Got 3")),

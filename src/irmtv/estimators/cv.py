@@ -166,9 +166,9 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         As for :class:`InvariantClassifier`. Where it has no penalty weight ("groupdro", "lff"), its steps and `grid`
         are chosen among, with ERM beside them for the rule "invariance".
     penalty_weights : sequence or None, default None
-        The path; None is 0, 1, 10, ..., 1e4, with Newton's method 0, 10, ..., 1e5. 0 (ERM) is always among them. For a sum of penalties a
-        number is the weight of every part, a mapping by name gives each its own; "adaptive", "adaptive-exact" and
-        "learned" may stand in the list too.
+        The path; None is 0, 1, 10, ..., 1e4, with Newton's method 0, 10, ..., 1e5. 0 (ERM) is always among them. For a
+        sum of penalties a number is the weight of every part, a mapping by name gives each its own; "adaptive",
+        "adaptive-exact" and "learned" may stand in the list too.
     rule : {"invariance", "iid", "worst-env", "leave-one-env-out"}, default "invariance"
         How to choose among all penalty weights and steps; see :func:`irmtv.selection.choose`. "invariance" and
         "worst-env" need two environments, given or inferred from aux; "leave-one-env-out" three that are given.
@@ -202,8 +202,8 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     Attributes
     ----------
     selected_ : dict
-        The rule, its outcome ("erm-invariant", "erm-kept", "invariant-found" or "none-found"; None for other rules), the message
-        that says why, the objective and the step, the hyper-parameters, and the figures it rests on.
+        The rule, its outcome ("erm-invariant", "erm-kept", "invariant-found", "none-found"; None for other rules), the
+        message that says why, the objective and the step, the hyper-parameters, and the figures it rests on.
     best_params_ : dict
         The chosen hyper-parameters.
     cv_results_ : DataFrame

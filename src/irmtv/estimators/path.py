@@ -247,7 +247,7 @@ class PathEstimator(InvariantEstimator):
     def _expect(self, data: TrainingData[Any], search: Search) -> None:
         """What to expect in a new environment, where three or more were there to be left out."""
         targets = data.task.n_outputs if data.task.loss.name == "squared" else 0
-        classes = None if targets else data.classes
+        classes = None if targets or data.classes is None else list(data.classes)
         scale = None
         if targets:
             scale = 1.0 if data.y is None else float(np.sqrt(np.mean(np.square(data.y.scale))))

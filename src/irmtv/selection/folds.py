@@ -139,7 +139,7 @@ def left_out_groups(rows: Rows, most: int) -> list[list[int]]:
 
 
 def left_out_tasks(task: Task, most: int | None = None) -> list[Task]:
-    """The task once for every environment (of more than `most`: for that many groups): trained without, measured on it."""
+    """The task once for every environment, or for `most` groups of them: trained without it, measured on it."""
     rows = task.train
     if rows.environment is None or len(rows.names) < 3:
         raise ValueError(

@@ -39,7 +39,7 @@ CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothin
 STRONG = 2e-3  # p-value of ERM, by the same test, below which another model may cost more than that
 SEEN = 0.25  # share of ERM's gain that a variation over columns must have to matter
 DEFAULTS: Mapping[str, Any] = {
-    "test": "both", "level": 0.01, "own_level": 0.2, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
+    "test": "both", "level": 0.01, "own_level": 0.35, "reach": 10.0, "slack": 0.5, "min_gain": 0.25,
     "max_price": float("inf"),
 }  # fmt: skip
 
@@ -69,8 +69,8 @@ def invariance(records: Records, **options: Any) -> Verdict:
 
     What is taken by 2 or 3 must pass on each half of the folds alone, and not be far worse where left out. Where ERM
     fails the test by little, it may cost next to nothing. Where a linear model fails 1 in its columns, but no own model
-    is better, one that costs next to nothing is taken, too. `figures["p_confirmed"]` is of a choice on half of the folds
-    that the other half tests: a low one says that the choice hangs by a thread.
+    is better, one that costs next to nothing is taken, too. `figures["p_confirmed"]` is of a choice on half of the
+    folds that the other half tests: a low one says that the choice hangs by a thread.
 
     Options
     -------
@@ -79,7 +79,7 @@ def invariance(records: Records, **options: Any) -> Verdict:
         `figures["test"]` says which one decided.
     level : a candidate with a p-value below it is not invariant. Default 0.01.
     own_level : ERM is kept, too, where no environment's own model predicts it better than ERM rescaled to it does, at
-        this level (default 0.2): the environments then differ in noise, not in what predicts. Keeping ERM wrongly
+        this level (default 0.35): the environments then differ in noise, not in what predicts. Keeping ERM wrongly
         costs more than looking further, so the level is generous. 1 leaves this out; it needs `records.own`.
     reach, slack : of those that pass, the lowest risk + reach * spread is taken, where `spread` is how far risks (with
         test="slopes" or "zero-slopes": slopes) of environments lie apart beyond `slack` standard errors. This is what
@@ -111,11 +111,11 @@ def invariance(records: Records, **options: Any) -> Verdict:
         )
     found = case.by_all() if o["test"] == "both" else case.by_one()
     figures = case.figures(found)
-    return Verdict(found.index, found.outcome, figures, message(found.outcome, figures, o))
+    return Verdict(found.candidate, found.outcome, figures, message(found.outcome, figures, o))
 
 
 class _Found(NamedTuple):
-    index: int
+    candidate: int
     outcome: Outcome
     test: str  # what decided
     p_confirmed: float | None = None  # of a choice on half of the folds, tested on the other
@@ -166,7 +166,7 @@ class _Case:
             return self._won_back() or (_Found(self.erm, "erm-invariant", "both") if self._sees_enough() else blind)
         if both.alike:
             cheap = None
-            if columns and float(self.view("columns").p[self.erm]) < level:
+            if columns and float(self.view("columns").p[self.erm]) < STRONG:
                 cheap = self._taken("columns", self._choice(self.view("columns"), CHEAP), CHEAP)
             return self._won_back() or cheap or _Found(self.erm, "erm-kept", "both")
         found = self._taken("both", self._choice(both))
@@ -179,7 +179,7 @@ class _Case:
         if columns:
             v = self._choice(self.view("columns"))
             if v is not None and (
-                by_slopes is None or self._price(v) <= DEARER * max(0.0, self._price(by_slopes.index))
+                by_slopes is None or self._price(v) <= DEARER * max(0.0, self._price(by_slopes.candidate))
             ):
                 found = self._taken("columns", v)
         return found or by_slopes or self._won_back() or _Found(self.erm, "none-found", "both")
@@ -209,7 +209,8 @@ class _Case:
         if risk is None:
             return torch.zeros(len(self.records), dtype=torch.float64)
         ratio = (risk.double().clamp_min(1e-9) / risk[self.erm].double().clamp_min(1e-9)).log()  # (C, parts)
-        return ratio.mean(1) / (ratio.std(1) / ratio.shape[1] ** 0.5).clamp_min(1e-12)
+        worse: Tensor = ratio.mean(1) / (ratio.std(1) / ratio.shape[1] ** 0.5).clamp_min(1e-12)
+        return worse
 
     def _choice(self, view: View, share: float = 0.0) -> int | None:
         """The best of those that pass, and that are not far worse where they were left out."""
@@ -250,7 +251,10 @@ class _Case:
         lost = float(risk[self.erm]) - float(seen)
         if not lost >= LOST * (constant - float(view.risk[self.erm])) > 0:
             return None
-        choice = lowest(risk, view.useful & (risk <= risk[self.erm] - WON_BACK * lost))
+        each = self.records.left_out.double().clamp_max(2 * constant)
+        better = each[self.erm] - each  # (C, parts)
+        clear = better.mean(1) > better.std(1) / better.shape[1] ** 0.5  # by more than one standard error
+        choice = lowest(risk, view.useful & clear & (risk <= risk[self.erm] - WON_BACK * lost))
         return None if choice is None else _Found(choice, "invariant-found", "left-out")
 
     def _sees_enough(self) -> bool:
@@ -294,7 +298,7 @@ class _Case:
 
     def figures(self, found: _Found) -> dict[str, Any]:
         """What the verdict rests on."""
-        records, pooled, erm, choice = self.records, self.pooled, self.erm, found.index
+        records, pooled, erm, choice = self.records, self.pooled, self.erm, found.candidate
         view = self.view("both" if found.test == "left-out" else found.test)
         risk, p = view.risk, view.p
         gain = records.constant - float(risk[erm])

@@ -54,7 +54,7 @@ def slope_moments(slopes: Tensor, codes: Tensor, n_environments: int, weight: Te
 
 
 def variation(slope: Tensor, cov: Tensor, rows: Tensor, level: float) -> Variation:
-    """Of mean slopes (C, E, J) with covariances (C, E, J, J) over `rows` (C, E); environments of 0 rows do not count."""
+    """Of mean slopes (C, E, J) with covariances (C, E, J, J) over `rows` (C, E); those of 0 rows count nothing."""
     there = (rows > 0) & slope.isfinite().all(-1) & cov.isfinite().all(-1).all(-1)
     mu = torch.where(there, rows, 0.0)
     mu = mu / mu.sum(1, keepdim=True).clamp_min(1e-300)
@@ -72,8 +72,8 @@ def variation(slope: Tensor, cov: Tensor, rows: Tensor, level: float) -> Variati
     spread = (b.square() * crossed).sum((1, 2))  # half of the variance
     degrees = mean.square() / spread.clamp_min(1e-300)
     known = (there.sum(1) > 1) & (spread > 0)
-    p = stats.chi2.sf((total * degrees / mean.clamp_min(1e-300)).numpy(), degrees.clamp_min(1e-9).numpy())
-    p = torch.where(known, torch.as_tensor(p), torch.where(there.sum(1) > 1, 1.0, torch.nan))
+    tail = stats.chi2.sf((total * degrees / mean.clamp_min(1e-300)).numpy(), degrees.clamp_min(1e-9).numpy())
+    p = torch.where(known, torch.as_tensor(tail), torch.where(there.sum(1) > 1, 1.0, torch.nan))
     freedom = degrees.clamp_min(1e-9).numpy()
     needed = torch.as_tensor(special.chndtrinc(stats.chi2.isf(level, freedom), freedom, 1 - POWER)) * mean / degrees
     return Variation((total - mean).clamp_min(0).sqrt(), p, needed.sqrt())

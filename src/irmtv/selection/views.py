@@ -76,8 +76,8 @@ def over_columns(pooled: Pooled, level: float = LEVEL) -> Variation:
     """Of linear models: how the slopes in all columns vary over the environments with MIN_ROWS rows."""
     if pooled.column_slope is None or pooled.column_slope_cov is None:
         raise ValueError(
-            "test 'columns' looks at the slope in every column, which is measured of linear models by solver='newton' in "
-            "given environments. Got others; use test='both' or 'slopes'."
+            "test 'columns' looks at the slope in every column, which is measured of linear models by solver='newton' "
+            "in given environments. Got others; use test='both' or 'slopes'."
         )
     rows = torch.where(pooled.worth >= MIN_ROWS, pooled.rows, 0.0)
     return variation(pooled.column_slope, pooled.column_slope_cov, rows, level)

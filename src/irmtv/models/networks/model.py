@@ -16,6 +16,7 @@ from torch import Tensor
 
 from irmtv.core.types import Runs, Task
 from irmtv.engine import FittedRuns, Progress, train
+from irmtv.engine.solvers.linear_risks import row_slopes
 from irmtv.models.base import (
     Combination,
     Model,
@@ -30,7 +31,6 @@ from irmtv.models.networks.predictor import members_of
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective, warmup_steps
 from irmtv.selection import Measurements
-from irmtv.engine.solvers.linear_risks import row_slopes
 from irmtv.selection.folds import align, gain_over_rescaled, of_few_sizes, own_task
 from irmtv.selection.records import STATISTICS, in_order
 from irmtv.selection.variation import slope_moments
