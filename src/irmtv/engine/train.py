@@ -101,7 +101,8 @@ def train(
     keep_states : keep all runs' parameters at every snapshot, so that `fitted.at(step)` can go back to it.
     solver : "adam" (also "subgradient": at the kinks of TV-l1 it takes those), or "newton" for linear models:
         second-order steps along a path of rising penalty weights, to a stationary point
-        (`irmtv.engine.solvers.newton`). It reads all rows and needs no learning rate, steps, warm-up or batches. Its history has two steps: 0 is ERM, 1 the solution.
+        (`irmtv.engine.solvers.newton`). It reads all rows and needs no learning rate, steps, warm-up or batches.
+        Its history has two steps: 0 is ERM, 1 the solution.
     start : where Phi starts. A name: "erm", "equal-risks" (Newton's method only), "environment" (the model of the
         environment on which ERM is worst), "small" or "random"; "erm" and "environment" are for linear models. None is
         "erm" for Newton's method, else "random". Names may differ between runs: `Runs(start=[...])`. Or parameters:
