@@ -15,6 +15,7 @@ from rich.markup import escape
 from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, Target, TaskKind, read_columns
 from irmtv.cli.output import notes, print_json, progress, say, text_table, written
 from irmtv.core.numbers import Estimate, MetricFormat
+from irmtv.core.outcomes import KEEP_ERM
 
 if TYPE_CHECKING:
     from irmtv.app.fit.summary import EnvironmentRow, FitSummary
@@ -111,7 +112,7 @@ def fit(
 def show(summary: FitSummary) -> None:
     """The table of environments, and the answer in a sentence."""
     form = MetricFormat.in_words(summary["metric"])
-    kept = summary["outcome"] in ("erm-invariant", "erm-kept", "none-found")  # the same model twice
+    kept = summary["outcome"] in KEEP_ERM  # the same model twice
     columns = {"erm": "plain (ERM)"}
     if not kept:
         columns |= {"chosen": "chosen", "difference": "difference, points" if form.percent else "difference"}

@@ -10,6 +10,7 @@ import typer
 
 from irmtv.cli.options import AsJson, ModelPath
 from irmtv.cli.output import print_json, say
+from irmtv.core.outcomes import KEEP_ERM
 
 MOST = 30  # columns that are printed; --json has all
 
@@ -97,7 +98,7 @@ def _predicts(ready: Any) -> str:
 
 def _objective(report: dict[str, Any]) -> str | None:
     name: str | None = report["objective"]
-    if name in (None, "erm") or report["outcome"] not in ("erm-invariant", "erm-kept", "none-found"):
+    if name in (None, "erm") or report["outcome"] not in KEEP_ERM:
         return name
     return f"{name}, of whose path ERM was kept"
 

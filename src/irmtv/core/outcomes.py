@@ -24,6 +24,9 @@ OUTCOMES: Mapping[Outcome, OutcomeWords] = {
 }
 
 
+KEEP_ERM: tuple[Outcome, ...] = ("erm-invariant", "erm-kept", "none-found")  # what is chosen is ERM
+
+
 def short_outcome(outcome: str) -> str:
     """For a cell of a table; an outcome that is not known as it is."""
     return next((words.short for known, words in OUTCOMES.items() if known == outcome), outcome)

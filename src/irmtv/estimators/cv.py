@@ -154,11 +154,11 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
 
     All penalty weights are trained on all folds in one tensor program. Every weight at every one of 40 steps of Adam is
     a candidate, of Newton's method (linear models) every weight with each `classifier` and start once, measured on rows
-    that its models have not seen; ERM is among them. With three to ten environments all are also trained without each
-    of them. The rule "invariance" asks in turn, and `selected_` holds the answer: is ERM invariant already
+    that its models have not seen; ERM is among them. With three or more given environments all are also trained
+    without each of them. The rule "invariance" asks in turn, and `selected_` holds the answer: is ERM invariant already
     ("erm-invariant": it is kept)? Is there nothing that speaks for another model ("erm-kept")? Is another candidate
-    invariant, and confirmed by folds that did not choose it ("invariant-found": it is taken, with its price in held-out
-    risk, and a warning where the price is high)? If not, ERM is kept, with a warning ("none-found").
+    invariant, on each half of the folds, too ("invariant-found": it is taken, with its price in held-out risk, and a
+    warning where the price is high)? If not, ERM is kept, with a warning ("none-found").
 
     Parameters
     ----------

@@ -246,12 +246,12 @@ class _Case:
         if self.records.left_out is None:
             return None
         view, constant = self.view("both"), self.records.constant
-        risk = self.records.left_out.double().clamp_max(2 * constant).mean(1)  # (C,)
+        each = self.records.left_out.double().clamp_max(2 * constant)  # (C, parts)
+        risk = each.mean(1)
         seen = self.pooled.risk[self.erm].clamp_max(2 * constant).nanmean()
         lost = float(risk[self.erm]) - float(seen)
         if not lost >= LOST * (constant - float(view.risk[self.erm])) > 0:
             return None
-        each = self.records.left_out.double().clamp_max(2 * constant)
         better = each[self.erm] - each  # (C, parts)
         clear = better.mean(1) > better.std(1) / better.shape[1] ** 0.5  # by more than one standard error
         choice = lowest(risk, view.useful & clear & (risk <= risk[self.erm] - WON_BACK * lost))

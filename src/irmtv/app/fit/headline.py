@@ -5,7 +5,6 @@ from __future__ import annotations
 from irmtv.app.fit.summary import EnvironmentRow, FitSummary
 from irmtv.core.numbers import Estimate, MetricFormat, p_text
 from irmtv.core.outcomes import OUTCOMES
-from irmtv.selection.invariant import DEFAULTS
 
 _NAMES = {
     "accuracy": "accuracy",
@@ -13,7 +12,6 @@ _NAMES = {
     "rmse": "root mean squared error",
     "mae": "mean absolute error",
 }
-LEVEL = DEFAULTS["level"]
 
 
 def headline(summary: FitSummary) -> str:
@@ -45,9 +43,9 @@ def _why_erm_is_kept(summary: FitSummary) -> str:
     """ERM passes the test, which could have failed it or not; or the environments differ in noise or base rate."""
     figures = summary["settings"].get("figures", {})
     p = figures.get("p_erm") if figures.get("p_columns_erm") is None else figures["p_columns_erm"]
-    if summary["outcome"] == "erm-kept" and not (p is not None and p < LEVEL):
+    if figures.get("blind"):
         return "ERM is kept: nothing was found against it, but these rows could not show much"
-    if p is not None and p < LEVEL:
+    if summary["outcome"] == "erm-kept":
         return (
             "ERM is kept: it differs between environments, but no model trained on one environment alone beats it "
             "there, so invariance cannot help"

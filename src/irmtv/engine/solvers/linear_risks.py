@@ -47,10 +47,18 @@ class SharedRows:
     """The rows of data sets, environment by environment, each once."""
 
     def __init__(
-        self, rows: Sequence[Rows], codes: Sequence[Tensor], n_environments: int, loss: Loss, n_outputs: int, many: bool
+        self,
+        rows: Sequence[Rows],
+        codes: Sequence[Tensor],
+        n_environments: int,
+        loss: Loss,
+        n_outputs: int,
+        many: bool,
+        distinct: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        keys = torch.cat([_numbers(r, c) for r, c in zip(rows, codes, strict=True)])
-        first, place = _distinct(keys) if len(rows) > 1 else (torch.arange(len(keys)), torch.arange(len(keys)))
+        """`distinct`: of all rows, where each is found first and which of these every one is; None: all differ."""
+        keys = _numbers(rows, codes)
+        first, place = distinct or (torch.arange(len(keys)), torch.arange(len(keys)))
         order = torch.argsort(keys[first, 0], stable=True)  # by environment
         first, place = first[order], torch.argsort(order)[place]
         n = len(first)
@@ -229,10 +237,10 @@ class LinearRisks:
         many: bool = True,
     ) -> list[LinearRisks]:
         """Of every data set; they share rows where most of them are common."""
-        numbers = sum(r.x.numel() for r in rows)
-        if len(rows) > 1 and numbers <= COMPARED:
-            shared = SharedRows(rows, codes, n_environments, loss, n_outputs, many)
-            if len(shared.x) <= WORTH_SHARING * sum(map(len, rows)):
+        if len(rows) > 1 and sum(r.x.numel() for r in rows) <= COMPARED:
+            distinct = _distinct(_numbers(rows, codes))
+            if len(distinct[0]) <= WORTH_SHARING * sum(map(len, rows)):
+                shared = SharedRows(rows, codes, n_environments, loss, n_outputs, many, distinct)
                 found = [cls.__new__(cls) for _ in rows]
                 for member, one in enumerate(found):
                     one._belong(shared, member)
@@ -255,10 +263,14 @@ class LinearRisks:
         return torch.full((len(theta),), self.member)
 
 
-def _numbers(rows: Rows, codes: Tensor) -> Tensor:
-    """Environment, columns and target of every row: (N, 1 + D + targets) float64."""
-    x, y = rows.x.double().cpu().flatten(1), rows.y.double().cpu().reshape(len(rows), -1)
-    return torch.cat([codes.cpu().double().unsqueeze(1), x, y], 1)
+def _numbers(rows: Sequence[Rows], codes: Sequence[Tensor]) -> Tensor:
+    """Environment, columns and target of every row, data set by data set: (N, 1 + D + targets) float64."""
+
+    def of(r: Rows, c: Tensor) -> Tensor:
+        x, y = r.x.double().cpu().flatten(1), r.y.double().cpu().reshape(len(r), -1)
+        return torch.cat([c.cpu().double().unsqueeze(1), x, y], 1)
+
+    return torch.cat([of(r, c) for r, c in zip(rows, codes, strict=True)])
 
 
 def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
