@@ -20,6 +20,7 @@ from torch import Tensor
 from irmtv.core.messages import did_you_mean, shown, users_stacklevel
 from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.engine import FittedRuns, Progress
+from irmtv.engine.solvers.linear_risks import rows_read_once
 from irmtv.models.base import MOST_OWN, Combination, Model, Report, Split, TrainedPath
 from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
 from irmtv.objectives import OBJECTIVES
@@ -170,21 +171,22 @@ def search_model(
         left_out = left_out_tasks(task, MOST_LEFT_OUT if rule == "invariance" else None)
     split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out)
     compares_own = rule == "invariance" and not objective.infers_held_out and 1 < len(task.train.names) <= MOST_OWN
-    trainer = model.trainer(split, objective, combinations, report, compares_own)
-    paths = trainer.train(objective, combinations)
-    for other, its_own in beside:
-        paths += trainer.train(other, its_own)
-    wanted = erm_beside or rule == "invariance"
-    if wanted and not objective.infers_held_out and not any(path.is_erm for path in paths):
-        paths += trainer.train_erm(combinations)
-    records = build_records(
-        [path.measurements() for path in paths], split.constants(), inferred=objective.infers_held_out
-    )
-    check_trained(records, paths, rule)
-    candidates = tuple(Candidate(c, step) for c, path in enumerate(paths) for step in path.steps)
-    if compares_own:
-        erm = candidates[records.plain]
-        records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
+    with rows_read_once():
+        trainer = model.trainer(split, objective, combinations, report, compares_own)
+        paths = trainer.train(objective, combinations)
+        for other, its_own in beside:
+            paths += trainer.train(other, its_own)
+        wanted = erm_beside or rule == "invariance"
+        if wanted and not objective.infers_held_out and not any(path.is_erm for path in paths):
+            paths += trainer.train_erm(combinations)
+        records = build_records(
+            [path.measurements() for path in paths], split.constants(), inferred=objective.infers_held_out
+        )
+        check_trained(records, paths, rule)
+        candidates = tuple(Candidate(c, step) for c, path in enumerate(paths) for step in path.steps)
+        if compares_own:
+            erm = candidates[records.plain]
+            records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
     given = dict(options or {}) if rule == "invariance" else {}
     return Search(choose(rule, records, **given), tuple(paths), candidates, records, split)
 

@@ -30,27 +30,27 @@ class Variation(NamedTuple):
 
 
 def slope_moments(slopes: Tensor, codes: Tensor, n_environments: int, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Means (E, J) of the rows' slopes (N, J) in their environments (N,), and covariances of these means (E, J, J).
+    """Means (..., E, J) of the rows' slopes (..., N, J) in their environments (N,), and their covariances (..., J, J).
 
     NaN where an environment has fewer than two rows.
     """
     means, covariances = [], []
-    w = torch.ones(len(slopes), dtype=torch.float64) if weight is None else weight.double()
+    w = torch.ones(slopes.shape[-2], dtype=torch.float64) if weight is None else weight.double()
     for e in range(n_environments):
-        mine = (codes == e) & (w > 0)
-        n = int(mine.sum())
-        if n < 2:
-            nothing = slopes.new_full((slopes.shape[1],), torch.nan)
+        mine = ((codes == e) & (w > 0)).nonzero().squeeze(1)
+        if len(mine) < 2:
+            nothing = slopes[..., 0, :].new_full((), torch.nan).expand_as(slopes[..., 0, :])
             means.append(nothing)
-            covariances.append(torch.outer(nothing, nothing))
+            covariances.append(nothing.unsqueeze(-1) * nothing.unsqueeze(-2))
             continue
-        share = w[mine] / w[mine].sum()
-        mean = share @ slopes[mine]
-        off = (slopes[mine] - mean) * share.unsqueeze(1)
+        share = (w[mine] / w[mine].sum()).unsqueeze(1)
+        own = slopes[..., mine, :]
+        mean = (own * share).sum(-2)
+        off = (own - mean.unsqueeze(-2)) * share
         effective = float(1 / share.square().sum())
         means.append(mean)
-        covariances.append(off.T @ off * (effective / max(effective - 1, 1e-9)))
-    return torch.stack(means), torch.stack(covariances)
+        covariances.append(off.mT @ off * (effective / max(effective - 1, 1e-9)))
+    return torch.stack(means, -2), torch.stack(covariances, -3)
 
 
 def variation(slope: Tensor, cov: Tensor, rows: Tensor, level: float) -> Variation:

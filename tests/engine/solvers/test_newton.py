@@ -617,8 +617,8 @@ def test_newtons_method_knows_the_built_in_losses_only():
 def test_what_starts_cannot_be():
     task = overlapping(n=200)
     given = {"W0": torch.zeros(1, 1, 3), "b0": torch.zeros(1, 1, 1)}
-    with refuse("start must be a name for solver='newton', one of ['erm', 'equal-risks'", "Got tensors"):
-        train(task, "irm-tv-l1", start=given, **NEWTON)
+    with refuse("start must be a name with layer=2, one of ['erm', 'equal-risks'", "Got tensors; use layer=None"):
+        train(task, "irm-tv-l1", start=given, layer=2, **NEWTON)
     with refuse("start='equal-risks' is a path of Newton's method. Use solver='newton' with it."):
         train(task, "irm-tv-l1", start="equal-risks", steps=1)
     for name in ("erm", "environment"):

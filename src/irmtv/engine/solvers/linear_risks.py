@@ -16,8 +16,10 @@ Everything is float64. Means count rows by their weights, where they have any.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -29,6 +31,27 @@ SMOOTH = (Binary, Multiclass, Squared)  # losses whose derivatives are known her
 PRODUCTS_KEPT = 1 << 23  # products of two columns that are kept for all rows, at most: 64 MiB
 COMPARED = 1 << 25  # numbers of all data sets, up to which it is asked which rows they share: 256 MiB
 WORTH_SHARING = 0.7  # rows of all data sets together that are kept, at most, as a share of the sum
+
+
+@dataclass
+class _Read:
+    """What is known of rows while they are trained on again and again."""
+
+    risks: list[tuple[Sequence[Rows], Sequence[Tensor], bool, list[LinearRisks]]] = field(default_factory=list)
+    erm: dict[tuple[int, float], Tensor] = field(default_factory=dict)  # by (rows, l2)
+
+
+_READ: ContextVar[_Read | None] = ContextVar("read", default=None)
+
+
+@contextmanager
+def rows_read_once() -> Iterator[None]:
+    """Inside, several calls of `train` on the same rows read them once, and begin with the ERM that is known."""
+    token = _READ.set(_Read())
+    try:
+        yield
+    finally:
+        _READ.reset(token)
 
 
 @dataclass(frozen=True)
@@ -210,6 +233,18 @@ class SharedRows:
 class LinearRisks:
     """One data set, of those that share rows."""
 
+    of = 0  # which rows, where they are read once
+
+    def known_erm(self, l2: float) -> Tensor | None:
+        """(P,), where it was solved before, maybe with another measure."""
+        read = _READ.get()
+        return None if read is None else read.erm.get((self.of, l2))
+
+    def keep_erm(self, l2: float, theta: Tensor) -> None:
+        read = _READ.get()
+        if read is not None and self.of:
+            read.erm[self.of, l2] = theta
+
     def __init__(
         self, rows: Rows, codes: Tensor, n_environments: int, loss: Loss, n_outputs: int, many: bool = True
     ) -> None:
@@ -237,6 +272,29 @@ class LinearRisks:
         many: bool = True,
     ) -> list[LinearRisks]:
         """Of every data set; they share rows where most of them are common."""
+        read = _READ.get()
+        for before, its_codes, kept, found in [] if read is None else read.risks:
+            same = len(before) == len(rows) and all(a is b for a, b in zip(before, rows, strict=True))
+            same = same and (kept or not many) and found[0].n_environments == n_environments
+            if same and all(torch.equal(a, b) for a, b in zip(its_codes, codes, strict=True)):
+                return found
+        found = cls._several(rows, codes, n_environments, loss, n_outputs, many)
+        if read is not None:
+            read.risks.append((rows, codes, many, found))
+            for one, r in zip(found, rows, strict=True):
+                one.of = id(r)
+        return found
+
+    @classmethod
+    def _several(
+        cls,
+        rows: Sequence[Rows],
+        codes: Sequence[Tensor],
+        n_environments: int,
+        loss: Loss,
+        n_outputs: int,
+        many: bool,
+    ) -> list[LinearRisks]:
         if len(rows) > 1 and sum(r.x.numel() for r in rows) <= COMPARED:
             distinct = _distinct(_numbers(rows, codes))
             if len(distinct[0]) <= WORTH_SHARING * sum(map(len, rows)):
@@ -293,11 +351,12 @@ def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_slopes(rows: Rows, theta: Tensor, loss: Loss, n_outputs: int) -> Tensor:
-    """Slopes of a linear model (P,) in a vector classifier, row by row: (N, J)."""
+    """Slopes of linear models (..., P) in a vector classifier, row by row: (..., N, J)."""
     x = rows.x.double().cpu().flatten(1)
-    w = theta.view(n_outputs, -1)
-    f = x @ w[:, :-1].T + w[:, -1]  # (N, C)
+    w = theta.view(*theta.shape[:-1], n_outputs, -1)
+    f = x @ w[..., :-1].mT + w[..., -1].unsqueeze(-2)  # (..., N, C)
     if n_outputs > 1:
         y = rows.y.cpu()
-        return loss.residual(f, y.double() if y.is_floating_point() else y) * f
-    return loss.residual(f.squeeze(1), rows.y.double().cpu()).unsqueeze(1) * x * w[0, :-1]
+        y = y.double() if y.is_floating_point() else y
+        return loss.residual(f, y.expand(*f.shape[: f.ndim - 2], *y.shape)) * f
+    return loss.residual(f.squeeze(-1), rows.y.double().cpu()).unsqueeze(-1) * x * w[..., :-1]

@@ -13,6 +13,7 @@ The objective has several stationary points, and the start says which one is rea
   That is given up at the end of the path: it leads to a start where the environments' risks are equal.
 * "environment": at once, from the model of the environment on which ERM is worst.
 * "small", "random": at once, from coefficients near 0, or from random ones by the run's seed.
+* tensors: at once, from there, and what they say is taken to be near: an l1 norm is not smoothed to l2 before.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.segments import as_network, find_segments
 
 WEIGHTS = tuple(10.0**k for k in range(60))  # points of the path, after ERM
-SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
+SHARPENING = (0.03, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
 ON_THE_WAY = 1e-6  # tolerance of all but the last point
 CLIMBING_STEPS, CLIMBING_RATE, HARDER = 600, 0.02, 10.0  # of rho on several aux columns
 ON_PATH = ("erm", "equal-risks")
+GIVEN = "given"  # tensors
 
 
 def why_not(objective: Objective, settings: Mapping[str, Any], loss: Loss) -> str | None:
@@ -77,10 +79,10 @@ def check_solver(task: Task, objective: Objective, settings: Sequence[Mapping[st
             why = "the network is given by net=" if net is not None else why_not(objective, s, task.loss)
             if why is not None:
                 raise ValueError(f"solver='newton' is not for this: {why}. Use solver='adam'.")
-            if isinstance(start, Mapping):
+            if isinstance(start, Mapping) and s["layer"] is not None:
                 raise ValueError(
-                    f"start must be a name for solver='newton', one of {list(STARTS)}. Got tensors; they go with "
-                    "solver='adam'."
+                    f"start must be a name with layer={s['layer']!r}, one of {list(STARTS)}: the model is one of "
+                    "directions. Got tensors; use layer=None with them."
                 )
             if s["layer"] is not None and objective.infers is not None:
                 raise ValueError(f"layer is for given environments. Got layer={s['layer']!r} for {objective.name!r}.")
@@ -128,7 +130,7 @@ class NewtonProgram(LinearProgram):
     def __init__(self, chunk: Chunk, call: Call) -> None:
         super().__init__(chunk, call)
         context = self.context
-        self.starts = [s["start"] or "erm" for s in context.settings]
+        self.starts = [s["start"] or "erm" if call.start is None else GIVEN for s in context.settings]
         weights = [self.objective.weights(s["penalty_weight"]) for s in context.settings if self.objective.penalties]
         self.runs = Batch(
             self.data_set,
@@ -230,7 +232,7 @@ class NewtonProgram(LinearProgram):
         theta = self._begin(problem, acting, erm, report)[acting]
         runs, smooth = self.runs.take(acting), _as_l2(problem)
         if any(term.norm == "l1" for term in problem.terms):
-            at_once = torch.tensor([self.starts[r] not in ON_PATH for r in acting.tolist()])
+            at_once = torch.tensor([self.starts[r] not in (*ON_PATH, GIVEN) for r in acting.tolist()])
             theta[at_once] = self._solve(smooth, acting[at_once], theta[at_once], tolerance=ON_THE_WAY)
             scale = self._variation(problem, erm[acting], runs)
             for share in SHARPENING[:-1]:
@@ -253,6 +255,9 @@ class NewtonProgram(LinearProgram):
 
     def _begin(self, problem: Problem, acting: Tensor, erm: Tensor, report: Reporter) -> Tensor:
         """Where the objective itself is minimised from, of every run: (R, P)."""
+        if self.call.start is not None:
+            given = self.call.start.put(self._starts(), self.chunk.runs)
+            return torch.stack([torch.cat([one["W0"], one["b0"]], 1).flatten() for one in given])
         begin = erm.clone()
         on_path = torch.tensor([r for r in acting.tolist() if self.starts[r] in ON_PATH], dtype=torch.long)
         if len(on_path):

@@ -19,8 +19,16 @@ SMALL = 0.01
 
 def solve_erm(problem: Problem, owner: Tensor, l2: Tensor) -> Solution:
     """ERM on the data sets `owner` (K,), with l2 (K,)."""
-    zero = torch.zeros(len(owner), problem.sets[0].n_parameters, dtype=torch.float64)
-    return problem.without_penalties().minimise(zero, owner, l2, zero[:, :0], torch.zeros_like(l2))
+    begin = torch.zeros(len(owner), problem.sets[0].n_parameters, dtype=torch.float64)
+    models = [(problem.sets[t], shrink) for t, shrink in zip(owner.tolist(), l2.tolist(), strict=True)]
+    for row, (risks, shrink) in zip(begin, models, strict=True):
+        known = risks.known_erm(shrink)
+        if known is not None:
+            row.copy_(known)
+    solved = problem.without_penalties().minimise(begin, owner, l2, begin[:, :0], torch.zeros_like(l2))
+    for theta, (risks, shrink) in zip(solved.theta, models, strict=True):
+        risks.keep_erm(shrink, theta)
+    return solved
 
 
 def worst_own(problem: Problem, owner: Tensor, l2: Tensor, erm: Tensor) -> Tensor:

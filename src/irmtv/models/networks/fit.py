@@ -85,8 +85,10 @@ def refit_network(
     runs = Runs(seed=seeds, **{name: [value] * len(seeds) for name, value in path.combination.items()})
     every = max(1, int(model.settings["steps"]) // SNAPSHOTS)
     kept = {"snapshot_every": every, "keep_states": True}
+    begin = path.middle_model()
+    start = {} if begin is None else {"start": begin}
     with divergence_is_recorded():
-        fitted = train_network(data, runs, label=label, verbose=verbose, **kept, **path.batch.settings)
+        fitted = train_network(data, runs, label=label, verbose=verbose, **kept, **{**path.batch.settings, **start})
     # a run may diverge after the chosen step; an interrupted one is as it was
     sound = [r for r in range(len(fitted)) if fitted.diverged.get(r, step + 1) > step]
     if not sound:

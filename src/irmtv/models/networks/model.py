@@ -17,6 +17,7 @@ from torch import Tensor
 from irmtv.core.types import Runs, Task
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.engine.solvers.linear_risks import row_slopes
+from irmtv.engine.solvers.second_order import NUMBERS_AT_ONCE
 from irmtv.models.base import (
     Combination,
     Model,
@@ -199,10 +200,29 @@ class Batch:
         return list(range(part * per_part + c, (part + 1) * per_part, len(self.combinations)))
 
     @cached_property
-    def coefficients(self) -> tuple[Tensor, Tensor]:
-        """Of linear models, all runs: (R, C, D) and (R, C)."""
+    def coefficients(self) -> Tensor:
+        """Of linear models, all runs, the intercept last: (R, C, D + 1)."""
         coef, intercept = self.folds.coefficients(which="last")
-        return coef.double(), intercept.double()
+        n = len(coef), self.split.task.n_outputs
+        return torch.cat([coef.double().view(*n, -1), intercept.double().view(*n, 1)], 2)
+
+    @cached_property
+    def column_slopes(self) -> list[tuple[Tensor, Tensor]]:
+        """By fold: mean slopes in every column on its held-out rows, of all combinations (C, E, J), and covariances."""
+        found = []
+        for f, task in enumerate(self.folds.tasks):
+            rows = task.held_out
+            assert rows is not None and rows.environment is not None
+            theta = self.coefficients[[self.runs_of(f, c)[0] for c in range(len(self.combinations))]].flatten(1)
+            at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.x.numel()))
+            parts = [
+                slope_moments(
+                    row_slopes(rows, some, task.loss, task.n_outputs), rows.environment, len(rows.names), rows.weight
+                )
+                for some in torch.split(theta, at_once)
+            ]
+            found.append((torch.cat([mean for mean, _ in parts]), torch.cat([cov for _, cov in parts])))
+        return found
 
     def erm_until(self, c: int) -> int:
         """Up to which step a combination is ERM."""
@@ -300,17 +320,13 @@ class NetworkPath(TrainedPath):
 
     def _by_column(self, f: int) -> dict[str, Tensor]:
         """Slopes in every column on the held-out rows of a fold, of a linear model by Newton's method: (1, E, J)."""
-        rows, run = self.batch.folds.tasks[f].held_out, self.batch.runs_of(f, self.place)[0]
-        loss, fitted = self.batch.split.task.loss, self.batch.folds
+        rows = self.batch.folds.tasks[f].held_out
         if self.settings["solver"] != "newton" or self.batch.objective.infers is not None or self.steps != (1,):
             return {}
         if rows is None or rows.environment is None or rows.x[0].numel() > MOST_COLUMNS:
             return {}
-        coef, intercept = self.batch.coefficients
-        theta = torch.cat([coef[run].reshape(-1, rows.x[0].numel()), intercept[run].reshape(-1, 1)], 1).flatten()
-        slopes = row_slopes(rows, theta, loss, fitted.tasks[f].n_outputs)
-        mean, cov = slope_moments(slopes, rows.environment, len(rows.names), rows.weight)
-        return {"column_slope": mean.unsqueeze(0), "column_slope_cov": cov.unsqueeze(0)}
+        mean, cov = self.batch.column_slopes[f]
+        return {"column_slope": mean[[self.place]], "column_slope_cov": cov[[self.place]]}
 
     def _left_out_risks(self) -> Tensor:
         """At every step: (S, parts)."""
@@ -334,6 +350,19 @@ class NetworkPath(TrainedPath):
         """The models of all folds and seeds at a step, and which runs they are; their states must have been kept."""
         folds = self.batch.folds
         return folds.at(step), [run for f in range(len(folds.tasks)) for run in self.batch.runs_of(f, self.place)]
+
+    def middle_model(self) -> dict[str, Tensor] | None:
+        """The fold's model that is nearest to their mean, from where Newton's method gets to that of all rows.
+
+        So the latter is the stationary point that was measured, of several. None for other solvers.
+        """
+        settings = self.settings
+        if settings["solver"] != "newton" or settings["layer"] is not None or self.objective.procedure is not None:
+            return None
+        runs = [self.batch.runs_of(f, self.place)[0] for f in range(len(self.batch.folds.tasks))]
+        theta = self.batch.coefficients[runs]  # (F, C, D + 1)
+        nearest = (theta - theta.mean(0)).square().sum((1, 2)).argmin()
+        return {"W0": theta[nearest : nearest + 1, :, :-1], "b0": theta[nearest : nearest + 1, :, -1:]}
 
     def held_out_outputs(self, step: int) -> Tensor:
         fitted, _ = self.fold_models(step)
