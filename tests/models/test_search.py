@@ -14,7 +14,7 @@ from irmtv import Runs, train
 from irmtv.core.types import Rows
 from irmtv.datasets import make_control, make_simulation
 from irmtv.lab.experiments import read_records, read_results, run_experiment
-from irmtv.models.networks.model import gains_of_own_models
+from irmtv.models.networks.own_models import gains_of_own_models
 from irmtv.models.search import search
 from irmtv.objectives import OBJECTIVES
 from irmtv.selection import choose

@@ -24,6 +24,7 @@ from irmtv.engine import Progress
 from irmtv.engine.snapshots import History
 from irmtv.objectives.base import Objective
 from irmtv.selection import Measurements
+from irmtv.selection.directions import Directions
 from irmtv.selection.folds import constant_risk
 
 Floats = npt.NDArray[np.float64]
@@ -111,6 +112,10 @@ class PathTrainer(ABC):
     @abstractmethod
     def train_erm(self, combinations: Sequence[Combination]) -> list[TrainedPath]:
         """ERM beside an objective that has no penalty weight of 0: with the other hyper-parameters of these."""
+
+    def directions(self, erm: TrainedPath) -> Directions | None:
+        """Whether all environments would choose the same direction, of linear models; None where it is not known."""
+        return None
 
     @abstractmethod
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:

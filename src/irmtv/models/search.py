@@ -186,7 +186,11 @@ def search_model(
         candidates = tuple(Candidate(c, step) for c, path in enumerate(paths) for step in path.steps)
         if compares_own:
             erm = candidates[records.plain]
-            records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
+            directions = trainer.directions(paths[erm.combination])
+            if directions is None:
+                records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
+            else:
+                records = replace(records, directions=directions)
     given = dict(options or {}) if rule == "invariance" else {}
     return Search(choose(rule, records, **given), tuple(paths), candidates, records, split)
 

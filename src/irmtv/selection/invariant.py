@@ -80,7 +80,9 @@ def invariance(records: Records, **options: Any) -> Verdict:
     level : a candidate with a p-value below it is not invariant. Default 0.01.
     own_level : ERM is kept, too, where no environment's own model predicts it better than ERM rescaled to it does, at
         this level (default 0.35): the environments then differ in noise, not in what predicts. Keeping ERM wrongly
-        costs more than looking further, so the level is generous. 1 leaves this out; it needs `records.own`.
+        costs more than looking further, so the level is generous. Of linear models, where rows are enough, it is asked
+        instead whether all environments would choose the same direction (`selection.directions`, and what
+        own models would gain must be worth something). 1 leaves this out; it needs `records.own` or `.directions`.
     reach, slack : of those that pass, the lowest risk + reach * spread is taken, where `spread` is how far risks (with
         test="slopes" or "zero-slopes": slopes) of environments lie apart beyond `slack` standard errors. This is what
         keeps a choice among many candidates from being the luckiest one. Defaults 10 and 0.5.
@@ -326,6 +328,7 @@ class _Case:
             "risks_erm": plain_json(pooled.risk[erm]),
             "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
             "p_own": view.p_own,
+            "own_gain": None if records.directions is None else records.directions.gain,
             "p_confirmed": found.p_confirmed,
             "p_halves": found.p_halves,
             "p_columns": of(None if by_column is None else by_column.p, choice),
@@ -343,7 +346,9 @@ def _nothing_to_compare(erm: int, whole: View, records: Records, o: Mapping[str,
     """Environments that were looked for and not found: there is one, and in it ERM is right."""
     risk = float(whole.risk[erm])
     by_column = ("p_columns", "p_columns_erm", "variation", "variation_erm", "detectable", "left_out", "left_out_erm")
-    unknown = dict.fromkeys(("p", "p_erm", "p_nearest", "pays_at", "p_own", "p_confirmed", "p_halves", *by_column))
+    unknown = dict.fromkeys(
+        ("p", "p_erm", "p_nearest", "pays_at", "p_own", "own_gain", "p_confirmed", "p_halves", *by_column)
+    )
     figures: dict[str, Any] = {
         "test": o["test"],
         "candidates": 0,
@@ -445,17 +450,20 @@ def _why_kept(f: Mapping[str, Any], tested: str) -> str:
             f"{f['detectable']:.2g} or more would have been seen, and all that ERM gains over a constant is "
             f"{_gain(f):.2g}. More rows would tell."
         )
-    text = (
-        f"ERM is kept: it differs between environments ({tested}; p = {f['p_erm']:.1g}), but no model trained on "
-        f"one environment alone beats it there (p = {f['p_own']:.2g}). "
-    )
+    text = f"ERM is kept: it differs between environments ({tested}; p = {f['p_erm']:.1g}), but "
+    noise = "Environments seem to differ in noise or base rate, not in what predicts: invariance cannot help."
+    if f["own_gain"] is not None:
+        worth = "" if f["own_gain"] <= 0 else f"; models of their own would gain {f['own_gain']:.1g}"
+        text += f"each of them would choose the same model, but for its scale (p = {f['p_own']:.2g}{worth}). "
+        return text + noise
+    text += f"no model trained on one environment alone beats it there (p = {f['p_own']:.2g}). "
     if f["p_own"] > OWN_MODELS_ARE_WORSE:
         return text + (
             "Nothing shows that environments differ in what predicts rather than in noise or base rate. The models "
             "of single environments are all worse, having fewer rows: a smaller model or more rows would test this "
             "harder."
         )
-    return text + "Environments seem to differ in noise or base rate, not in what predicts: invariance cannot help."
+    return text + noise
 
 
 def _why_none(f: Mapping[str, Any], tested: str, level: float, max_price: float) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
+from irmtv.selection.directions import Directions
 
 STATISTICS = ("rows", "effective", "risk", "risk_cov", "slope", "slope_cov")
 COLUMNWISE = ("column_slope", "column_slope_cov")  # of linear models
@@ -57,6 +58,7 @@ class Records:
     reference: Tensor  # (C,) bool: ERM
     stated: Tensor  # (C,) bool: the settings and the step that were stated beforehand
     own: Tensor | None = None  # (F, E, 3): rows, mean and variance of what a model of e alone gains over ERM rescaled
+    directions: Directions | None = None  # of linear models, in place of `own`
     left_out: Tensor | None = None  # (C, E) risk in an environment of the model that was trained without it
     test: Tensor | None = None  # (C,) score on test rows, higher is better: for `oracle` alone
     effective: Tensor | None = None  # (F, C, E) rows of equal weight that are as sure; None: `rows`, without weights
@@ -187,7 +189,7 @@ def build_records(
     `constants` holds, by fold, the risk of the best constant and the number (or weight) of rows that it was measured
     on. `own` and `inferred` are as in `Records`.
     """
-    held: dict[str, Tensor] = {}
+    held: dict[str, Any] = {}
     for name in (*STATISTICS, *COLUMNWISE):
         if all(name in fold for m in measured for fold in m.folds):
             each = [
@@ -234,7 +236,13 @@ def join_records(records: Sequence[Records]) -> Records:
             parts = pad(values, leading=2) if by_fold else values
             joined[f.name] = torch.cat(parts, dim=1 if by_fold else 0)
     best = min(records, key=lambda r: float(r.pooled().overall[r.plain].nan_to_num(torch.inf)))
-    return Records(**joined, constant=best.constant, own=best.own, inferred=all(r.inferred for r in records))
+    return Records(
+        **joined,
+        constant=best.constant,
+        own=best.own,
+        directions=best.directions,
+        inferred=all(r.inferred for r in records),
+    )
 
 
 def pad(parts: Sequence[Tensor], leading: int, nothing: float = torch.nan) -> list[Tensor]:

@@ -18,6 +18,8 @@ MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean 
 ROWS_PER_ROOT = 7.0  # times sqrt(k): what each of k environments must have to be tested together, above 8 more than 20
 COLUMNS_REACH = 30.0  # what the variation over columns counts beside the spread of the risks
 LEVEL = 0.01
+SAME_DIRECTION = 0.02  # p-value of it, from which on it is believed
+LITTLE = 0.005  # share of ERM's gain below which models of their own would be worth nothing to environments
 
 
 def _without(pooled: Pooled, tested: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +101,7 @@ class View:
     not_paying: int  # how many more are not rejected, but cannot do better than ERM even where environments differ more
     level: float
     p_own: float | None  # that no environment's own model beats ERM rescaled to it
-    own_level: float
+    alike: bool  # whether nothing shows that one does: they differ in noise, not in what predicts
 
     @classmethod
     def of(cls, pooled: Pooled, records: Records, o: Mapping[str, Any]) -> View:
@@ -117,14 +119,12 @@ class View:
             not_paying = int((passing & ~pays).sum())
             passing = passing & pays
         p_own = nothing_of_its_own(records.own)
-        return cls(
-            pooled, risk, gain, score, p, erm, eligible, useful, passing, not_paying, o["level"], p_own, o["own_level"]
-        )
-
-    @property
-    def alike(self) -> bool:
-        """Whether no environment's own model is better than ERM: they differ in noise, not in what predicts."""
-        return self.p_own is not None and self.p_own > self.own_level
+        alike = p_own is not None and p_own > o["own_level"]
+        if records.directions is not None:
+            p_own, own_gain = records.directions
+            little = erm is not None and own_gain < LITTLE * float(gain[erm])
+            alike = o["own_level"] < 1 and (p_own >= SAME_DIRECTION or little)
+        return cls(pooled, risk, gain, score, p, erm, eligible, useful, passing, not_paying, o["level"], p_own, alike)
 
     @property
     def choice(self) -> int | None:

@@ -12,7 +12,8 @@ from scipy import optimize, special, stats
 from engine.problems import task_of
 from irmtv import Runs, train
 from irmtv.lab.experiments import Store, read_results, run_experiment
-from irmtv.models.networks.model import gains_of_own_models, mean_gain
+from irmtv.models.base import mean_gain
+from irmtv.models.networks.own_models import gains_of_own_models
 from irmtv.selection import check_options, invariance
 from irmtv.selection.folds import fold_tasks, gain_over_rescaled, own_task
 from irmtv.selection.views import nothing_of_its_own

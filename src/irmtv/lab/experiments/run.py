@@ -42,7 +42,7 @@ from irmtv.lab.experiments.store import Group, Metric, RunRecord, Store, group_k
 from irmtv.lab.workers import Outcome, one_by_one, side_by_side
 from irmtv.models.base import MOST_OWN
 from irmtv.models.inference import infer_environments
-from irmtv.models.networks.model import divergence_is_recorded, gains_of_own_models
+from irmtv.models.networks.own_models import divergence_is_recorded, gains_of_own_models
 from irmtv.selection.folds import align, constant_risk, fold_tasks, left_out_tasks
 
 VERSIONS = {

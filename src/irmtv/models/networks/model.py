@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,13 +23,19 @@ from irmtv.models.base import (
     Split,
     TrainedPath,
     lowest_overall_risk,
-    mean_gain,
+)
+from irmtv.models.networks.own_models import (
+    divergence_is_recorded,
+    gains_of_own_models,
+    own_directions,
+    rows_per_parameter,
 )
 from irmtv.models.networks.predictor import members_of
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective, warmup_steps
 from irmtv.selection import Measurements
-from irmtv.selection.folds import align, gain_over_rescaled, of_few_sizes, own_task
+from irmtv.selection.directions import Directions
+from irmtv.selection.folds import align
 from irmtv.selection.records import STATISTICS, in_order
 from irmtv.selection.variation import slope_moments
 
@@ -158,6 +161,15 @@ class NetworkTrainer(PathTrainer):
             fitted = train(list(folds), "erm", runs, snapshot_every=self.every, progress=report, **settings)
         return float(values[_lowest_risk(fitted, len(values))])
 
+    def directions(self, erm: TrainedPath) -> Directions | None:
+        """Of linear models by Newton's method."""
+        assert isinstance(erm, NetworkPath)
+        if erm.settings["solver"] != "newton" or erm.settings["layer"] is not None:
+            return None
+        begin = erm.middle_model()
+        assert begin is not None
+        return own_directions(self.split.task, torch.cat([begin["W0"], begin["b0"]], 2).flatten())
+
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """With the learning rate and l2 of this combination of ERM.
 
@@ -170,7 +182,7 @@ class NetworkTrainer(PathTrainer):
         settings = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": self.every}
         values: tuple[float, ...] = (float(settings.pop("l2", 0.0)),)
         folds = list(self.split.folds)
-        if settings.get("solver") == "newton" and _rows_per_parameter(folds) < PLENTY:
+        if settings.get("solver") == "newton" and rows_per_parameter(folds) < PLENTY:
             values += tuple(v for v in STRONGER if v > values[0])
         runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
         with divergence_is_recorded():
@@ -431,13 +443,6 @@ class _Stages:
         return tell
 
 
-def _rows_per_parameter(tasks: Sequence[Task]) -> float:
-    """Of linear models, in the smallest environment of them all."""
-    counts = [torch.bincount(t.train.environment).min() for t in tasks if t.train.environment is not None]
-    parameters = (tasks[0].train.x[0].numel() + 1) * tasks[0].n_outputs
-    return int(min(counts)) / parameters if counts else 0.0
-
-
 def _lowest_risk(fitted: FittedRuns, n: int) -> int:
     """Which of n combinations has the lowest risk on held-out rows, at its best step; run r is of combination r % n."""
     assert fitted.history is not None
@@ -448,55 +453,3 @@ def _lowest_risk(fitted: FittedRuns, n: int) -> int:
         lost = any(run % n == c for run in fitted.diverged)
         lowest.append(torch.inf if lost else float(lowest_overall_risk(rows, risk)[1:].min()))
     return int(np.argmin(lowest))
-
-
-@contextmanager
-def divergence_is_recorded() -> Iterator[None]:
-    """Training without its warning of runs that diverged: their status says so, or NaN in their place."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*runs diverged.*")
-        yield
-
-
-def gains_of_own_models(
-    fitted: FittedRuns, l2_from: Sequence[float] = (), runs: Sequence[int] | None = None, **settings: Any
-) -> list[npt.NDArray[np.float64]]:
-    """For every run of ERM, or these of them: by environment, rows, mean gain of its own model, variance: (E, 3).
-
-    `fitted` was trained with select="iid" on tasks with held-out rows; `settings` go to `train`. Both models stop
-    where their risk on the held-out rows is lowest; with `l2_from`, own models have that of these l2. An environment
-    with fewer than two held-out rows, or none to train on, has NaN.
-    """
-    of = dict(enumerate(fitted.runs.column("data")))
-    of = of if runs is None else {r: of[r] for r in runs}  # run -> data set
-    gains = {r: np.full((len(fitted.tasks[d].train.names), 3), np.nan) for r, d in of.items()}
-    for e in range(max(len(t.train.names) for t in fitted.tasks)):
-        own = [own_task(task, e) for task in fitted.tasks]
-        fewer = [of_few_sizes(o, len(task.train)) for o, task in zip(own, fitted.tasks, strict=True)]
-        some = [d for d, t in enumerate(own) if len(t.train) > 1 and t.held_out is not None and len(t.held_out) > 1]
-        which = [r for r, d in of.items() if d in some]  # not for all runs of the group: one has no say in another
-        if not which:
-            continue
-        values = [{"l2": v} for v in l2_from] or [{}]
-        trained = [{**fitted.runs[r], "data": some.index(of[r]), **value} for r in which for value in values]
-        with divergence_is_recorded():
-            alone = train(
-                [fewer[d] for d in some],
-                "erm",
-                Runs(**{name: [run[name] for run in trained] for name in trained[0]}),
-                select="iid",
-                **{name: value for name, value in settings.items() if name != "l2" or not l2_from},
-            )
-        for d in some:
-            task = own[d]
-            assert task.held_out is not None
-            pooled_train = fitted.logits(task.train.x, aux=task.train.aux)
-            pooled_held = fitted.logits(task.held_out.x, aux=task.held_out.aux)
-            own_held = alone.logits(task.held_out.x)
-            for i, r in enumerate(which):
-                if of[r] == d:
-                    pooled = pooled_train[r].cpu(), pooled_held[r].cpu()
-                    each = own_held[i * len(values) : (i + 1) * len(values)].cpu()
-                    every = [mean_gain(g, task.held_out.weight) for g in gain_over_rescaled(task, *pooled, each)]
-                    gains[r][e] = max(every, key=lambda g: float(g[1]))  # (rows, mean gain, variance)
-    return list(gains.values())
