@@ -18,8 +18,8 @@ MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean 
 ROWS_PER_ROOT = 7.0  # times sqrt(k): what each of k environments must have to be tested together, above 8 more than 20
 COLUMNS_REACH = 30.0  # what the variation over columns counts beside the spread of the risks
 LEVEL = 0.01
-SAME_DIRECTION = 0.02  # p-value of it, from which on it is believed
-LITTLE = 0.005  # share of ERM's gain below which models of their own would be worth nothing to environments
+SAME_DIRECTION = 0.03  # p-value of it, from which on it is believed
+LITTLE = 0.001  # share of ERM's gain below which models of their own would be worth nothing to environments
 
 
 def _without(pooled: Pooled, tested: Tensor) -> tuple[Tensor, Tensor]:
