@@ -131,6 +131,9 @@ def show(summary: FitSummary) -> None:
     Console(highlight=False).print(shown)
     notes(summary["data"]["notes"])
     say(f"model: {chosen_model(summary)}")
+    families = summary.get("families")
+    if families is not None:
+        say(f"({families['message']})")
     say(summary["headline"])
     say(f"({summary['message']})")
 

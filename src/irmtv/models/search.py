@@ -25,23 +25,14 @@ from irmtv.models.base import MOST_OWN, Combination, Model, Report, Split, Train
 from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
-from irmtv.selection import (
-    Choice,
-    Records,
-    build_records,
-    check_options,
-    choose,
-    join_records,
-    p_values,
-    worst_environment,
-)
+from irmtv.selection import Choice, Records, build_records, check_options, choose, p_values, worst_environment
 from irmtv.selection.folds import deal_folds, left_out_tasks, tasks_outside
 from irmtv.selection.views import MIN_ROWS
 
 MOST_LEFT_OUT = 10  # parts of the environments that are left out in turn for the rule "invariance"
 RULES = ("invariance", "iid", "worst-env", "leave-one-env-out")
 
-__all__ = ["RULES", "SNAPSHOTS", "Candidate", "Search", "check_search", "join_searches", "search", "search_model"]
+__all__ = ["RULES", "SNAPSHOTS", "Candidate", "Search", "check_search", "search", "search_model"]
 
 
 @dataclass(frozen=True)
@@ -193,32 +184,6 @@ def search_model(
                 records = replace(records, directions=directions)
     given = dict(options or {}) if rule == "invariance" else {}
     return Search(choose(rule, records, **given), tuple(paths), candidates, records, split)
-
-
-def join_searches(searches: Sequence[Search], rule: str) -> Search:
-    """The candidates of several model families as one search, with what the rule chooses among all of them.
-
-    The rule knows nothing of families: ERM is the candidate of weight 0 with the lowest held-out risk, of whatever
-    family, and all others are compared with it.
-    """
-    if len(searches) == 1:
-        return searches[0]
-    first = searches[0]
-    if any(not torch.equal(search.fold, first.fold) for search in searches):
-        raise RuntimeError("searches on different folds cannot be compared row by row")
-    records = join_records([search.records for search in searches])
-    choice = choose(rule, records)
-    if not choice.message:
-        text = f"the lowest risk by {rule!r} among {len(records)} candidates of {len(searches)} model families"
-        choice = replace(choice, message=text + (": ERM." if bool(records.reference[choice.index]) else "."))
-    shifts = np.cumsum([0, *(len(search.paths) for search in searches)])
-    candidates = [
-        replace(c, combination=c.combination + int(shift))
-        for search, shift in zip(searches, shifts[:-1], strict=True)
-        for c in search.candidates
-    ]
-    paths = tuple(path for search in searches for path in search.paths)
-    return Search(choice, paths, tuple(candidates), records, first.split)
 
 
 def search(

@@ -11,7 +11,6 @@ from irmtv.selection.records import (
     as_rule,
     build_records,
     iid,
-    join_records,
     worst_environment,
 )
 from irmtv.selection.views import extrapolated_risk, p_values
@@ -32,7 +31,6 @@ __all__ = [
     "extrapolated_risk",
     "iid",
     "invariance",
-    "join_records",
     "p_values",
     "spread",
     "worst_environment",

@@ -51,6 +51,8 @@ def compare_directions(
     unit = torch.where(unit > 0, unit, 1)
     known = rescaled * unit.unsqueeze(1)
     rest = _complement(known)  # (P, M)
+    if not rest.shape[1]:  # one column: there is one direction
+        return Directions(1.0, 0.0)
     g = gradient / unit
     h, s = (m / (unit.unsqueeze(1) * unit) for m in (hessian, spread))
     # without what the rescaling explains: rest' - H_rk H_kk^-1 known'

@@ -219,32 +219,6 @@ def build_records(
     )
 
 
-def join_records(records: Sequence[Records]) -> Records:
-    """The candidates of several searches of the same held-out rows as one set.
-
-    What models of single environments gain (`own`) is known for each search over its own ERM; that of the best ERM
-    counts, since it is what the choice is compared with.
-    """
-    counts = [r.rows.amax(1) for r in records]  # (F, E): a candidate that was not measured has no rows
-    if any(not torch.equal(c, counts[0]) for c in counts):
-        raise RuntimeError("records of different held-out rows cannot be compared")
-    joined: dict[str, Any] = {}
-    for f in fields(Records):
-        values = [getattr(r, f.name) for r in records]
-        if all(isinstance(v, Tensor) for v in values) and f.name != "own":
-            by_fold = f.name in (*STATISTICS, *COLUMNWISE)
-            parts = pad(values, leading=2) if by_fold else values
-            joined[f.name] = torch.cat(parts, dim=1 if by_fold else 0)
-    best = min(records, key=lambda r: float(r.pooled().overall[r.plain].nan_to_num(torch.inf)))
-    return Records(
-        **joined,
-        constant=best.constant,
-        own=best.own,
-        directions=best.directions,
-        inferred=all(r.inferred for r in records),
-    )
-
-
 def pad(parts: Sequence[Tensor], leading: int, nothing: float = torch.nan) -> list[Tensor]:
     """Statistics (..., E) or (..., E, J), filled up to the largest E and J among them.
 

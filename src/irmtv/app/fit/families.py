@@ -39,6 +39,7 @@ Floats = npt.NDArray[np.float64]
 HIDDEN = DEFAULT_HIDDEN
 SEARCHED_ROWS = 200_000  # at most as many rows are searched; the choice is trained on all
 COMPARED_ROWS = 50_000  # at most as many rows serve to compare families by ERM
+BOTH_ROWS = 20_000  # up to which linear models and networks both have a path
 ERM = OBJECTIVES["erm"]
 
 

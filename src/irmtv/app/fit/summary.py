@@ -58,6 +58,25 @@ def variant(point: PathPoint) -> str:
     return ", ".join(filter(None, [point.get("classifier"), words.get(point.get("start", ""))]))
 
 
+class FamilyRow(TypedDict):
+    """One kind of model in the comparison of kinds."""
+
+    name: str  # "linear", "mlp" or "trees"
+    model: str  # with its size, as in the summary
+    risk: float | None  # of ERM; in environments left out, the geometric mean over them
+    behind: float | None  # mean difference from the lowest: of log risk in environments left out, else of risk
+    error: float | None  # standard error of that difference
+    taken: bool
+
+
+class Families(TypedDict):
+    """The kinds of models that were compared by their ERM, the simplest first."""
+
+    by: Literal["left-out", "held-out"]  # the environments that training left out, or rows held out of known ones
+    compared: list[FamilyRow]
+    message: str  # which was taken, and why
+
+
 class Curves(TypedDict):
     """Training of the final model: the risk of every environment over the steps, of trees over the rounds.
 
@@ -128,6 +147,7 @@ class FitSummary(TypedDict):
     model: str  # "linear", "mlp 32", "trees (12 leaves)"
     plain_model: NotRequired[str]  # that of ERM in the tables; older files: the same
     settings: dict[str, Any]
+    families: NotRequired[Families | None]  # None where there was one; older files: the rule chose among all
     rule: str
     outcome: Outcome | None  # None where another rule than "invariance" chose
     headline: str  # one sentence: which of the three outcomes, with the interval

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,10 @@ import torch
 
 from irmtv.app.fit.comparison import Floats, in_units_of_y
 from irmtv.app.fit.families import Family
-from irmtv.app.fit.summary import Curves, Feature, Inferred, LossCurve, PathPoint
+from irmtv.app.fit.summary import Curves, Families, FamilyRow, Feature, Inferred, LossCurve, PathPoint
 from irmtv.core.plain_json import finite
 from irmtv.data.training import TrainingData
+from irmtv.models.families import FamilyChoice
 from irmtv.models.search import Search
 from irmtv.objectives import OBJECTIVES
 from irmtv.selection import p_values
@@ -26,45 +27,41 @@ POINTS = 1000  # rows whose inferred environments are shown
 
 @dataclass(frozen=True)
 class Searches:
-    """The searches of all model families, and the choice among all of their candidates."""
+    """The searches of all model families, and the family that was taken."""
 
     families: Sequence[Family]
     each: Sequence[Search]  # by family
-    joined: Search  # all of them together
+    picked: FamilyChoice
     feature_names: Sequence[str]
     random_state: int
 
-    def owner(self, index: int) -> tuple[Family, Search, int]:
-        """Of a candidate of all searches: its family, the search it is from, and its place there."""
-        for family, search in zip(self.families, self.each, strict=True):
-            if index < len(search.candidates):
-                return family, search, index
-            index -= len(search.candidates)
-        raise IndexError("there are fewer candidates")
+    @property
+    def family(self) -> Family:
+        """The one that was taken."""
+        return self.families[self.picked.index]
 
-    @cached_property
-    def winner(self) -> tuple[Family, Search]:
-        """The family that was chosen, and its own search with the choice among its candidates."""
-        family, search, place = self.owner(self.joined.choice.index)
-        return family, replace(search, choice=replace(self.joined.choice, index=place))
+    @property
+    def search(self) -> Search:
+        """That of the family."""
+        return self.each[self.picked.index]
 
     @property
     def estimator(self) -> Any:
         """An Invariant*CV."""
-        return self.winner[0].estimator
+        return self.family.estimator
 
     @property
     def data(self) -> TrainingData[Any]:
         """The rows of the search."""
-        return self.winner[0].rows
+        return self.family.rows
 
     def outputs(self, index: int) -> Floats:
         """Of a candidate on held-out rows: (N,) or (N, C), in the units of y."""
-        return in_units_of_y(self.joined.held_out_outputs(index).numpy(), self.data.y)
+        return in_units_of_y(self.search.held_out_outputs(index).numpy(), self.data.y)
 
     def model_of(self, index: int) -> str:
         """What a candidate is: "linear", "trees (12 leaves)"."""
-        return self.owner(index)[0].describe(self.joined.path_of(index))
+        return self.family.describe(self.search.path_of(index))
 
     @property
     def aux(self) -> Floats | None:
@@ -100,86 +97,106 @@ class Searches:
         return ["all"]
 
 
+def compared_families(searches: Searches) -> Families | None:
+    """How the kinds of models were compared."""
+    picked = searches.picked
+    if len(searches.each) == 1:
+        return None
+    rows: list[FamilyRow] = [
+        {
+            "name": family.name,
+            "model": family.describe(search.path_of(search.erm)),
+            "risk": finite(risk),
+            "behind": finite(behind),
+            "error": finite(error),
+            "taken": family is searches.family,
+        }
+        for family, search, risk, behind, error in zip(
+            searches.families, searches.each, picked.risk, picked.behind, picked.error, strict=True
+        )
+    ]
+    return {"by": picked.by, "compared": rows, "message": picked.message}
+
+
 def path_points(searches: Searches) -> list[PathPoint]:
-    """Every penalty weight as one candidate: the chosen one; else, of those that pass, that of the lowest risk.
+    """Every penalty weight of every family as one candidate: the chosen one; else, of those that pass, that of the
+    lowest risk.
 
     A weight's candidates are its steps; of Newton's method, its classifiers and starts.
     """
-    joined = searches.joined
-    pooled = joined.records.pooled()
-    several = joined.records.risk.shape[-1] > 1
-    options = {**DEFAULTS, **(searches.estimator.rule_options or {})}
-    test = joined.choice.figures.get("test", options["test"])  # slopes alone, where nothing has equal risks
-    p = p_values(pooled, test) if several else torch.full_like(pooled.overall, torch.nan)
+    return [
+        point
+        for family, search in zip(searches.families, searches.each, strict=True)
+        for point in _points_of(family, search, chosen=family is searches.family, several=len(searches.each) > 1)
+    ]
+
+
+def _points_of(family: Family, search: Search, *, chosen: bool, several: bool) -> list[PathPoint]:
+    """Of one family; `several`: labels say which."""
+    pooled = search.records.pooled()
+    tested = search.records.risk.shape[-1] > 1
+    options = {**DEFAULTS, **(family.estimator.rule_options or {})}
+    test = search.choice.figures.get("test", options["test"])  # slopes alone, where nothing has equal risks
+    p = p_values(pooled, test) if tested else torch.full_like(pooled.overall, torch.nan)
     slope = pooled.slope if pooled.slope.ndim == 2 else torch.linalg.vector_norm(pooled.slope, dim=-1)
     mass = torch.where(slope.isfinite(), pooled.rows, 0)
     variation = torch.where(mass > 0, mass * slope.abs(), 0).sum(-1) / mass.sum(-1)
     worst = pooled.risk.nan_to_num(-torch.inf).amax(-1)
     points: list[PathPoint] = []
-    for members in _by_weight(searches):
-        weight = joined.path_of(members[0]).penalty_weight
+    for members in _by_weight(search):
+        weight = search.path_of(members[0]).penalty_weight
         if not isinstance(weight, (int, float)):
             continue
-        passing = [i for i in members if bool(p[i] >= options["level"])] if several else []
-        best = _shown(searches, members, passing, pooled.overall)
-        known = finite(p[best])
-        family, path = searches.owner(best)[0], joined.path_of(best)
-        beside = path.objective.name if path.objective.name not in (searches.data.objective.name, "erm") else None
-        prefix = [beside] if beside else [family.name] if len(searches.each) > 1 else []
+        passing = [i for i in members if bool(p[i] >= options["level"])] if tested else []
+        best = _shown(search, members, passing, pooled.overall, chosen)
+        known, path = finite(p[best]), search.path_of(best)
+        beside = path.objective.name if path.objective.name not in (family.rows.objective.name, "erm") else None
+        prefix = [beside] if beside else [family.name] if several else []
         tried = {name: path.combination[name] for name in ("classifier", "start") if name in path.combination}
         more = ({} if beside is None else {"objective": beside}) | (tried if weight else {})
         points.append(
             {
                 "penalty_weight": float(weight),
                 "label": ": ".join([*prefix, f"{float(weight):g}"]),
-                "step": joined.candidates[best].step,
+                "step": search.candidates[best].step,
                 "risk": finite(pooled.overall[best]),
                 "worst": finite(worst[best]),
                 "variation": finite(variation[best]),
                 "p": known,
                 "passes": None if known is None else known >= options["level"],
-                "chosen": joined.choice.index in members,
-                "model": searches.model_of(best),
+                "chosen": chosen and search.choice.index in members,
+                "model": family.describe(path),
                 "solver": family.solver(path),
                 **more,  # type: ignore[typeddict-item]  # by variable
             }
         )
-    names = [family.name for family in searches.families]
-
-    def place(point: PathPoint) -> tuple[int, str, float]:
-        return names.index(point["model"].split()[0]), point.get("objective", ""), point["penalty_weight"]
-
-    return sorted(points, key=place)
+    return sorted(points, key=lambda point: (point.get("objective", ""), point["penalty_weight"]))
 
 
-def _by_weight(searches: Searches) -> list[list[int]]:
-    """The candidates of every penalty weight of every family."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for i in range(len(searches.joined.candidates)):
-        path = searches.joined.path_of(i)
-        key = searches.owner(i)[0].name, path.objective.name, str(path.penalty_weight)
-        groups.setdefault(key, []).append(i)
+def _by_weight(search: Search) -> list[list[int]]:
+    """The candidates of every penalty weight of every objective."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i in range(len(search.candidates)):
+        path = search.path_of(i)
+        groups.setdefault((path.objective.name, str(path.penalty_weight)), []).append(i)
     return list(groups.values())
 
 
-def _shown(searches: Searches, members: Sequence[int], passing: Sequence[int], risk: torch.Tensor) -> int:
+def _shown(search: Search, members: Sequence[int], passing: Sequence[int], risk: torch.Tensor, chosen: bool) -> int:
     """Of a weight's candidates: the chosen one, ERM where it predicts best, else the lowest risk that passes."""
-    if searches.joined.choice.index in members:
-        return searches.joined.choice.index
-    begin = 0
-    for search in searches.each:
-        if begin + search.erm in members:  # as the rule has it
-            return begin + search.erm
-        begin += len(search.candidates)
+    if chosen and search.choice.index in members:
+        return search.choice.index
+    if search.erm in members:  # as the rule has it
+        return search.erm
     among = torch.tensor(passing or members)
     return int(among[int(risk[among].nan_to_num(torch.inf).argmin())])
 
 
 def curves(searches: Searches) -> Curves | None:
     """The risk of every environment while the final model was trained; Newton's method has ERM and the solution."""
-    family, search = searches.winner
-    history, solver = searches.estimator.history_, family.solver(search.path)
-    if history.empty or (solver == "newton" and search.path.is_erm):
+    path = searches.search.path
+    history, solver = searches.estimator.history_, searches.family.solver(path)
+    if history.empty or (solver == "newton" and path.is_erm):
         return None
     by = history.pivot_table(index="environment", columns="step", values="risk", sort=False)
     risk = [[finite(v) for v in row] for row in by.to_numpy()]
@@ -209,10 +226,9 @@ def inferred(searches: Searches, aux: Sequence[str], is_date: Sequence[bool]) ->
 
 def feature_weights(searches: Searches) -> list[Feature]:
     """What each feature weighs under ERM, of the same family, and in the chosen model. Trains ERM on all rows."""
-    family, search = searches.winner
     return [
         {"name": str(name), "erm": float(a), "chosen": float(b), "invariant": None}
-        for name, a, b in zip(searches.feature_names, *family.feature_weights(search), strict=True)
+        for name, a, b in zip(searches.feature_names, *searches.family.feature_weights(searches.search), strict=True)
     ]
 
 
@@ -221,23 +237,23 @@ def loss_curves(searches: Searches) -> list[LossCurve]:
 
     A choice of another objective, beside the path, comes before them.
     """
-    joined = searches.joined
-    made = [_loss_curve(searches, joined, joined.erm, "ERM")]
-    index = _penalised(joined)
+    search = searches.search
+    made = [_loss_curve(searches, search, search.erm, "ERM")]
+    index = _penalised(search)
     if index is None:
         return made
     name = searches.data.objective.name
-    chosen = joined.path_of(index).objective.name
+    chosen = search.path_of(index).objective.name
     if chosen not in (name, "erm"):
-        made.append(_loss_curve(searches, joined, index, chosen))
-        index = _penalised(joined, name)
+        made.append(_loss_curve(searches, search, index, chosen))
+        index = _penalised(search, name)
         if index is None:
             return made
-    made.append(_loss_curve(searches, joined, index, {"l1": "TV-l1", "l2": "TV-l2"}.get(name[-2:], name)))
+    made.append(_loss_curve(searches, search, index, {"l1": "TV-l1", "l2": "TV-l2"}.get(name[-2:], name)))
     other = {"irm-tv-l1": "irm-tv-l2", "minimax-tv-l1": "minimax-tv-l2"}.get(name)
     if other is not None:
-        path, step = joined.path_of(index), joined.candidates[index].step
-        twin = searches.owner(index)[0].search_objective(OBJECTIVES[other], path, step)
+        path, step = search.path_of(index), search.candidates[index].step
+        twin = searches.family.search_objective(OBJECTIVES[other], path, step)
         made.append(_loss_curve(searches, *twin, "TV-l2"))
     return made
 

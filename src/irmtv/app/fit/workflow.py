@@ -16,15 +16,23 @@ from pandas.api.types import is_numeric_dtype
 from sklearn.pipeline import Pipeline
 
 from irmtv.app.fit.comparison import Score, compare, score_for, target_of
-from irmtv.app.fit.families import Family, Networks, Trees, comparable_families, start_stage
+from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, start_stage
 from irmtv.app.fit.headline import headline
 from irmtv.app.fit.summary import Data, Feature, FitSummary, LossCurve, versions
-from irmtv.app.fit.summary_parts import Searches, curves, feature_weights, inferred, loss_curves, path_points
+from irmtv.app.fit.summary_parts import (
+    Searches,
+    compared_families,
+    curves,
+    feature_weights,
+    inferred,
+    loss_curves,
+    path_points,
+)
 from irmtv.app.io import Columns, Table, split_columns, table_steps, task_of
 from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.core.plain_json import plain_json
 from irmtv.engine.progress_bar import ProgressBar
-from irmtv.models.search import join_searches
+from irmtv.models.families import pick_family
 from irmtv.models.trees.rounds import lightgbm
 from irmtv.models.trees.settings import suits_trees
 from irmtv.objectives import OBJECTIVES
@@ -76,10 +84,12 @@ def fit_table(
     objective : str, default "auto"
         "irm-tv-l1" where environments are given, else "minimax-tv-l1"; or a name in `irmtv.OBJECTIVES`.
     model : {"auto", "linear", "mlp", "trees"}, default "auto"
-        "auto" lets the rule choose among two paths on the same folds: that of trees, and that of a linear model or a
-        network, whichever of the two has the lower risk on held-out rows without any penalty. Where environments are
-        inferred, those of different kinds of models are different ones: then the kind with the lowest risk without any
-        penalty is taken, and the rule chooses from its path.
+        "auto" compares a linear model, a network and trees on the same folds by their ERM. With three or more given
+        environments the kind with the lowest risk in environments that it was not trained on is taken; with two, the
+        lowest risk on held-out rows; a simpler kind within one standard error. The rule then chooses from the path of
+        that kind. With more than 20,000 rows a linear model or a network is taken beforehand, by held-out rows. Where
+        environments are inferred, those of different kinds of models are different ones: then the kind with the lowest
+        held-out risk of ERM is taken before its path is trained.
     task : {"binary", "multiclass", "regression"} or None, default None
         None: by the target's values.
     rule : str, default "invariance"
@@ -202,7 +212,7 @@ def _prepare(
 def _search_and_train(
     prepared: _Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int, bar: ProgressBar | None
 ) -> Searches:
-    """The path of every model family, one choice among all candidates, and that trained on all rows.
+    """The path of every model family, one of the families, and its choice trained on all rows.
 
     Warnings on the way become notes of the summary, except what the rule says of its choice: that has its own place.
     """
@@ -215,12 +225,11 @@ def _search_and_train(
         families = comparable_families(families, bar)
         each = [family.search(bar, 0.85 / len(families)) for family in families]
         names = prepared.steps.get_feature_names_out().tolist()
-        joined = join_searches(each, parameters["rule"])
-        searches = Searches(families, each, joined, names, parameters["random_state"])
+        picked = pick_family(each, [family.name for family in families])
+        searches = Searches(families, each, picked, names, parameters["random_state"])
         start_stage(bar, "training on all rows", 0.1)
-        family, search = searches.winner
-        family.estimator.fit_choice(family.all_rows, search)
-    message = family.estimator.selected_["message"]
+        searches.estimator.fit_choice(searches.family.all_rows, searches.search)
+    message = searches.estimator.selected_["message"]
     notes += [note for note in dict.fromkeys(str(w.message) for w in warned) if message not in note]
     return searches
 
@@ -234,10 +243,10 @@ def _summary(
     command: str,
 ) -> FitSummary:
     """Everything that is printed, stored beside the model and shown on the page."""
-    family, joined = searches.winner[0], searches.joined
-    selected, choice = family.estimator.selected_, joined.choice
+    family, search = searches.family, searches.search
+    selected, choice = family.estimator.selected_, search.choice
     rows, overall, worst = compare(
-        searches.outputs(joined.erm),
+        searches.outputs(search.erm),
         searches.outputs(choice.index),
         target_of(searches.data),
         searches.codes,
@@ -256,8 +265,9 @@ def _summary(
         "classes": [] if prepared.task == "regression" else [str(c) for c in family.estimator.classes_],
         "objective": _objective(searches),
         "model": searches.model_of(choice.index),
-        "plain_model": searches.model_of(joined.erm),
+        "plain_model": searches.model_of(search.erm),
         "settings": _settings(searches, prepared.data["rows_used"]),
+        "families": compared_families(searches),
         "rule": rule,
         "outcome": selected["outcome"],
         "headline": "",
@@ -327,21 +337,30 @@ def _families(prepared: _Prepared, model: str, parameters: Mapping[str, Any], st
     assert columns.y is not None
     table = (prepared.features, _target(columns.y), columns.environment, columns.aux)
 
+    def networks(kind: str) -> Family:
+        return Networks(kind, prepared.task, table, steps=steps, parameters=parameters)
+
     def trees() -> Family:
         return Trees(prepared.task, table, rounds=rounds, parameters=parameters)
 
     if model == "trees":
         return [trees()]
-    networks = Networks(model, prepared.task, table, steps=steps, parameters=parameters)
+    families = [networks(model)]
+    if model != "auto":
+        return families
+    first = families[0].all_rows
+    given = len(first.task.train.names) > 1 and not first.objective.infers_held_out
+    if given and len(first.task.train) <= BOTH_ROWS:
+        families = [networks("linear"), networks("mlp")]
     adaptive = any(isinstance(weight, str) for weight in parameters["penalty_weights"] or ())  # follows a network
-    if model != "auto" or adaptive or not suits_trees(networks.all_rows.objective):
-        return [networks]
+    if adaptive or not suits_trees(first.objective):
+        return families
     try:
         lightgbm()
     except ImportError as error:
         prepared.data["notes"].append(f"trees are not compared: {error}")
-        return [networks]
-    return [networks, trees()]
+        return families
+    return [*families, trees()]
 
 
 def _about_rows(family: Family, data: Data) -> None:
@@ -360,23 +379,21 @@ def _about_rows(family: Family, data: Data) -> None:
 
 def _objective(searches: Searches) -> str:
     """That of the choice; of ERM, that of the path it was chosen from."""
-    path = searches.joined.path
+    path = searches.search.path
     return searches.data.objective.name if path.is_erm else path.objective.name
 
 
 def _settings(searches: Searches, n_rows: int) -> dict[str, Any]:
-    family, search = searches.winner
+    family, search = searches.family, searches.search
     selected = family.estimator.selected_
     chosen = {k: v for k, v in selected.items() if k not in ("figures", "message", "outcome", "rule")}
     if family.solver(search.path) == "newton":
         chosen = {"newton_steps" if k == "step" else k: v for k, v in chosen.items()}
-    several = {"models compared": [f.name for f in searches.families]} if len(searches.each) > 1 else {}
     return {
-        **several,
         **family.settings(search.path),
         "random_state": searches.random_state,
         "rows": n_rows,
-        "candidates": len(searches.joined.candidates),
+        "candidates": sum(len(one.candidates) for one in searches.each),
         "chosen": plain_json(chosen),
-        "figures": plain_json(searches.joined.choice.figures),
+        "figures": plain_json(search.choice.figures),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
-from irmtv.app.fit.summary import Data, EnvironmentRow, FitSummary, LossCurve
+from irmtv.app.fit.summary import Data, EnvironmentRow, Families, FamilyRow, FitSummary, LossCurve
 from irmtv.app.pages.features import NOTES, feature_blocks, features_kind
 from irmtv.app.pages.inferred import inferred_figure
 from irmtv.app.pages.model_figures import (
@@ -165,7 +165,8 @@ def _worst_name(summary: FitSummary) -> str:
 
 
 def _search(summary: FitSummary) -> list[page.Section]:
-    sections = []
+    families = summary.get("families")
+    sections = [] if families is None else [_families(families)]
     if summary["path"]:
         sections.append(_path(summary))
     inferred = summary["inferred"]
@@ -184,6 +185,23 @@ def _search(summary: FitSummary) -> list[page.Section]:
             )
         )
     return sections
+
+
+def _families(families: Families) -> page.Section:
+    left_out = families["by"] == "left-out"
+    columns: Mapping[str, Callable[[FamilyRow], str]] = {
+        "kind of model": lambda row: row["model"],
+        "risk, geometric mean" if left_out else "risk": lambda row: decimal(row["risk"]),
+        "log risk − lowest" if left_out else "risk − lowest": lambda row: decimal(row["behind"]),
+        "standard error": lambda row: decimal(row["error"]),
+        "choice": lambda row: "taken" if row["taken"] else "",
+    }
+    rows = families["compared"]
+    marks: list[page.Kind] = ["good" if row["taken"] else "plain" for row in rows]
+    table = page.table_of(rows, columns, words=["kind of model", "choice"], marks=marks)
+    where = "environments that training left out" if left_out else "held-out rows"
+    text = families["message"][:1].upper() + families["message"][1:]
+    return page.section("kinds", "The kinds of models", f"ERM of each, {where}", [page.text(text), table])
 
 
 def _path(summary: FitSummary) -> page.Section:
