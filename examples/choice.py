@@ -5,6 +5,7 @@
     python examples/choice.py inferred       the same, environments inferred from time
     python examples/choice.py three          three environments
     python examples/choice.py controls       data on which nothing is to be gained: how often ERM is what is returned
+                                             (--inferred: environments inferred from time)
 
 Seeds 7000 to 7009 unless said otherwise (--first-seed, --repetitions); --jobs processes. Accuracies are of the
 population, in the worst of four test environments; errors of the unit tests are exact, too.
@@ -32,7 +33,9 @@ SETTINGS = ((0.7, 0.9), (0.7, 0.8), (0.8, 0.9), (0.8, 0.8), (0.9, 0.9), (0.9, 0.
 THREE = ((0.999, 0.8, 0.6), (0.999, 0.9, 0.7), (0.999, 0.95, 0.9))
 TEST_P_S = (0.999, 0.8, 0.2, 0.001)
 KINDS: tuple[dict[str, int], ...] = ({}, {"n_environments": 5}, {"n_spurious": 10})
-CONTROLS = ("nothing", "label-noise", "feature-noise", "outcome-noise")
+LABELS, NUMBERS = ("nothing", "label-noise", "feature-noise", "base-rate"), ("nothing", "outcome-noise", "base-rate")
+SIZES = ((5000, 2), (5000, 3), (600, 3))  # rows, environments
+FEW = ((80, 2), (200, 2), (180, 3))  # of controls in which nothing differs
 
 
 def fitted(task: Task, seed: int, inferred: bool = False) -> Any:
@@ -63,9 +66,12 @@ def of_unit_test(name: str, kind: dict[str, int], seed: int) -> tuple[float, flo
     return float(np.mean(unit_test_error(*line_of(chosen), task))), task.card["oracle"], chosen.selected_["outcome"]
 
 
-def of_control(differ: str, rows: int, environments: int, seed: int) -> tuple[bool, str]:
+def of_control(
+    differ: str, regression: bool, rows: int, environments: int, seed: int, inferred: bool = False
+) -> tuple[bool, str]:
     """Whether ERM was returned, and the outcome."""
-    chosen = fitted(make_control(rows, differ, n_environments=environments, random_state=seed), seed)
+    task = make_control(rows, differ, n_environments=environments, random_state=seed, regression=regression)
+    chosen = fitted(task, seed, inferred)
     return chosen.best_params_["penalty_weight"] == 0, chosen.selected_["outcome"]
 
 
@@ -83,12 +89,23 @@ def simulations(run: Callable[..., list[Any]], cases: list[tuple[tuple[float, ..
     print(f"mean {np.mean(means):.2f}")
 
 
+def controls(run: Callable[..., list[Any]], inferred: bool) -> None:
+    print("differ         target  rows  environments   ERM returned   outcomes")
+    for target, kinds in (("label", LABELS), ("number", NUMBERS)):
+        for differ in kinds:
+            for rows, environments in SIZES + FEW * (differ == "nothing"):
+                each = run(partial(of_control, differ, target == "number", rows, environments, inferred=inferred))
+                kept = f"{sum(erm for erm, _ in each)} of {len(each)}"
+                print(f"{differ:14} {target:6} {rows:5}  {environments:12}   {kept:12}   {told(o for _, o in each)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["unit-tests", "simulation", "inferred", "three", "controls"])
     parser.add_argument("--first-seed", type=int, default=7000)
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--inferred", action="store_true", help="controls: infer the environments from time")
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + args.repetitions)
     with ProcessPoolExecutor(args.jobs) as pool:
@@ -113,14 +130,7 @@ def main() -> None:
                         f"{told(e[2] for e in each)}"
                     )
         else:
-            print("differ          rows  environments   ERM returned   outcomes")
-            for differ in CONTROLS:
-                for rows, environments in ((5000, 2), (5000, 3), (600, 3)):
-                    found = run(partial(of_control, differ, rows, environments))
-                    kept = sum(f[0] for f in found)
-                    print(
-                        f"{differ:14} {rows:5} {environments:6}   {kept} of {len(found)}   {told(f[1] for f in found)}"
-                    )
+            controls(run, args.inferred)
 
 
 def _with_seed(one: Callable[..., Any], seed: int) -> Any:

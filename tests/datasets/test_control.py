@@ -16,11 +16,16 @@ from irmtv.core.losses import Binary, Squared
 from irmtv.core.types import Task
 from irmtv.datasets import DATASETS, control, make_control
 
-LABELS = ["nothing", "label-noise", "feature-noise"]
+LABELS = ["nothing", "label-noise", "feature-noise", "base-rate"]
 KINDS = [*LABELS, "outcome-noise"]
+NUMBERS = ["nothing", "base-rate", "outcome-noise"]
 # by kind, over three environments: agreement of a with y, and standard deviation of the noise
-AGREEMENT = {"nothing": (0.8,) * 3, "label-noise": (0.9, 0.8, 0.7), "feature-noise": (0.8,) * 3}
-DEVIATION = {"nothing": (1.0,) * 3, "label-noise": (1.0,) * 3, "feature-noise": (1.0, 1.5, 2.0)}
+AGREEMENT = dict.fromkeys(LABELS, (0.8,) * 3) | {"label-noise": (0.9, 0.8, 0.7)}
+DEVIATION = dict.fromkeys(LABELS, (1.0,) * 3) | {"feature-noise": (1.0, 1.5, 2.0)}
+RATE = dict.fromkeys(LABELS, (0.5,) * 3) | {"base-rate": (0.3, 0.5, 0.7)}
+# of regressions: standard deviation of the noise, and intercept
+NOISE = dict.fromkeys(NUMBERS, (1.0,) * 3) | {"outcome-noise": (0.5, 1.0, 1.5)}
+INTERCEPT = dict.fromkeys(NUMBERS, (0.0,) * 3) | {"base-rate": (-0.5, 0.0, 0.5)}
 
 
 def sides(task):
@@ -77,7 +82,7 @@ def test_agreement_and_noise_per_environment(differ):
     for x, y, e in sides(task):
         n, label = len(y), 2 * y - 1
         mean, p, sd = x[:, :300].mean(1), AGREEMENT[differ][e], DEVIATION[differ][e]
-        assert abs(label.mean()) < 4 / math.sqrt(n)
+        assert y.mean() == pytest.approx(RATE[differ][e], abs=2 / math.sqrt(n))
         assert np.abs(np.abs(mean) - 1).max() < 6 * sd / math.sqrt(300)
         sign = np.sign(mean)
         agree = (sign == label).mean()
@@ -98,22 +103,27 @@ def test_columns_given_the_label(differ):
         n, label = len(y), 2 * y - 1
         p, sd = AGREEMENT[differ][e], DEVIATION[differ][e]
         tolerance = 5 * 3 * sd**2 / math.sqrt(n)
-        # cov(x): a has variance 1, the columns' noise is their own; cov(x, y) = E[a y] = 2 p - 1
+        # cov(x): a has variance 1 - E[a]^2, the columns' noise is their own; E[x y] = E[a y] = 2 p - 1
         expected = np.eye(4)
-        expected[:2, :2] = 1 + sd**2 * np.eye(2)
+        expected[:2, :2] = 1 - ((2 * p - 1) * (2 * RATE[differ][e] - 1)) ** 2 + sd**2 * np.eye(2)
         np.testing.assert_allclose(np.cov(x.T), expected, atol=tolerance)
-        np.testing.assert_allclose(x.T @ label / n, [2 * p - 1] * 2 + [0] * 2, atol=5 * (1 + sd) / math.sqrt(n))
+        for value in (-1, 1):  # given the label, the columns' means do not depend on the share of the labels
+            here = x[label == value]
+            means = [value * (2 * p - 1)] * 2 + [0] * 2
+            np.testing.assert_allclose(here.mean(0), means, atol=5 * (1 + sd) / math.sqrt(len(here)))
 
 
-def test_regression_per_environment():
-    task = make_control(60_000, "outcome-noise", 3, 2, 3, 3, n_test=45_000)
+@pytest.mark.parametrize("differ", NUMBERS)
+def test_regression_per_environment(differ):
+    task = make_control(60_000, differ, 3, 2, 3, 3, n_test=45_000, regression=True)
+    assert isinstance(task.loss, Squared)
     for x, y, e in sides(task):
-        n, sd = len(y), (0.5, 1.0, 1.5)[e]
+        n, sd, b = len(y), NOISE[differ][e], INTERCEPT[differ][e]
         np.testing.assert_allclose(np.cov(x.T), np.eye(5), atol=5 * 1.5 / math.sqrt(n))
         design = np.column_stack([x, np.ones(n)])
         coef = np.linalg.lstsq(design, y, rcond=None)[0]
-        np.testing.assert_allclose(coef, [0.5] * 3 + [0] * 3, atol=4.5 * sd / math.sqrt(n))
-        residual = y - 0.5 * x[:, :3].sum(1)
+        np.testing.assert_allclose(coef, [0.5] * 3 + [0] * 2 + [b], atol=4.5 * sd / math.sqrt(n))
+        residual = y - b - 0.5 * x[:, :3].sum(1)
         assert residual.mean() == pytest.approx(0, abs=4 * sd / math.sqrt(n))
         assert residual.std() == pytest.approx(sd, abs=4 * sd / math.sqrt(2 * n))
         assert stats.kstest(residual[:5000] / sd, "norm").pvalue > 1e-3
@@ -149,12 +159,31 @@ def test_reproducible_and_streams_are_apart(differ):
 
 
 def test_kinds_with_labels_are_paired():
-    plain, label, feature = (make_control(40, differ, random_state=0, n_test=4).train for differ in LABELS)
+    plain, label, feature, rate = (make_control(40, differ, random_state=0, n_test=4).train for differ in LABELS)
     assert torch.equal(plain.y, label.y)
     assert torch.equal(plain.y, feature.y)
     assert torch.equal(plain.x[:20], feature.x[:20])  # the first environments are alike
     assert torch.equal(plain.x[:, 5:], label.x[:, 5:])
     assert not torch.equal(plain.x[20:], feature.x[20:])
+    assert torch.equal(plain.x[:, 5:], rate.x[:, 5:])
+    assert (rate.y <= plain.y)[:20].all() and (rate.y >= plain.y)[20:].all()
+
+
+def test_regressions_are_paired():
+    plain, rate, noise = (
+        make_control(40, differ, random_state=0, n_test=4, regression=True).train for differ in NUMBERS
+    )
+    assert torch.equal(plain.x, rate.x) and torch.equal(plain.x, noise.x)
+    torch.testing.assert_close(rate.y - plain.y, torch.tensor([-0.5] * 20 + [0.5] * 20))
+
+
+@pytest.mark.parametrize(("differ", "number"), [("nothing", False), ("base-rate", False), ("outcome-noise", True)])
+def test_regression_by_default_is_outcome_noise_alone(differ, number):
+    plain, asked = (
+        make_control(20, differ, random_state=0, n_test=4, **given) for given in ({}, {"regression": number})
+    )
+    assert equal(plain.train, asked.train)
+    assert isinstance(plain.loss, Squared if number else Binary)
 
 
 def test_given_generator_is_advanced():
@@ -182,19 +211,69 @@ def test_limits_are_reached_by_the_sum_and_by_no_fit(differ):
         tolerance = 4 * math.sqrt(limit * (1 - limit) / len(y))
         right = (x[:, :5].sum(1) > 0) == (y > 0.5)
         assert right.mean() == pytest.approx(limit, abs=tolerance)
-        # the linear discriminant of this environment alone: the same direction, and no better
+        # the linear discriminant of this environment alone: the same direction, and no better without an intercept
         direction = np.linalg.solve(np.cov(x.T), x[y > 0.5].mean(0) - x[y < 0.5].mean(0))
         best = np.array([1.0] * 5 + [0.0] * 3)
         assert direction @ best / (np.linalg.norm(direction) * np.linalg.norm(best)) > 0.995
         assert ((x @ direction > 0) == (y > 0.5)).mean() < limit + tolerance
 
 
-def test_limits_of_the_regression():
-    task = make_control(2, "outcome-noise", n_environments=2, random_state=6, n_test=100_000)
-    assert task.card["limits"] == (0.25, 2.25)
+@pytest.mark.parametrize(
+    ("differ", "limits"), [("outcome-noise", (0.25, 2.25)), ("base-rate", (1.25, 1.25)), ("nothing", (1.0, 1.0))]
+)
+def test_limits_of_the_regression(differ, limits):
+    task = make_control(2, differ, n_environments=2, random_state=6, n_test=100_000, regression=True)
+    assert task.card["limits"] == limits
     for x, y, e in list(sides(task))[2:]:
         error = np.mean((y - 0.5 * x[:, :5].sum(1)) ** 2)
         assert error == pytest.approx(task.card["limits"][e], rel=4 * math.sqrt(2 / len(y)))
+
+
+def worst_of_a_threshold(cut, scale):
+    """Worst accuracy and worst cross-entropy over base rates 0.3 and 0.7 of the logit scale (m - cut), by integrals."""
+    m, step = np.linspace(-25, 25, 20_001, retstep=True)  # the sum of five columns
+    given = {
+        y: 0.8 * stats.norm.pdf(m, 5 * y, math.sqrt(5)) + 0.2 * stats.norm.pdf(m, -5 * y, math.sqrt(5)) for y in (-1, 1)
+    }
+    right = {y: step * given[y] @ (y * (m - cut) > 0) for y in (-1, 1)}
+    loss = {y: step * given[y] @ np.logaddexp(0, -y * scale * (m - cut)) for y in (-1, 1)}
+    rates = (0.3, 0.7)
+    return min(r * right[1] + (1 - r) * right[-1] for r in rates), max(r * loss[1] + (1 - r) * loss[-1] for r in rates)
+
+
+def test_no_threshold_is_better_in_the_worst_base_rate_than_that_of_erm():
+    limit = make_control(2, "base-rate", n_test=2, random_state=0).card["limits"]
+    assert limit[0] == limit[1]
+    at_zero = [worst_of_a_threshold(0, scale) for scale in (0.1, 0.3, 1.0)]
+    assert all(accuracy == pytest.approx(limit[0], abs=1e-3) for accuracy, _ in at_zero)
+    for cut in (-4, -1, 1, 4):
+        for (accuracy, loss), scale in zip(at_zero, (0.1, 0.3, 1.0), strict=True):
+            other = worst_of_a_threshold(cut, scale)
+            assert other[0] < accuracy - 1e-3
+            assert other[1] > loss + 1e-3
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_base_rate_erm_is_the_sum_and_flat_in_every_environment(regression):
+    task = make_control(200_000, "base-rate", 5, 3, 3, 7, n_test=3, regression=regression)
+    x, y, code = task.train.x.double().numpy(), task.train.y.double().numpy(), task.train.environment.numpy()
+    design = np.column_stack([x, np.ones(len(y))])
+    link = (lambda f: f) if regression else (lambda f: 1 / (1 + np.exp(-f)))
+    weights = np.zeros(9)
+    for _ in range(8):  # Newton's steps, of the whole data: ERM
+        mean = link(design @ weights)
+        curvature = 1 if regression else mean * (1 - mean)
+        weights += np.linalg.solve(
+            design.T @ (design * np.broadcast_to(curvature, len(y))[:, None]), design.T @ (y - mean)
+        )
+    noise = 6 / math.sqrt(len(y))
+    np.testing.assert_allclose(weights[:5] / weights[:5].mean(), 1, atol=4 * noise)
+    np.testing.assert_allclose(weights[5:], 0, atol=2 * noise)  # the intercept, too
+    residual = y - link(design @ weights)
+    for e, sign in enumerate([-1, 0, 1]):
+        here = code == e
+        assert abs(residual[here].mean()) < 2 * noise if sign == 0 else sign * residual[here].mean() > 0.1
+        np.testing.assert_allclose(x[here].T @ residual[here] / here.sum(), 0, atol=4 * noise)  # slopes in w
 
 
 @pytest.mark.parametrize(("differ", "ratio"), [("nothing", 1.0), ("label-noise", 2.83), ("feature-noise", 1.52)])
@@ -231,12 +310,17 @@ def test_card(differ):
         assert "agreement" not in card
     else:
         assert card["agreement"] == pytest.approx(AGREEMENT[differ])
+        assert card["base_rate"] == pytest.approx(RATE[differ])
         assert card["deviation"] == pytest.approx(DEVIATION[differ])
     json.dumps(card)  # records and reports store it
 
 
 def test_shifts_are_told_apart():
-    assert len({make_control(4, differ, n_test=4).card["shift"] for differ in KINDS}) == 4
+    cards = [make_control(4, differ, n_test=4).card for differ in KINDS]
+    cards.append(make_control(4, "base-rate", n_test=4, regression=True).card)
+    assert len({card["shift"] for card in cards}) == len(cards)
+    assert "intercept" in cards[-1]["shift"]
+    assert cards[-1]["intercept"] == (-0.5, 0.5)
 
 
 def test_catalogue():
@@ -255,7 +339,7 @@ def test_catalogue():
     assert entry.arguments({"differ": "label-noise"}) == {**defaults, "differ": "label-noise"}
 
 
-KNOWN = "differ must be one of ['nothing', 'label-noise', 'feature-noise', 'outcome-noise']. Got"
+KNOWN = "differ must be one of ['nothing', 'label-noise', 'feature-noise', 'outcome-noise', 'base-rate']. Got"
 
 
 @pytest.mark.parametrize(
@@ -267,6 +351,16 @@ KNOWN = "differ must be one of ['nothing', 'label-noise', 'feature-noise', 'outc
         ({"differ": "xyz"}, f"{KNOWN} 'xyz'. Use 'nothing' for environments that are all alike."),
         ({"differ": None}, f"{KNOWN} None."),
         ({"differ": np.array(["nothing", "x"])}, KNOWN),
+        ({"differ": "base_rate"}, "Did you mean 'base-rate'?"),
+        (
+            {"differ": "label-noise", "regression": True},
+            "regression must be None or False for differ='label-noise'. Got True. Leave it out, or use 'nothing'",
+        ),
+        (
+            {"differ": "outcome-noise", "regression": False},
+            "regression must be None or True for differ='outcome-noise'. Got False.",
+        ),
+        ({"regression": "yes"}, "regression must be None, False or True for differ='nothing'. Got 'yes'."),
         ({"n_informative": 0}, "n_informative must be an integer of at least 1. Got 0."),
         ({"n_noise": -1}, "n_noise must be an integer of at least 0. Got -1."),
         ({"n_noise": 1.0}, "n_noise must be an integer of at least 0. Got 1.0."),
