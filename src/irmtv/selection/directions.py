@@ -8,8 +8,8 @@ d of its own, which all environments share; if all would choose the same directi
     g_e = -a_e H_e d + noise of covariance V_e,        a_e the scale,
 
 with one d for all. The best d leaves Q = sum_e u_e' V_e^-1 u_e, u_e = g_e + a_e H_e d, which is then a chi-square. No
-model of a single environment is trained for this, and none has to pay for its few rows: u_e' H_e^-1 u_e / 2 is what its
-own model would gain with rows without end, noise subtracted.
+model of a single environment is trained for this, and none has to pay for its few rows: u_e' H_e^-1 u_e / 2, noise
+subtracted, is what its own model would gain with rows without end.
 """
 
 from __future__ import annotations
@@ -69,11 +69,20 @@ def compare_directions(
     freedom = int(_rank(noise).sum()) - int(_rank((pull.mT @ sure @ pull).sum(0)))
     if freedom < 1:
         return Directions(1.0, 0.0)
-    bent = _inverse(curve)
-    each = (left.mT @ bent @ left).flatten() / 2
-    of_noise = (bent @ noise).diagonal(dim1=1, dim2=2).sum(1) / 2 * freedom / max(1, int(_rank(noise).sum()))
-    share = rows / rows.sum()
-    return Directions(float(stats.chi2.sf(q, freedom)), float((share * (each - of_noise)).sum()))
+    gain = _gain(score, curve, noise, scale, rows / rows.sum())
+    return Directions(float(stats.chi2.sf(q, freedom)), gain)
+
+
+def _gain(score: Tensor, curve: Tensor, noise: Tensor, scale: Tensor, share: Tensor) -> float:
+    """sum_e share_e u_e' H_e^-1 u_e / 2 with the d that makes it smallest, less what noise alone would give."""
+    own, each = _inverse(curve), share.view(-1, 1, 1)
+    pull = (share * scale).unsqueeze(1)
+    common = _inverse((each * scale.square().view(-1, 1, 1) * curve).sum(0))  # (M, M)
+    together = (pull * score).sum(0)  # (M,)
+    total = (each * score.unsqueeze(1) @ own @ score.unsqueeze(2)).sum() - together @ common @ together
+    of_noise = (each * own @ noise).diagonal(dim1=1, dim2=2).sum()
+    of_noise = of_noise - (common @ (pull.unsqueeze(2).square() * noise).sum(0)).diagonal().sum()
+    return float(total - of_noise) / 2
 
 
 def _complement(directions: Tensor) -> Tensor:

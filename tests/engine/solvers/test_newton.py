@@ -16,7 +16,7 @@ from engine.problems import arrays, close, parameters, refuse, task_of
 from engine.solvers.plainly import Plain
 from irmtv import OBJECTIVES, Runs, make_task, train
 from irmtv.engine import MLP, Progress
-from irmtv.engine.solvers import second_order
+from irmtv.engine.solvers import linear_risks, second_order
 from irmtv.engine.solvers.newton import why_not
 
 F64 = {"dtype": torch.float64}
@@ -650,3 +650,55 @@ def test_the_program_itself_refuses_other_networks(monkeypatch):
     monkeypatch.setattr(import_module("irmtv.engine.train"), "check_solver", lambda *_: None)
     with refuse("solver='newton' is for linear models", "Got net=MLP"):
         train(overlapping(n=200), "erm", net=MLP(3, (4,), 1), **NEWTON)
+
+
+@pytest.mark.parametrize("objective", ["irm-tv-l1", "irm-tv-l2", "vrex"])
+def test_a_given_start_is_gone_on_from(objective):
+    """At a solution it stays, whatever path led there; by run, and one for all."""
+    task, weights = overlapping(n=200), [5.0, 50.0]
+    settings = {"l2": 1e-3, **NEWTON}
+    for name in ("erm", "equal-risks"):
+        first = train(task, objective, Runs(penalty_weight=weights), start=name, **settings)
+        at = models(first)
+        given = {"W0": at[:, None, :-1], "b0": at[:, None, -1:]}
+        again = train(task, objective, Runs(penalty_weight=weights), start=given, **settings)
+        torch.testing.assert_close(models(again), at, rtol=1e-4, atol=1e-5)
+        assert bool((again.learned("newton_steps") < first.learned("newton_steps")).all())
+        one = {name: value[:1] for name, value in given.items()}
+        near = train(task, objective, Runs(penalty_weight=[5.0, 5.1]), start=one, **settings)
+        torch.testing.assert_close(models(near)[:1], at[:1], rtol=1e-4, atol=1e-5)
+    with refuse("start['W0'] must have the shape"):
+        train(
+            task, objective, penalty_weight=5.0, start={"W0": at[:1, None, 1:-1], "b0": at[:1, None, -1:]}, **settings
+        )
+
+
+def test_rows_are_read_once_and_erm_is_begun_where_it_ended(monkeypatch):
+    built, steps = [], []
+    init, minimise = linear_risks.SharedRows.__init__, second_order.Problem.minimise
+
+    def counted(self, *args, **more):
+        built.append(1)
+        init(self, *args, **more)
+
+    def watched(self, *args, **more):
+        solved = minimise(self, *args, **more)
+        steps.append(int(solved.steps.max()))
+        return solved
+
+    monkeypatch.setattr(linear_risks.SharedRows, "__init__", counted)
+    monkeypatch.setattr(second_order.Problem, "minimise", watched)
+    task = overlapping(n=200)
+    apart = [models(train(task, name, **NEWTON)) for name in ("irm-tv-l1", "irm-tv-l1", "vrex")]
+    assert len(built) == 3
+    first = steps[0]
+    built.clear()
+    with linear_risks.rows_read_once():
+        steps.clear()
+        together = [models(train(task, name, **NEWTON)) for name in ("irm-tv-l1", "irm-tv-l1", "vrex")]
+        assert len(built) == 1 and steps[0] == first > 2 and 1 in steps[1:]
+        other = overlapping(n=200, seed=1)
+        train(other, "erm", **NEWTON)
+        assert len(built) == 2
+    for a, b in zip(apart, together, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
