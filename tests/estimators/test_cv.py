@@ -210,7 +210,8 @@ def test_refitting_is_the_chosen_minimum_on_all_rows(found):
     runs = Runs(**{name: [value] for name, value in found.best_params_.items()})
     direct = train(task, "irm-tv-l1", runs, solver="newton", dtype=torch.float64)
     np.testing.assert_allclose(found.decision_function(X), direct.logits(task.train.x)[0], rtol=1e-5, atol=1e-8)
-    assert found.n_iter_ == found.selected_["step"] == int(direct.learned("newton_steps")[0])
+    # it goes on from a fold's model, which takes fewer steps than the path
+    assert 0 < found.n_iter_ == found.selected_["step"] < int(direct.learned("newton_steps")[0])
     assert sorted(set(found.history_["step"])) == [0, 1]
 
 

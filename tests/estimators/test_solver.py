@@ -221,10 +221,12 @@ def test_what_is_refused(parameters, message):
         fit(**parameters)
 
 
-def test_newtons_method_does_not_go_on_from_a_model():
+def test_newtons_method_goes_on_from_a_model():
     model = InvariantClassifier("irm-tv-l1", solver="newton", warm_start=True, **LINEAR).fit(X, Y, environment=SITE)
-    with refuse("start must be a name for solver='newton'", "they go with solver='adam'"):
-        model.fit(X, Y, environment=SITE)
+    steps, coef = model.n_iter_, model.coef_.copy()
+    model.fit(X, Y, environment=SITE)
+    assert model.n_iter_ < steps
+    np.testing.assert_allclose(model.coef_, coef, rtol=1e-3, atol=1e-4)
 
 
 # ---- CV: classifiers and starts stand for choice --------------------------------------------------------------------

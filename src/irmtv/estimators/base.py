@@ -113,7 +113,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         )
 
     def _parameters(self) -> NetworkParameters:
-        """Those of this estimator; a warm start goes on from a model, which Newton's method does not."""
+        """Those of this estimator; a warm start takes more steps of Adam, unless Newton's method is asked for."""
         parameters = NetworkParameters.of(self)
         goes_on = bool(getattr(self, "warm_start", False)) and self.solver == "auto"
         return replace(parameters, solver="adam") if goes_on else parameters

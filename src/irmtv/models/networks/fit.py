@@ -86,8 +86,9 @@ def refit_network(
     runs = Runs(seed=seeds, **{name: [value] * len(seeds) for name, value in path.combination.items()})
     every = max(1, int(model.settings["steps"]) // SNAPSHOTS)
     kept = {"snapshot_every": every, "keep_states": True}
-    begin = path.middle_model()
-    start = {} if begin is None else {"start": begin}
+    # Newton's method goes on from a fold's model: so of several stationary points it finds the one that was measured
+    begin = None if path.objective.procedure is not None else path.middle_model
+    start = {} if begin is None else {"start": {"W0": begin[None, :, :-1], "b0": begin[None, :, -1:]}}
     with divergence_is_recorded():
         fitted = train_network(data, runs, label=label, verbose=verbose, **kept, **{**path.batch.settings, **start})
     # a run may diverge after the chosen step; an interrupted one is as it was

@@ -164,11 +164,8 @@ class NetworkTrainer(PathTrainer):
     def directions(self, erm: TrainedPath) -> Directions | None:
         """Of linear models by Newton's method."""
         assert isinstance(erm, NetworkPath)
-        if erm.settings["solver"] != "newton" or erm.settings["layer"] is not None:
-            return None
-        begin = erm.middle_model()
-        assert begin is not None
-        return own_directions(self.split.task, torch.cat([begin["W0"], begin["b0"]], 2).flatten())
+        theta = erm.middle_model
+        return None if theta is None else own_directions(self.split.task, theta.flatten())
 
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """With the learning rate and l2 of this combination of ERM.
@@ -363,18 +360,14 @@ class NetworkPath(TrainedPath):
         folds = self.batch.folds
         return folds.at(step), [run for f in range(len(folds.tasks)) for run in self.batch.runs_of(f, self.place)]
 
-    def middle_model(self) -> dict[str, Tensor] | None:
-        """The fold's model that is nearest to their mean, from where Newton's method gets to that of all rows.
-
-        So the latter is the stationary point that was measured, of several. None for other solvers.
-        """
-        settings = self.settings
-        if settings["solver"] != "newton" or settings["layer"] is not None or self.objective.procedure is not None:
+    @property
+    def middle_model(self) -> Tensor | None:
+        """Of linear models by Newton's method: that of the fold which is nearest to their mean, (C, D + 1)."""
+        if self.settings["solver"] != "newton" or self.settings["layer"] is not None:
             return None
         runs = [self.batch.runs_of(f, self.place)[0] for f in range(len(self.batch.folds.tasks))]
         theta = self.batch.coefficients[runs]  # (F, C, D + 1)
-        nearest = (theta - theta.mean(0)).square().sum((1, 2)).argmin()
-        return {"W0": theta[nearest : nearest + 1, :, :-1], "b0": theta[nearest : nearest + 1, :, -1:]}
+        return theta[(theta - theta.mean(0)).square().sum((1, 2)).argmin()]
 
     def held_out_outputs(self, step: int) -> Tensor:
         fitted, _ = self.fold_models(step)
