@@ -24,7 +24,10 @@ LIBRARY = (
     "losses",
 )  # fmt: skip
 # packages whose own packages must form an acyclic graph as well
-APPLICATIONS = {"app": ("io", "fit", "diagnose", "pages"), "lab": ("workers", "experiments", "tables", "theory")}
+APPLICATIONS = {
+    "app": ("io", "fit", "diagnose", "pages"),
+    "lab": ("workers", "experiments", "real", "tables", "theory"),
+}
 # what is above the library, and which of the others it may import
 ABOVE = {
     "html": {"core"},

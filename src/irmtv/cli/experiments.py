@@ -17,14 +17,20 @@ from irmtv.cli.report import NAME as PAGE
 if TYPE_CHECKING:
     from irmtv.html.page import Content
     from irmtv.lab.experiments import Report, Spec
+    from irmtv.lab.real import RealReport
     from irmtv.lab.tables.identifiability import Identifiability
     from irmtv.lab.tables.running_times import RunningTimesReport
     from irmtv.lab.theory import TheoryReport
 
 THEORY, IDENTIFIABILITY, RUNNING_TIMES = "theory", "identifiability", "running-times"  # no tables of scores
+REAL = "real"
 THEORY_DESCRIPTION = "Every statement of the paper's mathematics, run: one page with numbers, figures and verdicts."
 RUNNING_TIMES_DESCRIPTION = "The paper's running times on its five data sets beside ours, and the ratio of l1 to l2."
-
+REAL_DESCRIPTION = (
+    "Real tables, every environment left out in turn: what is chosen without it, and what it does there "
+    "(--settings: tables; --methods: linear, trees, scikit-learn; --repetitions: seeds of the folds)."
+)
+OWN = {THEORY: THEORY_DESCRIPTION, RUNNING_TIMES: RUNNING_TIMES_DESCRIPTION, REAL: REAL_DESCRIPTION}  # no spec
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of the experiment; one that exists is continued.")]
 Repetitions = Annotated[int | None, typer.Option(help="Number of repetitions (default: the spec's).")]
@@ -94,7 +100,7 @@ def reproduce(
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
     options = RunOptions(repetitions, settings, methods, device, jobs, wait)
     # before minutes of work rather than after; the store of an experiment looks itself
-    if name in (RUNNING_TIMES, THEORY) and out.exists() and not out.is_dir():
+    if name in OWN and out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
     if name == RUNNING_TIMES:
         why = "tables of scores; times are measured one by one. Leave it out."
@@ -104,11 +110,14 @@ def reproduce(
         given = {key: getattr(options, key) is not None for key in ("repetitions", "settings", "methods", "device")}
         _reject("tables; the theory has statements. Leave it out, or see --jobs.", **given, wait=wait)
         _theory(out, as_json, jobs)
+    elif name == REAL:
+        _reject("specs; the estimators' defaults are measured. Leave it out.", device=device is not None, wait=wait)
+        _real(out, as_json, options)
     else:
         from irmtv.lab.experiments.papers import paper_spec
 
         run = _identifiability if name.startswith(IDENTIFIABILITY) else _run
-        run(paper_spec(name, (RUNNING_TIMES, THEORY)), out, as_json, options)
+        run(paper_spec(name, tuple(OWN)), out, as_json, options)
 
 
 def _reject(why: str, **given: bool) -> None:
@@ -126,7 +135,7 @@ def _list_tables(as_json: bool) -> None:
         spec: tomllib.loads(path.read_text(encoding="utf-8")).get("description", "")
         for spec, path in paper_specs().items()
     }
-    tables |= {THEORY: THEORY_DESCRIPTION, RUNNING_TIMES: RUNNING_TIMES_DESCRIPTION}
+    tables |= OWN
     described = {name: " ".join(description.split()) for name, description in sorted(tables.items())}
     if as_json:
         print_json([{"name": name, "description": description} for name, description in described.items()])
@@ -221,7 +230,31 @@ def _running_times(
     _show_and_write(made, out, running_times_content(made), as_json)
 
 
-def _show_and_write(made: Identifiability | RunningTimesReport, out: Path, content: Content, as_json: bool) -> None:
+def _real(out: Path, as_json: bool, options: RunOptions) -> None:
+    from irmtv.lab.real import RealReport, run_real
+    from irmtv.lab.tables.experiment_page import real_content
+
+    with progress(REAL, "stopped; what is finished is kept, and the same command continues.") as bar:
+        run = run_real(
+            out,
+            tables=options.settings,
+            families=options.methods,
+            seeds=1 if options.repetitions is None else options.repetitions,
+            jobs=options.jobs,
+            progress=lambda share, label: bar.at(share, escape(label)),
+        )
+    made = RealReport(run)
+    note(made.done())
+    if not made.results:
+        _no_result(out)
+    _show_and_write(made, out, real_content(made), as_json)
+    if run.failed:
+        raise typer.Exit(1)
+
+
+def _show_and_write(
+    made: Identifiability | RunningTimesReport | RealReport, out: Path, content: Content, as_json: bool
+) -> None:
     from irmtv.html.page import write_page
 
     files = [*made.write(out), write_page(content, out / PAGE)]  # first: a pipe may be closed meanwhile

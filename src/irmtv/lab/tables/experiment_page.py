@@ -19,6 +19,8 @@ from irmtv.html import page
 from irmtv.html.text_table import TextTable
 from irmtv.html.texts import FigureData
 from irmtv.lab.experiments import Spec, Store, papers
+from irmtv.lab.real.summary import TITLE as REAL_TITLE
+from irmtv.lab.real.summary import RealReport
 from irmtv.lab.tables.compare import NOT_RUN, WORST
 from irmtv.lab.tables.experiment import ExperimentReport, is_identifiability, report_experiment, stored_spec
 from irmtv.lab.tables.experiment_figures import OUTCOMES, counted_outcomes, methods_figure, outcomes_figure
@@ -115,6 +117,18 @@ def running_times_content(made: RunningTimesReport) -> page.Content:
         __version__,
         lead=["Seconds are the machine's; ratios of l1 to l2 are not."],
     )
+
+
+def real_content(made: RealReport) -> page.Content:
+    """The page of real tables."""
+    numbers = made.overall()
+    c = numbers["coverage"]["expected"]
+    facts = [
+        ("splits", str(numbers["splits"])),
+        ("worse by more than one standard error", str(numbers["harmed"])),
+        ("unseen environments inside their interval", f"{c['covered']} of {c['of']}"),
+    ]
+    return page.content(REAL_TITLE, None, facts, {"Tables": _text_tables(made.tables())}, __version__)
 
 
 def folder_content(folder: str | os.PathLike[str]) -> page.Content:
