@@ -62,6 +62,7 @@ NUMBERS = (
     Numbers("selection", "linear models, simulation", "python examples/choice.py simulation", 1),
     Numbers("selection", "linear models, three environments", "python examples/choice.py three", 2),
     Numbers("selection", "linear models, unit tests", "python examples/choice.py unit-tests", 6),
+    Numbers("reproduction", "real tables", reproduce("real", "--repetitions 5 --jobs 2"), None, data=True),
     Numbers("theory", "the whole page", reproduce("theory"), 2),
     Numbers("identifiability", "feature weights", reproduce("identifiability"), 5),
     Numbers("identifiability", "without the division", reproduce("identifiability-undivided"), 1),

@@ -1,4 +1,4 @@
-"""`irmtv reproduce` where it makes no table of scores: feature weights and running times, through the entry point."""
+"""`irmtv reproduce` where there is no spec or more than scores: feature weights, running times, real tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 from irmtv.lab.experiments import papers, running_times
+from irmtv.lab.real import run as real_run
 from lab.experiments.small import ERM, TV, small_text
+from lab.real.small import record, write_heart
 
 
 @pytest.fixture
@@ -108,6 +110,11 @@ def test_ctrl_c_during_running_times(command, tmp_path, monkeypatch):
         (["running-times", "--out", "x", "--settings", "adlut"], "Did you mean 'adult'?"),
         (["running-times", "--out", "x", "--device", "gpu"], "device must be 'cpu'"),
         (["running-time", "--out", "x"], "Did you mean 'running-times'?"),
+        (["real", "--out", "x", "--device", "cpu"], "--device is for specs"),
+        (["real", "--out", "x", "--wait"], "--wait is for specs"),
+        (["real", "--out", "x", "--settings", "hart"], "Did you mean 'heart'?"),
+        (["real", "--out", "x", "--methods", "mlp"], "--methods must be one of"),
+        (["real", "--out", "x", "--repetitions", "0"], "repetitions must be a positive integer. Got 0"),
     ],
 )
 def test_wrong_options_are_one_text_and_exit_code_2(command, quick, tmp_path, monkeypatch, arguments, message):
@@ -118,7 +125,57 @@ def test_wrong_options_are_one_text_and_exit_code_2(command, quick, tmp_path, mo
     assert not (tmp_path / "x").exists()
 
 
-def test_a_file_in_place_of_the_folder(command, tmp_path):
+@pytest.fixture
+def hearts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One real table, whose models take no time."""
+    write_heart(tmp_path / "data")
+    monkeypatch.setenv("IRMTV_DATA", str(tmp_path / "data"))
+    real_run._table.cache_clear()
+    monkeypatch.setattr(real_run, "measure", measured)
+
+
+def measured(table, split, family, seed, threads):
+    more = {"chosen": {"score": 0.25, "by_environment": {split.label: 0.25}, "balanced_accuracy": 0.5, "log_loss": 1.0}}
+    return {k: v for k, v in record(family, split.label, **more).items() if k not in real_run.KEY}
+
+
+def test_real_tables_are_measured_printed_and_written(command, hearts, tmp_path):
+    out = tmp_path / "x"
+    arguments = ("real", "--out", out, "--methods", "linear", "--repetitions", "2")
+    ended = command(*arguments)
+    assert ended.code == 0 and "8 results: 0 were there, 8 measured" in ended.err
+    assert "left out: trees: not asked for" in ended.err and "left out: table 'adult': environment" in ended.err
+    assert "heart: switzerland" in ended.out and "0 of 4 (0 %)" in ended.out  # 0.25 is outside every interval
+    assert "the same outcome with at least 80 % of the seeds: 4 of 4 splits" in ended.out
+    files = ["real.csv", "real.json", "real.jsonl", "real.md", "report.html"]
+    assert sorted(path.name for path in out.iterdir()) == files
+    assert len(pd.read_csv(out / "real.csv")) == 8
+    again = command(*arguments)
+    assert "8 results: 8 were there, 0 measured" in again.err and again.out == ended.out
+    tables = json.loads(command(*arguments, "--json").out)["tables"]
+    assert tables[0]["title"] == "Score on the unseen rows" and len(tables[0]["rows"]) == 4
+
+
+def test_real_tables_where_there_is_no_file(command, hearts, tmp_path):
+    ended = command("real", "--out", tmp_path / "x", "--settings", "gas")
+    assert (ended.code, ended.out) == (1, "")
+    assert "gas_drift.csv" in ended.err and "has no result to make a table of" in ended.err
+
+
+def test_ctrl_c_during_real_tables(command, hearts, tmp_path, monkeypatch):
+    def stopped(table, split, *more):
+        if split.label == "hungarian":
+            raise KeyboardInterrupt
+        return measured(table, split, *more)
+
+    monkeypatch.setattr(real_run, "measure", stopped)
+    ended = command("real", "--out", tmp_path / "x", "--settings", "1", "--methods", "linear")
+    assert (ended.code, ended.out) == (130, "") and "what is finished is kept" in ended.err
+    assert len((tmp_path / "x" / real_run.FILE).read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["running-times", "theory", "real"])
+def test_a_file_in_place_of_the_folder(command, tmp_path, name):
     (tmp_path / "x").write_text("")
-    ended = command("running-times", "--out", tmp_path / "x")
+    ended = command(name, "--out", tmp_path / "x")
     assert ended.code == 1 and "--out must be a folder" in ended.err

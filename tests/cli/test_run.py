@@ -394,6 +394,7 @@ def test_reproduce_without_a_name_lists_the_tables(command, tables):
     assert [line.split(maxsplit=1) for line in ended.out.splitlines()] == [
         ["little", "A little [table]."],
         ["other"],
+        ["real", commands.REAL_DESCRIPTION],
         ["running-times", commands.RUNNING_TIMES_DESCRIPTION],
         ["theory", commands.THEORY_DESCRIPTION],
     ]
@@ -416,7 +417,7 @@ def test_reproduce_trains_a_table_and_shows_the_published_numbers(command, table
 def test_reproduce_of_an_unknown_table(command, tables, tmp_path):
     ended = command("reproduce", "litle", "--out", tmp_path / "x")
     assert (ended.code, ended.out) == (1, "")
-    known = "['little', 'other', 'running-times', 'theory']"
+    known = "['little', 'other', 'real', 'running-times', 'theory']"
     assert ended.err == f"irmtv: NAME must be one of {known}. Got 'litle'. Did you mean 'little'?\n"
     assert not (tmp_path / "x").exists()
 

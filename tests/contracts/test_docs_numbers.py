@@ -7,6 +7,7 @@ import re
 import pytest
 from examples.docs_numbers import NUMBERS
 
+from irmtv.cli.experiments import OWN
 from irmtv.lab.experiments.papers import paper_spec
 from paths import REPOSITORY
 
@@ -32,5 +33,5 @@ def test_every_listed_command_exists(one):
     if script:
         path = script.removeprefix("-m ").removesuffix(".py").replace(".", "/")
         assert (REPOSITORY / f"{path}.py").exists()
-    elif spec not in ("theory", "running-times"):
+    elif spec not in OWN:
         assert paper_spec(spec).exists()

@@ -27,7 +27,7 @@ from irmtv.estimators import (
     InvariantRegressorCV,
 )
 from irmtv.estimators.new_environment import expected_score
-from irmtv.lab.real.scores import Floats, paired_gain, score
+from irmtv.lab.real.scores import Floats, paired_gain, score, score_error
 from irmtv.lab.real.splits import RowSplit, some_rows
 from irmtv.lab.real.tables import RealTable
 from irmtv.metrics import evaluate_environments
@@ -194,7 +194,8 @@ def _scores(model: Any, per_row: Floats, rows: Rows) -> dict[str, Any]:
     if not rows.is_regression:
         recall = [float(per_row[rows.unseen_y == c].mean()) for c in np.unique(rows.unseen_y)]
         more = {"balanced_accuracy": float(np.mean(recall)), "log_loss": _log_loss(model, rows)}
-    return {"score": score(per_row, rows.metric), "by_environment": by_environment, **more}
+    overall = {"score": score(per_row, rows.metric), "se": score_error(per_row, rows.metric)}
+    return {**overall, "by_environment": by_environment, **more}
 
 
 def _log_loss(model: Any, rows: Rows) -> float:

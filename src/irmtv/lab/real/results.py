@@ -11,13 +11,13 @@ import numpy as np
 from irmtv.lab.real.measure import OURS, SCIKIT_LEARN
 from irmtv.lab.real.scores import covers, higher_is_better, interval_score
 
-Verdict = Literal["helped", "kept plain", "nothing", "harmed", "harmed twice"]
+Verdict = Literal["helped", "kept plain", "no difference", "harmed", "harmed by 2 se"]
 VERDICTS: Mapping[Verdict, str] = {
     "helped": "better by more than one standard error",
     "kept plain": "the plain model was kept",
-    "nothing": "within one standard error",
+    "no difference": "within one standard error",
     "harmed": "worse by more than one standard error, at most two",
-    "harmed twice": "worse by more than two standard errors",
+    "harmed by 2 se": "worse by more than two standard errors",
 }
 INTERVALS = {"expected": "left-out environments", "expected_held_out": "held-out rows"}
 
@@ -117,15 +117,15 @@ def verdict_of(gain: float, se: float, kept_plain: bool) -> Verdict:
     """What a choice did, in standard errors of its gain.
 
     >>> [verdict_of(gain, 1.0, False) for gain in (1.5, -0.5, -1.5, -2.5)]
-    ['helped', 'nothing', 'harmed', 'harmed twice']
+    ['helped', 'no difference', 'harmed', 'harmed by 2 se']
     """
     if kept_plain:
         return "kept plain"
     if gain > se:
         return "helped"
     if gain < -2 * se:
-        return "harmed twice"
-    return "harmed" if gain < -se else "nothing"
+        return "harmed by 2 se"
+    return "harmed" if gain < -se else "no difference"
 
 
 def split_results(records: Sequence[Mapping[str, Any]]) -> list[SplitResult]:

@@ -23,6 +23,13 @@ def score(rows: Floats, metric: str) -> float:
     return mean if higher_is_better(metric) else math.sqrt(mean)
 
 
+def score_error(rows: Floats, metric: str) -> float:
+    """The standard error of a score, from how its rows differ."""
+    of_mean = float(np.std(rows)) / math.sqrt(len(rows))
+    value = score(rows, metric)
+    return of_mean if higher_is_better(metric) else of_mean / (2 * value) if value > 0 else 0.0
+
+
 def paired_gain(plain: Floats, chosen: Floats, metric: str, seed: int = 0) -> tuple[float, float]:
     """How much better the second model is than the first on the same rows, and its bootstrap standard error.
 

@@ -32,7 +32,7 @@ def leave_each_out(part: ArrayLike, last: str | None = None) -> list[RowSplit]:
     parts = np.asarray(part).astype(str)
     return [
         RowSplit(name, np.flatnonzero(parts != name), np.flatnonzero(parts == name), name == last)
-        for name in np.unique(parts)
+        for name in np.unique(parts).tolist()
     ]
 
 

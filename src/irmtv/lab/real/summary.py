@@ -83,9 +83,11 @@ class RealReport:
             models += [(r.baselines or {}).get(f) for f in (LINEAR, TREES)] + [r.choice["chosen"]]
             pairs = [(m or {}).get("balanced_accuracy") for m in models], [(m or {}).get("log_loss") for m in models]
             texts = [f"{_value(b, 'accuracy')}, {_value(loss, 'log_loss')}" for b, loss in zip(*pairs, strict=True)]
-            rows.append([r.label, *texts])
+            rows.append([r.label, *texts, _value((models[0] or {}).get("se"), "accuracy")])
         if rows:
-            yield TextTable("Balanced accuracy in %, and log loss", ("unseen", *MODELS, "chosen"), rows)
+            columns = ("unseen", *MODELS, "chosen", "se linear")
+            notes = ("se linear: the standard error of the accuracy of plain linear, in points.",)
+            yield TextTable("Balanced accuracy in %, and log loss", columns, rows, notes)
 
     def _choices(self) -> TextTable:
         rows = [
@@ -205,7 +207,7 @@ class RealReport:
         return {
             "splits": len(self.results),
             "verdicts": {verdict: counts[verdict] for verdict in VERDICTS},
-            "harmed": counts["harmed"] + counts["harmed twice"],
+            "harmed": counts["harmed"] + counts["harmed by 2 se"],
             "coverage": {key: {"covered": c, "of": of} for key, (c, of) in covered.items()},
             "tables_where_chosen_beats_both": beating if comparable else None,
             "seconds": sum(record["seconds"] for record in self.run.records),
