@@ -72,6 +72,19 @@ def test_how_often_a_choice_helped_did_nothing_and_harmed():
     assert numbers["tables_where_chosen_beats_both"] is None  # there are no trees
 
 
+def test_harm_in_the_family_that_is_not_picked_is_shown():
+    harm = {"kept_plain": False, "outcome": "invariant-found", "gain": -0.3, "se": 0.03, "left_out": {"plain": 0.1}}
+    kept = record("trees", "b", left_out={"plain": 0.1})
+    made = report(record(), record("trees", **harm), record(split="b"), kept)
+    numbers = made.overall()
+    assert numbers["verdicts"]["kept plain"] == 2 and numbers["harmed"] == 0
+    assert numbers["verdicts_by_family"]["trees"] == {"harmed by 2 se": 1, "kept plain": 1}
+    (table,) = [table for table in made.tables() if "not picked" in table.title]
+    assert table.rows == [["classes: a", "trees", "found", "-30.0", "3.0", "harmed by 2 se"]]
+    assert table.notes == ("ERM was kept in the other 1 of 2.",)
+    assert all("not picked" not in table.title for table in report(record(), kept | {"split": "a"}).tables())
+
+
 def test_means_of_a_table_and_whether_the_choice_beats_both():
     good = [
         *(record(split=s, plain=scores(p), chosen=scores(0.8)) for s, p in (("a", 0.5), ("b", 0.7))),

@@ -80,7 +80,12 @@ class SplitResult:
 
     @property
     def verdict(self) -> Verdict:
-        return verdict_of(self.choice["gain"], self.choice["se"], self.choice["kept_plain"])
+        return self.verdict_in(self.picked)
+
+    def verdict_in(self, family: str) -> Verdict:
+        """What the rule did to a family, whether or not it is picked."""
+        record = self.families[family]
+        return verdict_of(record["gain"], record["se"], record["kept_plain"])
 
     @property
     def oracle(self) -> float:

@@ -25,6 +25,7 @@ TITLE = "Real tables, every environment left out in turn"
 ENOUGH = 0.8  # share of the seeds that give the same outcome where it counts as stable
 BINARY = ("heart",)  # tables whose balanced accuracy and log loss are shown beside accuracy
 MODELS = ("linear", "trees", "Logistic /Ridge", "HistGB")
+CHOICE = ("unseen", "family", "outcome", "gain", "se", "verdict")
 READING = (
     "accuracy in %, of bike-season, bike-year and king-county root mean squared error of logarithms. Linear and trees "
     "are ours without a penalty; Logistic / Ridge and HistGB are scikit-learn's with their defaults.",
@@ -62,7 +63,15 @@ class RealReport:
         """All that were measured; none where nothing was."""
         if not self.results:
             return []
-        made = [self._scores(), *self._further(), self._choices(), self._intervals(), *self._means(), self._overall()]
+        made = [
+            self._scores(),
+            *self._further(),
+            self._choices(),
+            *self._not_picked(),
+            self._intervals(),
+            *self._means(),
+            self._overall(),
+        ]
         return [*made, self._stability()] if any(result.seed for result in self.every) else made
 
     def _scores(self) -> TextTable:
@@ -90,24 +99,21 @@ class RealReport:
             yield TextTable("Balanced accuracy in %, and log loss", columns, rows, notes)
 
     def _choices(self) -> TextTable:
-        rows = [
-            [
-                r.label + (" (later)" if r.any["in_time"] else ""),
-                r.picked,
-                short_outcome(str(r.choice["outcome"])),
-                _signed(r.choice["gain"], r.metric),
-                _value(r.choice["se"], r.metric),
-                r.verdict,
-            ]
-            for r in self.results
-        ]
+        rows = [_choice_row(r, r.picked) for r in self.results]
         notes = (
             "gain: chosen minus ERM of the same family on the unseen rows, positive where the choice is better; se: "
             "its bootstrap standard error, the rows drawn in pairs.",
             "; ".join(f"{verdict}: {meaning}" for verdict, meaning in VERDICTS.items()) + ".",
         )
-        columns = ("unseen", "family", "outcome", "gain", "se", "verdict")
-        return TextTable("What the choice did", columns, rows, notes, labels=3)
+        return TextTable("What the choice did", CHOICE, rows, notes, labels=3)
+
+    def _not_picked(self) -> Iterator[TextTable]:
+        """What somebody has who trains the other family alone, where the rule did not keep ERM."""
+        others = [(r, family) for r in self.results for family in r.families if family != r.picked]
+        rows = [_choice_row(r, family) for r, family in others if not r.families[family]["kept_plain"]]
+        note = f"ERM was kept in the other {len(others) - len(rows)} of {len(others)}."
+        if rows:
+            yield TextTable("What the rule did in the family that is not picked", CHOICE, rows, (note,), labels=3)
 
     def _intervals(self) -> TextTable:
         rows = []
@@ -207,6 +213,10 @@ class RealReport:
         return {
             "splits": len(self.results),
             "verdicts": {verdict: counts[verdict] for verdict in VERDICTS},
+            "verdicts_by_family": {
+                family: Counter(r.verdict_in(family) for r in self.results if family in r.families)
+                for family in (LINEAR, TREES)
+            },
             "harmed": counts["harmed"] + counts["harmed by 2 se"],
             "coverage": {key: {"covered": c, "of": of} for key, (c, of) in covered.items()},
             "tables_where_chosen_beats_both": beating if comparable else None,
@@ -315,6 +325,13 @@ class RealReport:
         n = len(self.run.records)
         lines = [f"{several(n, 'result')}: {self.run.found} were there, {n - self.run.found} measured."]
         return "\n".join([*lines, *self._missing()])
+
+
+def _choice_row(r: SplitResult, family: str) -> list[str]:
+    record = r.families[family]
+    label = r.label + (" (later)" if record["in_time"] else "")
+    numbers = _signed(record["gain"], r.metric), _value(record["se"], r.metric)
+    return [label, family, short_outcome(str(record["outcome"])), *numbers, r.verdict_in(family)]
 
 
 def _interval_cells(interval: IntervalResult | None, metric: str) -> list[str]:
