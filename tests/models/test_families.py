@@ -68,13 +68,23 @@ def test_left_out_environments_decide_by_log_risk_whatever_held_out_rows_say():
     assert picked.message.startswith("trees is taken: its ERM has the lowest risk in the 4 environments left out")
 
 
+def test_the_simpler_family_stays_where_it_has_nearly_all_of_the_gain():
+    lines = [0.3, 0.3, 0.3, 0.3]  # a constant has 0.7 here
+    for trees, index in (([0.293] * 4, 0), ([0.29] * 4, 1)):
+        searches = [made_up(EVEN, lines), made_up(EVEN, trees)]
+        constant = searches[0].records.constant
+        kept = (constant - 0.3) / (constant - trees[0])
+        assert (kept >= 0.98) == (index == 0)
+        assert pick_family(searches, ["linear", "trees"]).index == index
+
+
 def test_the_simpler_family_stays_within_one_standard_error():
     lines, trees = [0.5, 0.6, 0.4, 0.5], [0.3, 0.7, 0.5, 0.42]
     behind, error = by_hand(np.log(lines).tolist(), np.log(trees).tolist())
     assert 0 < behind < error
     searches = [made_up(EVEN, lines), made_up(EVEN, trees)]
     picked = pick_family(searches, ["linear", "trees"])
-    assert picked.index == 0 and "less than one standard error" in picked.message and "simpler" in picked.message
+    assert picked.index == 0 and "but by little" in picked.message and "simpler" in picked.message
     assert pick_family(searches[::-1], ["trees", "linear"]).index == 0  # the order says what is simpler
 
 

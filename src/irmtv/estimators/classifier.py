@@ -134,7 +134,7 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
         *,
         environment: str | None = None,
         aux: str | Sequence[str] | None = None,
-        hidden: Sequence[int] = (32,),
+        hidden: Sequence[int] | str = (32,),
         penalty_weight: float | str | Mapping[str, float] | None = 1e3,
         module: Callable[[], torch.nn.Module] | None = None,
         classifier: str = "scalar",

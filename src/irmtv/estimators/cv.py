@@ -6,17 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from irmtv.core.messages import check_positive
 from irmtv.data.training import TrainingData
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed
 from irmtv.estimators.path import PATH, PathEstimator, check_mapping, reject_single_model_params
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.models.base import FittedModel
+from irmtv.models.base import FittedModel, Report
+from irmtv.models.families import FamilyChoice, pick_family
 from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
-from irmtv.models.networks.settings import NetworkParameters, training_settings, warn_of_endless_warmup
-from irmtv.models.search import Search
+from irmtv.models.networks.predictor import Predictor
+from irmtv.models.networks.settings import (
+    DEFAULT_HIDDEN,
+    LINEAR_ONLY,
+    NetworkParameters,
+    batch_size_for,
+    training_settings,
+    warn_of_endless_warmup,
+)
+from irmtv.models.search import MOST_LEFT_OUT, Search, search_model
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 
@@ -33,9 +44,18 @@ class NetworkPathEstimator(PathEstimator):
     """The part of the CV estimators of networks that does not depend on what is predicted."""
 
     l2: Any  # a number, or "auto"
+    hidden_: tuple[int, ...]
+    family_: FamilyChoice | None = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        for name in ("hidden_", "family_"):  # of an earlier call
+            self.__dict__.pop(name, None)
+        if isinstance(self.hidden, str) and self.hidden != "auto":
+            raise ValueError(
+                f"hidden must be 'auto' or a sequence of layer widths; () is a linear model. Got {self.hidden!r}. Use "
+                "hidden=(32,) for one layer of 32."
+            )
         check_positive(self.n_seeds, "n_seeds")
         if isinstance(self.l2, str) and self.l2 != "auto":
             raise ValueError(f"l2 must be 'auto' or a finite number of at least 0. Got {self.l2!r}.")
@@ -52,6 +72,68 @@ class NetworkPathEstimator(PathEstimator):
                 "that the models of the folds do not share. Got refit=False."
             )
         return data
+
+    def search(
+        self,
+        data: TrainingData[Any],
+        *,
+        report: Report | None = None,
+        erm_beside: bool = False,
+        keep_outputs: bool = False,
+    ) -> Search:
+        """As of all estimators that choose; with hidden="auto" a linear model or a network is settled on first."""
+        if self.hidden == "auto" and self.module is None:
+            self.hidden_ = self._settled(data, report)
+        return super().search(data, report=report, erm_beside=erm_beside, keep_outputs=keep_outputs)
+
+    def _settled(self, data: TrainingData[Any], report: Report | None) -> tuple[int, ...]:
+        """Which of the two ERM does better with, in environments that are left out; and what it rests on."""
+        linear_only = data.objective.procedure in LINEAR_ONLY or self.solver == "newton" or self.layer is not None
+        if linear_only:
+            return ()
+        rows = data.task.train
+        several = not data.objective.infers_held_out and len(rows.names) > 2
+        l2_from, seed, searches = L2 if self._chooses_l2() else (), as_seed(self.random_state), []
+        for hidden in (shapes := ((), DEFAULT_HIDDEN)):
+            self.hidden_ = hidden
+            parameters = replace(self._for_all_candidates(), objective_params=None, classifier="scalar")
+            settings = training_settings(parameters, ERM, data.task) | {
+                "batch_size": self.batch_size if self.batch_size != "auto" else batch_size_for(hidden, len(rows))
+            }
+            searches.append(
+                search_model(
+                    NetworkModel(settings, seeds=(seed,), l2_from=l2_from),
+                    data.task,
+                    ERM,
+                    [{}],
+                    rule="leave-one-env-out" if several else "iid",
+                    n_folds=self.cv,
+                    seed=seed,
+                    most_left_out=MOST_LEFT_OUT,
+                    report=report,
+                )
+            )
+        self.family_ = pick_family(searches, ["linear", "network"])
+        return shapes[self.family_.index]
+
+    def _parameters(self) -> NetworkParameters:
+        parameters = super()._parameters()
+        return replace(parameters, hidden=self._widths()) if self.hidden == "auto" else parameters
+
+    def _widths(self) -> tuple[int, ...]:
+        """With hidden="auto": those that were settled on, a network until then."""
+        found: tuple[int, ...] = self.__dict__.get("hidden_", DEFAULT_HIDDEN)
+        return found
+
+    def _feature_settings(self, present: Predictor | None) -> dict[str, Any]:
+        settings = super()._feature_settings(present)
+        may_be_linear = self.hidden == "auto" and self.solver not in ("adam", "subgradient")
+        return settings | {"dtype": torch.float64} if may_be_linear and self.module is None else settings
+
+    def _describe(self, search: Search) -> None:
+        super()._describe(search)
+        if self.family_ is not None:
+            self.selected_["hidden"], self.selected_["family"] = self.hidden_, self.family_.message
 
     def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> NetworkModel:
         varied = {name for c in self._combinations(data) for name in c}
@@ -165,6 +247,10 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     objective : str, default "auto"
         As for :class:`InvariantClassifier`. Where it has no penalty weight ("groupdro", "lff"), its steps and `grid`
         are chosen among, with ERM beside them for the rule "invariance".
+    hidden : "auto" or sequence of int, default "auto"
+        Widths of the hidden layers; () is a linear model. "auto" is () or (32,): the one with which ERM does better in
+        environments that are left out (where there are three; else on held-out rows), and () where they are within one
+        standard error. `hidden_` holds it.
     penalty_weights : sequence or None, default None
         The path; None is 0, 1, 10, ..., 1e4, with Newton's method 0, 10, ..., 1e5. 0 (ERM) is always among them. For a
         sum of penalties a number is the weight of every part, a mapping by name gives each its own; "adaptive",
@@ -204,6 +290,8 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     selected_ : dict
         The rule, its outcome ("erm-invariant", "erm-kept", "invariant-found", "none-found"; None for other rules), the
         message that says why, the objective and the step, the hyper-parameters, and the figures it rests on.
+    hidden_ : tuple of int
+        With `hidden="auto"`, the widths that were taken; `selected_["family"]` says why.
     best_params_ : dict
         The chosen hyper-parameters.
     cv_results_ : DataFrame
@@ -238,7 +326,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         *,
         environment: str | None = None,
         aux: str | Sequence[str] | None = None,
-        hidden: Sequence[int] = (32,),
+        hidden: Sequence[int] | str = "auto",
         penalty_weights: Sequence[float | str | Mapping[str, float]] | None = None,
         rule: str = "invariance",
         rule_options: Mapping[str, Any] | None = None,
@@ -321,7 +409,7 @@ class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
         *,
         environment: str | None = None,
         aux: str | Sequence[str] | None = None,
-        hidden: Sequence[int] = (32,),
+        hidden: Sequence[int] | str = "auto",
         penalty_weights: Sequence[float | str | Mapping[str, float]] | None = None,
         rule: str = "invariance",
         rule_options: Mapping[str, Any] | None = None,

@@ -15,6 +15,7 @@ from torch import Tensor
 from irmtv.core.numbers import several
 from irmtv.models.search import Search
 
+NEARLY = 0.98  # share of the best family's gain over a constant that a simpler one must have to be preferred
 LEAST = 0.01  # of the risk of a constant: smaller risks count as this one, so that no ratio is of two nothings
 
 
@@ -34,6 +35,8 @@ class FamilyChoice:
 
 def pick_family(searches: Sequence[Search], names: Sequence[str]) -> FamilyChoice:
     """The family whose ERM has the lowest risk where it was not trained; a simpler one within one standard error.
+
+    Or one that has nearly all of its gain over a constant: a network that is better by a hair is not worth its size.
 
     Parameters
     ----------
@@ -59,8 +62,10 @@ def pick_family(searches: Sequence[Search], names: Sequence[str]) -> FamilyChoic
     behind = (share * off).sum(-1)
     n = int((share > 0).sum())
     error = ((share * (off - behind.unsqueeze(-1))).square().sum(-1) * n / max(1, n - 1)).sqrt()
-    index = int((behind <= error).nonzero()[0]) if bool(mean.isfinite().any()) else 0  # NaN is not
     risk = mean.exp() if left_out else mean
+    gain = first.records.constant - risk
+    near = (behind <= error) | (gain >= NEARLY * gain[best])  # NaN is neither
+    index = int(near.nonzero()[0]) if bool(mean.isfinite().any()) else 0
     return FamilyChoice(
         index,
         tuple(names),
@@ -107,6 +112,6 @@ def _message(names: Sequence[str], index: int, best: int, risk: Tensor, where: s
     if index == best:
         return f"{names[index]} is taken: its ERM has the lowest risk {where} ({', '.join(each)})."
     return (
-        f"{names[index]} is taken: {names[best]} has a lower risk {where}, but by less than one standard error "
-        f"({', '.join(each)}; ERM), and {names[index]} is simpler."
+        f"{names[index]} is taken: {names[best]} has a lower risk {where}, but by little ({', '.join(each)}; ERM), and "
+        f"{names[index]} is simpler."
     )

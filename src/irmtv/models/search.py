@@ -128,6 +128,7 @@ def search_model(
     options: Mapping[str, Any] | None = None,
     erm_beside: bool = False,
     beside: Sequence[tuple[Objective, Sequence[Combination]]] = (),
+    most_left_out: int | None = None,
     report: Report | None = None,
 ) -> Search:
     """Train every combination outside every fold, and choose.
@@ -147,6 +148,7 @@ def search_model(
     erm_beside : have ERM among the candidates also where the objective has no weight that could be 0 and the rule does
         not ask for it ("invariance" does).
     beside : further objectives whose candidates stand for choice too, with combinations of their own.
+    most_left_out : parts into which the rule "leave-one-env-out" puts environments, to leave each out; None: all apart.
     report : called with a `Progress`.
     """
     if not combinations:
@@ -159,7 +161,7 @@ def search_model(
     several = len(task.train.names) > 2 and not objective.infers_held_out and not by_place
     left_out: list[Task] = []
     if rule == "leave-one-env-out" or (rule == "invariance" and several):
-        left_out = left_out_tasks(task, MOST_LEFT_OUT if rule == "invariance" else None)
+        left_out = left_out_tasks(task, MOST_LEFT_OUT if rule == "invariance" else most_left_out)
     split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out)
     compares_own = rule == "invariance" and not objective.infers_held_out and 1 < len(task.train.names) <= MOST_OWN
     with rows_read_once():
