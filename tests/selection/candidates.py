@@ -14,6 +14,7 @@ from irmtv.selection.records import COLUMNWISE
 ERM = [0.30, 0.50]  # far apart
 SE = 0.02
 ASKEW = [-1.5 * SE * np.sqrt(2), 1.5 * SE * np.sqrt(2)]  # slopes of that standard error: unequal by z = 3
+CLEARLY = [-5 * SE, 5 * SE]  # so unequal that ERM fails by them beyond doubt
 FIELDS = ("rows", "risk", "risk_cov", "slope", "slope_cov")
 
 

@@ -22,8 +22,9 @@ from irmtv.selection import (
     spread,
     zero_means,
 )
-from irmtv.selection.invariant import CHEAP, DEFAULTS, STEADY, STRONG
-from selection.candidates import ASKEW, ERM, SE, counted, p_of_both, p_of_difference, two, written
+from irmtv.selection.invariant import CHEAP, DEFAULTS, STEADY
+from irmtv.selection.wording import STRONG
+from selection.candidates import ASKEW, CLEARLY, ERM, SE, counted, p_of_both, p_of_difference, two, written
 
 # The rule on records made for each outcome
 
@@ -112,7 +113,7 @@ def test_the_lowest_extrapolated_risk_of_those_that_pass():
 
 
 def test_a_model_that_predicts_next_to_nothing_is_not_taken():
-    slope = [ASKEW, [0.0, 0.0], [0.0, 0.0]]
+    slope = [CLEARLY, [0.0, 0.0], [0.0, 0.0]]
     records = written([ERM, [0.90, 0.90], [0.99, 0.99]], SE, slope=slope, slope_se=SE, constant=1.0)
     found = invariance(records)
     assert (found.index, found.outcome) == (0, "none-found")
@@ -421,7 +422,7 @@ def test_equal_slopes_must_pay_where_slopes_decide_alone(dearer, taken):
 @pytest.mark.parametrize(("worst", "price", "taken"), [(0.79, 1.45, True), (0.81, 1.55, False)])
 def test_a_candidate_must_not_cost_too_much(worst, price, taken):
     """ERM's risks 0.3 and 0.5: by 0.2 apart, so 1.5 times that beyond 0.5 is 0.8."""
-    records = written([ERM, [worst, worst]], SE, slope=[ASKEW, [0.0, 0.0]], slope_se=SE, constant=1.5)
+    records = written([ERM, [worst, worst]], SE, slope=[CLEARLY, [0.0, 0.0]], slope_se=SE, constant=1.5)
     verdict = invariance(records, max_price=1.5)
     assert (verdict.index, verdict.outcome) == ((1, "invariant-found") if taken else (0, "none-found"))
     if taken:
@@ -457,16 +458,29 @@ def test_with_nothing_but_erm_slopes_do_not_decide_alone(candidate):
     assert invariance(written(risks, SE), test="slopes").outcome == "erm-invariant"
 
 
+def test_unequal_risks_alone_are_no_reason_for_a_dear_model():
+    """They may come from noise: ERM must fail by its slopes. A cheap one may be taken all the same."""
+    equal = {"slope": [[0.0, 0.0]] * 2, "slope_se": SE, "constant": 1.0}
+    for slope, risk, found in (
+        ([0.0, 0.0], 0.55, False),
+        (CLEARLY, 0.55, True),
+        ([0.0, 0.0], 0.42, True),  # 0.58 of 0.6 are kept
+    ):
+        records = written([ERM, [risk, risk]], SE, **{**equal, "slope": [slope, [0.0, 0.0]]})
+        assert (invariance(records).outcome == "invariant-found") == found
+
+
 def test_where_the_choice_pays():
     """ERM's risks 0.3 and 0.5: 0.2 apart. The candidate's worst is 0.05 above 0.5, or below it."""
-    found = invariance(written([ERM, [0.55, 0.55]], SE))
+    slope = [CLEARLY, [0.0, 0.0]]
+    found = invariance(written([ERM, [0.55, 0.55]], SE, slope=slope))
     assert found.figures["pays_at"] == pytest.approx(0.25)
     assert (
         "Its risk is higher than that of ERM in the worst of them, too: it pays where the next "
         "environment lies further out by more than 0.25 times their spread."
     ) in found.message
     for risk in (0.45, 0.5):
-        found = invariance(written([ERM, [risk, risk]], SE))
+        found = invariance(written([ERM, [risk, risk]], SE, slope=slope))
         assert found.outcome == "invariant-found" and found.figures["pays_at"] <= 0
         assert "pays" not in found.message
 
@@ -585,6 +599,7 @@ def test_soft_and_vector_records_from_single_rows():
     noise = 0.3 * rng.normal(size=n)
     loss = np.stack([0.4 + 0.4 * (q[:, 0] - 0.5) + noise, 0.5 + noise])
     slope = 0.3 * rng.normal(size=(2, n, 2))
+    slope[0, :, 0] += 0.5 * (q[:, 0] - 0.5)  # ERM's are not equal
     records = counted(loss, slope, q, fold, 4, soft=True)
     verdict = invariance(records)
     assert (verdict.index, verdict.outcome) == (1, "invariant-found")

@@ -164,7 +164,8 @@ def test_confirmation_is_calibrated_where_candidates_are_truly_invariant():
         folds = []
         for _ in range(4):
             risk = np.r_[[[0.2, 0.6]], np.full((20, 2), 0.45)] + 0.02 * rng.normal(size=(21, 2))
-            folds.append(written(risk.tolist(), 0.02, slope=(0.02 * rng.normal(size=(21, 2))).tolist(), slope_se=0.02))
+            slope = 0.02 * rng.normal(size=(21, 2)) + np.r_[[[-0.2, 0.2]], np.zeros((20, 2))]
+            folds.append(written(risk.tolist(), 0.02, slope=slope.tolist(), slope_se=0.02))
         confirmed.append(invariance(of_folds(folds)).figures["p_confirmed"])
     p = np.array(confirmed)
     for share in (0.05, 0.2):
