@@ -96,6 +96,7 @@ NUMBERS = (
     Numbers("reproduction", "CelebA, stand-in", reproduce("celeba-standin"), 40, data=True),
     Numbers("reproduction", "Landcover, stand-in", reproduce("landcover-standin"), 40),
     Numbers("reproduction", "the Cerrado", reproduce("cerrado"), 40, data=True),
+    Numbers("reproduction", "Colored MNIST", reproduce("colored-mnist"), 10, data=True),
 )
 
 

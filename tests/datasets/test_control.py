@@ -255,7 +255,7 @@ def test_no_threshold_is_better_in_the_worst_base_rate_than_that_of_erm():
 
 @pytest.mark.parametrize("regression", [False, True])
 def test_base_rate_erm_is_the_sum_and_flat_in_every_environment(regression):
-    task = make_control(200_000, "base-rate", 5, 3, 3, 7, n_test=3, regression=regression)
+    task = make_control(60_000, "base-rate", 5, 3, 3, 7, n_test=3, regression=regression)
     x, y, code = task.train.x.double().numpy(), task.train.y.double().numpy(), task.train.environment.numpy()
     design = np.column_stack([x, np.ones(len(y))])
     link = (lambda f: f) if regression else (lambda f: 1 / (1 + np.exp(-f)))

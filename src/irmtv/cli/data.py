@@ -57,7 +57,7 @@ def path_of_data(
     say(f"{folder.path} ({folder.said_by})")
     for f in found:
         say(f.source.name)
-        for file, path in zip(f.source.files, f.paths, strict=True):
+        for file, path in zip(f.files, f.paths, strict=True):
             say(f"    {file.name}: {path if path is not None else 'not here'}")
         if not f.here:
             say(f"    {f.advice}")
@@ -135,7 +135,7 @@ def _summary(found: LocalFiles) -> dict[str, Any]:
         "here": found.here,
         "files": [
             {"name": file.name, "path": None if path is None else str(path), "url": file.url, "sha256": file.sha256}
-            for file, path in zip(source.files, found.paths, strict=True)
+            for file, path in zip(found.files, found.paths, strict=True)
         ],
     }
 

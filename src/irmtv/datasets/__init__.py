@@ -5,6 +5,7 @@ from irmtv.datasets.catalogue import DATASETS, DataSet
 from irmtv.datasets.celeba import load_celeba_features
 from irmtv.datasets.celeba_standin import make_celeba_standin
 from irmtv.datasets.cerrado import load_cerrado
+from irmtv.datasets.colored_mnist import load_colored_mnist
 from irmtv.datasets.common import Tables
 from irmtv.datasets.control import make_control
 from irmtv.datasets.house_prices import load_house_prices
@@ -28,6 +29,7 @@ __all__ = [
     "load_adult",
     "load_celeba_features",
     "load_cerrado",
+    "load_colored_mnist",
     "load_house_prices",
     "load_landcover",
     "make_celeba_standin",

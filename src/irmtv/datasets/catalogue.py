@@ -16,6 +16,7 @@ from irmtv.datasets.adult import adult_task
 from irmtv.datasets.celeba import load_celeba_features
 from irmtv.datasets.celeba_standin import make_celeba_standin
 from irmtv.datasets.cerrado import load_cerrado
+from irmtv.datasets.colored_mnist import load_colored_mnist
 from irmtv.datasets.control import make_control
 from irmtv.datasets.house_prices import house_prices_task
 from irmtv.datasets.landcover import load_landcover
@@ -76,4 +77,5 @@ DATASETS: Mapping[str, DataSet] = {
     "landcover": DataSet(load_landcover, iid=("iid",)),
     "landcover-standin": DataSet(make_landcover_standin, iid=("iid",)),
     "cerrado": DataSet(load_cerrado, iid=("iid",)),
+    "colored-mnist": DataSet(load_colored_mnist),
 }

@@ -39,9 +39,19 @@ class DataFile:
     url: str | None = None  # None: it cannot be downloaded
     sha256: str | None = None  # of what `url` gives; files in a user's folder may be packed or have a header added
 
+    @property
+    def unpacked_name(self) -> str:
+        """Its name without .gz, where its source packs it."""
+        return self.name.removesuffix(".gz")
+
     def places(self, home: Path) -> list[Path]:
         """Where the file may lie in a folder: in the data set's own or at the top, packed or not."""
-        return [base / (self.name + suffix) for base in (home / self.data_set, home) for suffix in SUFFIXES]
+        names = dict.fromkeys((self.name, *(self.unpacked_name + suffix for suffix in SUFFIXES)))
+        return [base / name for base in (home / self.data_set, home) for name in names]
+
+    def path_in(self, home: Path) -> Path | None:
+        """Where the file lies in a folder; None where it does not."""
+        return next((place for place in self.places(home) if place.is_file()), None)
 
 
 def find_files(files: Sequence[DataFile], data_home: str | os.PathLike[str] | None = None) -> list[Path]:
@@ -126,7 +136,7 @@ def _in_folder(files: Sequence[DataFile], home: Path, parameter: str) -> list[Pa
             f"{parameter} must be a folder that holds {_names(files)} of data set {files[0].data_set!r}. "
             f"Got {no_folder(home)}. {_advice(files, parameter)}"
         )
-    found = [next((place for place in file.places(home) if place.is_file()), None) for file in files]
+    found = [file.path_in(home) for file in files]
     missing = [file for file, path in zip(files, found, strict=True) if path is None]
     if missing:
         looked = "; ".join(", ".join(str(place) for place in file.places(home)) for file in missing)

@@ -35,6 +35,7 @@ class Source:
     n_test: int | None = None
     cure: str = ""  # how to get files that cannot be downloaded
     any_file: bool = False  # one of the files will do: they are layouts of the same data
+    instead: tuple[DataFile, ...] = ()  # a smaller copy, read where `files` are not in the folder
 
     @property
     def card(self) -> dict[str, Any]:
@@ -56,6 +57,7 @@ class Source:
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 _MODERNDIVE = "https://raw.githubusercontent.com/moderndive/moderndive/016a66a371b2c8f35957628cae77586543f77b68/"
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 CELEBA_PAGE = "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
 _CELEBA_CITATION = "Liu, Luo, Wang and Tang, Deep Learning Face Attributes in the Wild, ICCV 2015"
 _CELEBA_LICENCE = "non-commercial research only, by the agreement on CelebA's page"
@@ -177,6 +179,45 @@ _ALL = (
         n_train=40_000,
         n_test=20_000,
     ),
+    Source(
+        "colored-mnist",
+        loader="load_colored_mnist",
+        files=(
+            DataFile(
+                "mnist",
+                "train-images-idx3-ubyte.gz",
+                _MNIST + "train-images-idx3-ubyte.gz",
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            DataFile(
+                "mnist",
+                "train-labels-idx1-ubyte.gz",
+                _MNIST + "train-labels-idx1-ubyte.gz",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+        ),
+        instead=(
+            DataFile(
+                "mnist_t10k",
+                "t10k-images-idx3-ubyte.gz",
+                _MNIST + "t10k-images-idx3-ubyte.gz",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            DataFile(
+                "mnist_t10k",
+                "t10k-labels-idx1-ubyte.gz",
+                _MNIST + "t10k-labels-idx1-ubyte.gz",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        ),
+        title="Handwritten digits: is one above 4? Coloured, so that the colour misleads in the test.",
+        licence="CC BY-SA 3.0",
+        source=f"MNIST, {_MNIST}",
+        citation=(
+            "LeCun, Cortes, Burges, The MNIST database of handwritten digits, 1998; coloured as by Arjovsky, Bottou, "
+            "Gulrajani, Lopez-Paz, Invariant Risk Minimization, 2019, arXiv:1907.02893"
+        ),
+    ),
 )
 SOURCES: Mapping[str, Source] = {source.name: source for source in _ALL}
 
@@ -225,6 +266,7 @@ class LocalFiles:
 
     source: Source
     folder: Folder
+    files: tuple[DataFile, ...]  # the source's, or its smaller copy where only that is here
     paths: tuple[Path | None, ...]  # by file; None: not here
 
     @property
@@ -237,7 +279,7 @@ class LocalFiles:
         """The files that the loader needs and that are not here."""
         if self.source.any_file and any(path is not None for path in self.paths):
             return ()
-        return tuple(file for file, path in zip(self.source.files, self.paths, strict=True) if path is None)
+        return tuple(file for file, path in zip(self.files, self.paths, strict=True) if path is None)
 
     @property
     def missing_names(self) -> str:
@@ -279,8 +321,12 @@ def look(source: Source, data_home: str | os.PathLike[str] | None = None) -> Loc
     (False, ['adult.test'])
     """
     folder = data_folder(data_home)
-    paths = (next((p for p in file.places(folder.path) if p.is_file()), None) for file in source.files)
-    return LocalFiles(source, folder, tuple(paths))
+    found = [
+        LocalFiles(source, folder, files, tuple(file.path_in(folder.path) for file in files))
+        for files in (source.files, source.instead)
+        if files
+    ]
+    return next((one for one in found if one.here), found[0])
 
 
 @dataclass(frozen=True)
@@ -322,7 +368,7 @@ def check(source: Source, data_home: str | os.PathLike[str] | None = None) -> Ch
         return CheckResult(found, f"{looked}. {found.advice}")
     try:
         task = source.load(found.folder.path)
-        pairs = zip(source.files, found.paths, strict=True)
+        pairs = zip(found.files, found.paths, strict=True)
         files = tuple(_compared(file, path) for file, path in pairs if path is not None)
     except Exception as error:  # whatever a damaged file makes its reader raise is the answer
         kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
@@ -340,11 +386,12 @@ def check(source: Source, data_home: str | os.PathLike[str] | None = None) -> Ch
 
 def _compared(file: DataFile, path: Path) -> FileCheck:
     """With the checksum of the source's file; a packed copy is unpacked first."""
-    packed = "" if path.name == file.name else "packed; "
-    if file.sha256 is None:
+    as_given = path.name == file.name
+    packed = "" if as_given else "unpacked; " if path.name == file.unpacked_name else "packed; "
+    if file.sha256 is None or packed == "unpacked; ":
         return FileCheck(file, path, None, f"{packed}no checksum is known")
     digest = hashlib.sha256()
-    with open_unpacked(path) as content:
+    with path.open("rb") if as_given else open_unpacked(path) as content:
         while block := content.read(1 << 20):
             digest.update(block)
     if digest.hexdigest() == file.sha256:

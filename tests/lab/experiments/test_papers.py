@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from datasets import test_celeba, test_landcover
+from datasets import test_celeba, test_colored_mnist, test_landcover
 from irmtv.datasets import DATASETS
 from irmtv.datasets.fetch import VARIABLE
 from irmtv.lab.experiments import load_spec, papers, parse_spec, run_experiment
@@ -20,9 +20,10 @@ NOT_PUBLIC = ("celeba", "landcover")  # tables of files that cannot be downloade
 
 @pytest.fixture
 def small_files(tmp_path, monkeypatch):
-    """Files of the published layouts, a few hundred rows each."""
+    """Files of the published layouts, a few hundred rows each; images with next to nothing on them."""
     test_celeba.write(tmp_path / "celeba" / "celeba_features.csv", *test_celeba.table())
     test_landcover.save(tmp_path / "landcover" / "landcover.pkl", test_landcover.published())
+    test_colored_mnist.write(tmp_path / "mnist_t10k", 240, test_colored_mnist.SMALL)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
 
 
@@ -52,12 +53,13 @@ def test_every_table_loads_and_can_be_planned(name, request):
     assert {w.members[0].method.label for w in work} == {m.label for m in spec.methods}
 
 
-@pytest.mark.parametrize("name", NOT_PUBLIC)
-def test_a_table_of_files_that_are_not_public_runs_on_small_ones(name, small_files, tmp_path):
+@pytest.mark.parametrize("name", [*NOT_PUBLIC, "colored-mnist"])
+def test_a_table_of_files_runs_on_small_ones(name, small_files, tmp_path):
     text = paper_spec(name).read_text()
     for key, value in {"steps": 30, "warmup": 10, "snapshot_every": 10, "repetitions": 1, "folds": 2}.items():
         text = re.sub(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
-    spec = parse_spec(text, papers_folder()).with_(methods=["ERM", "Minimax-TV-l1", "ERM, inferred", "LfF"])
+    methods = ["ERM", "V-REx"] if name == "colored-mnist" else ["ERM", "Minimax-TV-l1", "ERM, inferred", "LfF"]
+    spec = parse_spec(text, papers_folder()).with_(methods=methods)
     report = run_experiment(spec, tmp_path / "store")
     assert report.failed == () and report.trained == report.runs > 0
 
