@@ -35,6 +35,7 @@ STEADY = 0.001  # p-value of a choice on half of the folds (twice the smaller on
 AGAINST = 3.0  # standard errors (over left-out environments) by which an invariant candidate may be worse there
 DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
 LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
+ALL = 1.0  # the share that it must lose where nothing else speaks against it: base rates alone cost it some
 CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothing
 SEEN = 0.25  # share of ERM's gain that a variation over columns must have to matter
 DEFAULTS: Mapping[str, Any] = {
@@ -64,7 +65,8 @@ def invariance(records: Records, **options: Any) -> Verdict:
     3. Where noise or base rates differ no useful model has equal risks. Then a linear model with equal slopes in every
        column; else equal slopes, if it is no worse in left-out environments (without those: if its risk + reach *
        spread of the risks is below that of ERM).
-    4. Where ERM loses much in environments that were left out of training, a candidate that wins back half of it.
+    4. Where ERM loses much in environments that were left out of training, a candidate that wins back half of it. If
+       nothing else speaks against ERM, it must lose there all that it gains over a constant.
 
     What is taken by 2 or 3 must pass on each half of the folds alone, and not be far worse where left out. Where ERM
     fails the test by little, it may cost next to nothing. Where a linear model fails 1 in its columns, but no own model
@@ -162,24 +164,25 @@ class _Case:
         p_erm = self._p_slopes if columns else float(both.p[self.erm])
         if not p_erm < level:
             blind = _Found(self.erm, "erm-kept", "both", blind=True)
-            return self._won_back() or (_Found(self.erm, "erm-invariant", "both") if self._sees_enough() else blind)
+            kept = _Found(self.erm, "erm-invariant", "both") if self._sees_enough() else blind
+            return self._won_back(ALL) or kept
         if both.alike:
             cheap = None
             if columns and float(self.view("columns").p[self.erm]) < STRONG:
                 cheap = self._taken("columns", self._choice(self.view("columns"), CHEAP), CHEAP)
-            return self._won_back() or cheap or _Found(self.erm, "erm-kept", "both")
+            return self._won_back(ALL) or cheap or _Found(self.erm, "erm-kept", "both")
         found = self._taken("both", self._choice(both))
         if found is not None:
             return found
         by_risks = not columns and bool(both.eligible.any()) and float(self.view("slopes").p[self.erm]) >= level
         if by_risks:  # ERM's differ, by noise or base rate
-            return self._won_back() or _Found(self.erm, "erm-invariant", "slopes")
+            return self._won_back(ALL) or _Found(self.erm, "erm-invariant", "slopes")
         by_slopes = self._by_slopes()
         if columns:
             v = self._choice(self.view("columns"))
             if v is not None and (by_slopes is None or self._preferred(v, by_slopes.candidate)):
                 found = self._taken("columns", v)
-        return found or by_slopes or self._won_back() or _Found(self.erm, "none-found", "both")
+        return found or by_slopes or self._won_back(LOST) or _Found(self.erm, "none-found", "both")
 
     @cached_property
     def _p_slopes(self) -> float:
@@ -252,8 +255,9 @@ class _Case:
             return None if bool((dearer | ~known).all()) else found
         return found._replace(p_halves=min(1.0, 2 * min(each))) if 2 * min(each) >= STEADY else None
 
-    def _won_back(self) -> _Found | None:
-        """Where ERM loses much in left-out environments, the candidate that is best there, if it wins back half of it.
+    def _won_back(self, share: float) -> _Found | None:
+        """Where ERM loses this share of its gain in left-out environments, the candidate that is best there, if it wins
+        back half of it.
 
         Environments in which a model is worse than twice a constant count as that: one of them shall not decide.
         """
@@ -264,7 +268,7 @@ class _Case:
         risk = each.mean(1)
         seen = self.pooled.risk[self.erm].clamp_max(2 * constant).nanmean()
         lost = float(risk[self.erm]) - float(seen)
-        if not lost >= LOST * (constant - float(view.risk[self.erm])) > 0:
+        if not lost >= share * (constant - float(view.risk[self.erm])) > 0:
             return None
         better = each[self.erm] - each  # (C, parts)
         clear = better.mean(1) > better.std(1) / better.shape[1] ** 0.5  # by more than one standard error
