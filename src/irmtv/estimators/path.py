@@ -246,13 +246,8 @@ class PathEstimator(InvariantEstimator):
 
     def _expect(self, data: TrainingData[Any], search: Search) -> None:
         """What to expect in a new environment, where three or more were there to be left out."""
-        targets = data.task.n_outputs if data.task.loss.name == "squared" else 0
-        classes = None if targets or data.classes is None else list(data.classes)
-        scale = None
-        if targets:
-            scale = 1.0 if data.y is None else float(np.sqrt(np.mean(np.square(data.y.scale))))
-        table = left_out_table(search, classes, scale)
-        metric = "rmse" if targets else "accuracy"
+        metric = "rmse" if data.task.loss.name == "squared" else "accuracy"
+        table = left_out_table(data, search, metric)
         for name in ("new_environment_", "expected_score_"):  # of an earlier call
             self.__dict__.pop(name, None)
         if table is not None:

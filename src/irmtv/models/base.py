@@ -42,7 +42,8 @@ class Split:
     task: Task
     fold: Tensor  # (N,) which fold holds a training row out
     folds: Sequence[Task]  # trained outside a fold, measured on it
-    left_out: Sequence[Task] = ()  # trained without an environment, measured on it
+    left_out: Sequence[Task] = ()  # trained without an environment, or a group of them, measured on it
+    groups: Sequence[Sequence[int]] = ()  # the environments of each of these, as codes
 
     def constants(self) -> list[tuple[float, float]]:
         """By fold: the held-out risk of the best constant, and what the held-out rows weigh."""
@@ -104,6 +105,7 @@ class PathTrainer(ABC):
     """Trains the combinations of one search. What they share (bins, an l2 or leaves that ERM chose) is made once."""
 
     split: Split
+    left_out_seconds: float = 0.0  # spent so far on models without some environments
 
     @abstractmethod
     def train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:

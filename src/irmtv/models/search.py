@@ -26,7 +26,7 @@ from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.selection import Choice, Records, build_records, check_options, choose, p_values, worst_environment
-from irmtv.selection.folds import deal_folds, left_out_tasks, tasks_outside
+from irmtv.selection.folds import deal_folds, left_out_groups, left_out_tasks, tasks_outside
 from irmtv.selection.views import MIN_ROWS
 
 MOST_LEFT_OUT = 10  # parts of the environments that are left out in turn for the rule "invariance"
@@ -52,6 +52,7 @@ class Search:
     candidates: tuple[Candidate, ...]  # in the order of the records
     records: Records
     split: Split
+    left_out_seconds: float = 0.0  # of the search, spent on models without some environments
 
     @property
     def fold(self) -> Tensor:
@@ -159,10 +160,12 @@ def search_model(
     check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=common)
     fold = deal_folds(task, n_folds, seed, by_class)
     several = len(task.train.names) > 2 and not objective.infers_held_out and not by_place
-    left_out: list[Task] = []
+    groups: list[list[int]] = []
     if rule == "leave-one-env-out" or (rule == "invariance" and several):
-        left_out = left_out_tasks(task, MOST_LEFT_OUT if rule == "invariance" else most_left_out)
-    split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out)
+        most = MOST_LEFT_OUT if rule == "invariance" else most_left_out
+        groups = left_out_groups(task.train, len(task.train.names) if most is None else most)
+    left_out = left_out_tasks(task, groups) if groups else []
+    split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out, groups)
     compares_own = rule == "invariance" and not objective.infers_held_out and 1 < len(task.train.names) <= MOST_OWN
     with rows_read_once():
         trainer = model.trainer(split, objective, combinations, report, compares_own)
@@ -185,7 +188,7 @@ def search_model(
             else:
                 records = replace(records, directions=directions)
     given = dict(options or {}) if rule == "invariance" else {}
-    return Search(choose(rule, records, **given), tuple(paths), candidates, records, split)
+    return Search(choose(rule, records, **given), tuple(paths), candidates, records, split, trainer.left_out_seconds)
 
 
 def search(

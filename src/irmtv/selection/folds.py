@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -138,8 +138,8 @@ def left_out_groups(rows: Rows, most: int) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def left_out_tasks(task: Task, most: int | None = None) -> list[Task]:
-    """The task once for every environment, or for `most` groups of them: trained without it, measured on it."""
+def left_out_tasks(task: Task, groups: Sequence[Sequence[int]] | None = None) -> list[Task]:
+    """The task once for every environment, or for every group of them: trained without it, measured on it."""
     rows = task.train
     if rows.environment is None or len(rows.names) < 3:
         raise ValueError(
@@ -147,9 +147,9 @@ def left_out_tasks(task: Task, most: int | None = None) -> list[Task]:
             f"to compare. Task {task.name!r} has {len(rows.names)}; use 'invariance', which needs two."
         )
     parts = []
-    for group in left_out_groups(rows, len(rows.names) if most is None else most):
+    for group in [[e] for e in range(len(rows.names))] if groups is None else groups:
         there = torch.ones(len(rows.names), dtype=torch.bool)
-        there[group] = False
+        there[list(group)] = False
         kept = rows.take(there[rows.environment].nonzero().squeeze(1))
         left = rows.take((~there[rows.environment]).nonzero().squeeze(1))
         names = tuple(name for name, stays in zip(rows.names, there.tolist(), strict=True) if stays)

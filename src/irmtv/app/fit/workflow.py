@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline
 from irmtv.app.fit.comparison import Score, compare, score_for, target_of
 from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, start_stage
 from irmtv.app.fit.headline import headline
+from irmtv.app.fit.new_environment import new_environment
 from irmtv.app.fit.summary import Data, Feature, FitSummary, LossCurve, versions
 from irmtv.app.fit.summary_parts import (
     Searches,
@@ -272,6 +273,7 @@ def _summary(
         "outcome": selected["outcome"],
         "headline": "",
         "message": selected["message"],
+        "new_environment": new_environment(searches, prepared.score),
         "metric": prepared.score.name,
         "greater_is_better": prepared.score.greater_is_better,
         "environments": rows,

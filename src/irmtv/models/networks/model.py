@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -141,15 +142,13 @@ class NetworkTrainer(PathTrainer):
             )
 
         with divergence_is_recorded():
-            batch = Batch(
-                self.model,
-                objective,
-                tuple(combinations),
-                settings,
-                self.split,
-                folds=fitted(self.split.folds, self.model.keep_states),
-                left_out=fitted(self.split.left_out, False) if self.split.left_out else None,
-            )
+            folds = fitted(self.split.folds, self.model.keep_states)
+            left_out = None
+            if self.split.left_out:
+                begin = perf_counter()
+                left_out = fitted(self.split.left_out, False)
+                self.left_out_seconds += perf_counter() - begin
+        batch = Batch(self.model, objective, tuple(combinations), settings, self.split, folds, left_out)
         return [NetworkPath(batch, c) for c in range(len(combinations))]
 
     def _best_l2(self, values: Sequence[float], report: Report | None = None) -> float:

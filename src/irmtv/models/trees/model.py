@@ -145,7 +145,11 @@ class TreeTrainer(PathTrainer):
     def _train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
         settings = [self._settings(objective, c) for c in combinations]
         trained = [self.folds.trained(s) for s in settings]
-        left_out = [self.left_out.trained(s) if self.left_out is not None else None for s in settings]
+        left_out: list[list[Measured] | None] = [None] * len(settings)
+        if self.left_out is not None:
+            begin = perf_counter()
+            left_out = [self.left_out.trained(s) for s in settings]
+            self.left_out_seconds += perf_counter() - begin
         has_erm = not all(has_penalty(s) for s in settings)
         return [
             TreePath(self.model, c, s, self.split, folds, without, _candidate_rounds(s, folds[0].booster, has_erm))
