@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
+from irmtv.estimators import InvariantBoostingRegressorCV, InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.new_environment import expected_score
 
 QUICK = {"hidden": (), "cv": 2, "l2": 0.0, "random_state": 0}
@@ -95,3 +97,75 @@ def test_the_time_of_leaving_out_is_known_where_environments_are_left_out():
         X, y, site = lines(n)
         model = InvariantRegressorCV(objective="erm", **QUICK)
         assert (model.search(model.read_data(X, y, environment=site)).left_out_seconds > 0) == spent
+
+
+def root_mean_square(model, X, y) -> float:
+    return float(np.sqrt(np.mean((model.predict(X) - y) ** 2)))
+
+
+def test_in_the_order_of_time_every_year_is_predicted_from_those_before():
+    X, y, _ = lines(5)
+    year = np.repeat([2009, 2010, 2011, 2020, 2021], 60)
+    model = InvariantRegressorCV(objective="erm", **QUICK)
+    data = model.read_data(X, y, environment=year)
+    table = model.fit_choice(data, model.search(data, time_ordered=True)).new_environment_
+    assert table["environment"].tolist() == ["2011", "2020", "2021"]
+    before = {str(now): LinearRegression().fit(X[year < now], y[year < now]) for now in (2011, 2020, 2021)}
+    by_hand = [root_mean_square(line, X[year == int(now)], y[year == int(now)]) for now, line in before.items()]
+    np.testing.assert_allclose(table["plain"], by_hand, rtol=1e-4)
+    plain = model.fit_choice(data, model.search(data)).new_environment_
+    assert len(plain) == 5, "nothing is left of the order"
+
+
+@pytest.mark.parametrize("kind", ["network", "trees"])
+def test_what_came_before_the_last_year_is_all_but_the_last_year(kind):
+    """So the last row is that of leaving it out, which the search trains in another way."""
+    X, y, site = lines(4)
+    how = {"cv": 2, "penalty_weights": [10], "random_state": 0}
+    model = (
+        InvariantRegressorCV(hidden=(4,), max_steps=60, l2=0.0, n_seeds=2, **how)
+        if kind == "network"
+        else InvariantBoostingRegressorCV(n_estimators=20, **how)
+    )
+    search = model.search(model.read_data(X, y, environment=site), time_ordered=True)
+    assert search.elsewhere is not None and search.elsewhere.kind == "in order"
+    for i, scores in ((search.erm, search.elsewhere.plain), (search.choice.index, search.elsewhere.chosen)):
+        without = search.path_of(i).left_out(search.candidates[i].step)
+        assert without is not None and scores.shape == (2, 2)
+        np.testing.assert_allclose(scores[-1], without[-1], rtol=1e-5)
+        assert float(scores[0, 0]) != pytest.approx(float(without[2, 0]), rel=1e-3)
+
+
+def test_where_environments_are_inferred_blocks_of_aux_are_left_out():
+    rng = np.random.default_rng(705)
+    X, when = rng.normal(size=(300, 2)), np.sort(rng.uniform(1990, 2020, 300))
+    y = 5 * X[:, 0] + 0.3 * (when - 1990) + rng.normal(size=300)
+    model = InvariantRegressorCV(**QUICK, penalty_weights=[10]).fit(X, y, aux=when)
+    table = model.new_environment_
+    assert table is not None and table["n"].tolist() == [60] * 5
+    by_hand = []
+    for k in range(5):
+        inside = np.arange(300) // 60 == k
+        by_hand.append(root_mean_square(LinearRegression().fit(X[~inside], y[~inside]), X[inside], y[inside]))
+    np.testing.assert_allclose(table["plain"], by_hand, rtol=1e-3)
+    low, high = (float(v) for v in table["environment"][0].split(" to "))
+    assert (low, high) == pytest.approx((when[0], when[59]), abs=0.01)
+    same = InvariantRegressorCV(**QUICK, penalty_weights=[10]).fit(X, y, aux=np.repeat([0, 1], 150))
+    assert same.new_environment_ is None, "two values are no three blocks"
+
+
+def test_scores_elsewhere_are_of_the_choice_they_were_made_for():
+    X, y, site = lines(4)
+    model = InvariantRegressorCV(**QUICK, penalty_weights=[10])
+    data = model.read_data(X, y, environment=site)
+    search = model.search(data, time_ordered=True)
+    other = replace(search, choice=replace(search.choice, index=(search.choice.index + 1) % len(search.candidates)))
+    assert len(model.fit_choice(data, search).new_environment_) == 2
+    assert len(model.fit_choice(data, other).new_environment_) == 4  # every environment that was left out
+
+
+def test_an_order_of_three_is_refused():
+    X, y, site = lines(3)
+    model = InvariantRegressorCV(objective="erm", **QUICK)
+    with pytest.raises(ValueError, match=r"time_ordered .* four or more that are given\. Got 3"):
+        model.search(model.read_data(X, y, environment=site), time_ordered=True)

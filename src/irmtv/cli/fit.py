@@ -53,6 +53,9 @@ def fit(
     min_rows: Annotated[
         int, typer.Option(help="Minimum number of rows of an environment; smaller ones are pooled.")
     ] = 10,
+    time_ordered: Annotated[
+        bool, typer.Option("--time-ordered", help="Environments are times: also predict each from what came before.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Random seed of the folds and the models.")] = 0,
     encoding: Encoding = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")] = Path("model.irmtv"),
@@ -97,6 +100,7 @@ def fit(
             rounds=rounds,
             metric=metric,
             min_rows=min_rows,
+            time_ordered=time_ordered,
             random_state=seed,
             command=shlex.join(["irmtv", *sys.argv[1:]]),
             bar=bar,

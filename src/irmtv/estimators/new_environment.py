@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
+from torch import Tensor
 
+from irmtv.core.types import Task
 from irmtv.data.training import TrainingData
 from irmtv.models.search import Search
 
@@ -24,20 +26,19 @@ SCORES: Mapping[str, Callable[[float, float, float], float]] = {
 
 
 def left_out_table(data: TrainingData[Any], search: Search, metric: str) -> pd.DataFrame | None:
-    """One row for every part of the environments that was left out; None where none was.
+    """One row for every part that was left out (environments, groups of them, blocks of aux); None where none was.
 
     Columns: environment, n (rows), plain and chosen (the metric, one of `SCORES`, in the units of y), missing (classes
     that no other environment has: every prediction of such rows is wrong).
     """
-    rows, split = search.split.task.train, search.split
-    plain, chosen = (search.path_of(i).left_out(search.candidates[i].step) for i in (search.erm, search.choice.index))
-    if plain is None or chosen is None:
+    parts = _parts(search)
+    if parts is None:
         return None
+    names, tasks, plain, chosen = parts
     scale = 1.0 if data.y is None else float(np.sqrt(np.mean(np.square(data.y.scale))))
     table = []
-    for k, (task, group) in enumerate(zip(split.left_out, split.groups, strict=True)):
+    for k, (task, name) in enumerate(zip(tasks, names, strict=True)):
         assert task.held_out is not None
-        name = ", ".join(str(rows.names[e]) for e in group)
         row: dict[str, Any] = {"environment": name, "n": len(task.held_out)}
         for column, measured in (("plain", plain), ("chosen", chosen)):
             risk, accuracy = (float(v) for v in measured[k])
@@ -47,6 +48,19 @@ def left_out_table(data: TrainingData[Any], search: Search, metric: str) -> pd.D
             row["missing"] = ", ".join(str(data.classes[c]) for c in sorted(there - known))
         table.append(row)
     return pd.DataFrame(table)
+
+
+def _parts(search: Search) -> tuple[Sequence[str], Sequence[Task], Tensor, Tensor] | None:
+    """Names, tasks, and risk and accuracy of ERM and of the choice: in order of time, of blocks of aux, or of every
+    environment that was left out."""
+    other, split = search.elsewhere, search.split
+    if other is not None and other.choice == search.choice.index:
+        return other.names, other.tasks, other.plain, other.chosen
+    plain, chosen = (search.path_of(i).left_out(search.candidates[i].step) for i in (search.erm, search.choice.index))
+    if plain is None or chosen is None:
+        return None
+    names = [", ".join(str(split.task.train.names[e]) for e in group) for group in split.groups]
+    return names, split.left_out, plain, chosen
 
 
 def expected_score(table: pd.DataFrame, metric: str, column: str = "chosen") -> dict[str, Any]:

@@ -124,6 +124,7 @@ class PathEstimator(InvariantEstimator):
         report: Report | None = None,
         erm_beside: bool = False,
         keep_outputs: bool = False,
+        time_ordered: bool = False,
     ) -> Search:
         """The second step of `fit`: train the path on every fold, and choose.
 
@@ -136,6 +137,9 @@ class PathEstimator(InvariantEstimator):
             Have ERM among the candidates also where the objective has no weight of 0 and the rule does not need it.
         keep_outputs : bool, default False
             Keep what `Search.held_out_outputs` needs.
+        time_ordered : bool, default False
+            Environments, in the order of their labels, are times: `new_environment_` then has each of them from the
+            third on, predicted by models of what came before. It takes four or more.
 
         Returns
         -------
@@ -155,6 +159,8 @@ class PathEstimator(InvariantEstimator):
             options=self.rule_options,
             erm_beside=erm_beside,
             beside=self._beside(data),
+            time_ordered=time_ordered,
+            aux_left_out=True,
             report=report,
         )
 

@@ -120,6 +120,10 @@ class PathTrainer(ABC):
         return None
 
     @abstractmethod
+    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> Tensor:
+        """A combination trained on each task up to a step: risk and accuracy on its held-out rows, (tasks, 2)."""
+
+    @abstractmethod
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """What each environment's own model gains over ERM, rescaled to that environment, on every fold: (F, E, 3).
 
@@ -161,6 +165,11 @@ class Model(ABC):
         `combinations` are those that will be trained, `report` is called with the progress, and `compares_own` says
         whether `own_gains` will be asked for.
         """
+
+
+def over_environments(values: Tensor, rows: Tensor) -> Tensor:
+    """Means over rows, of means by environment (..., E) and their numbers of rows: (...)."""
+    return torch.where(rows > 0, rows * values, 0).double().sum(-1) / rows.double().sum(-1)
 
 
 def mean_gain(gain: Tensor, weight: Tensor | None) -> tuple[float, float, float]:

@@ -8,6 +8,8 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from irmtv.app.fit import fit_table
+from irmtv.app.pages.model import model_content
+from irmtv.html.page import page
 
 QUICK = {"model": "linear", "penalty_weights": [100]}
 
@@ -61,8 +63,28 @@ def test_other_reasons_for_no_estimate_are_said():
     frame = sites().assign(when=np.linspace(0, 1, 360))
     by_rule = fit_table(frame.drop(columns="when"), "y", ["site"], rule="iid", **QUICK).summary
     assert "rule 'iid' does not leave environments out" in by_rule["new_environment"]["message"]
-    inferred = fit_table(frame.drop(columns="site"), "y", aux=["when"], **QUICK).summary
-    assert "environments are inferred" in inferred["new_environment"]["message"]
+    halves = frame.drop(columns="site").assign(when=np.repeat([0, 1], 180))
+    inferred = fit_table(halves, "y", aux=["when"], **QUICK).summary
+    assert "environments are inferred here, from fewer than three" in inferred["new_environment"]["message"]
+
+
+def test_blocks_of_aux_and_the_order_of_time_are_said():
+    frame = sites(4)
+    inferred = fit_table(frame.assign(when=np.linspace(0, 1, 480)).drop(columns="site"), "y", aux=["when"], **QUICK)
+    unseen = inferred.summary["new_environment"]
+    assert unseen["left_out"] == "blocks of aux" and "(worst of 5 blocks of the first aux column: " in unseen["message"]
+    summary = fit_table(frame, "y", ["site"], time_ordered=True, **QUICK).summary
+    unseen = summary["new_environment"]
+    assert [row["name"] for row in unseen["families"][0]["environments"]] == ["s2", "s3"]
+    assert unseen["left_out"] == "in order"
+    assert "(worst of 2 times, each predicted from what came before: " in unseen["message"]
+    assert "on what came before each of these times" in page(model_content(summary))
+
+
+def test_pooled_times_are_refused():
+    frame = sites(4).iloc[: 3 * 120 + 5]
+    with pytest.raises(ValueError, match="no place in the order of time"):
+        fit_table(frame, "y", ["site"], time_ordered=True, **QUICK)
 
 
 def test_every_kind_has_its_table_and_a_missing_class_is_named():

@@ -38,7 +38,8 @@ def new_environment(searches: Searches, score: Score) -> NewEnvironment:
     taken = next((family for family in families if family["taken"]), None)
     return {
         "metric": metric,
-        "message": _why_not(searches) if taken is None else _message(taken, metric, len(searches.names)),
+        "message": _why_not(searches) if taken is None else _message(taken, metric, searches),
+        "left_out": "environments" if searches.search.elsewhere is None else searches.search.elsewhere.kind,
         "expected": None if taken is None else taken["expected"],
         "coverage": COVERAGE,
         "assumption": ASSUMPTION,
@@ -70,15 +71,14 @@ def _expected(table: pd.DataFrame, metric: str, column: str) -> Expected:
     }
 
 
-def _message(family: LeftOutFamily, metric: str, n_environments: int) -> str:
+def _message(family: LeftOutFamily, metric: str, searches: Searches) -> str:
     """The estimate in plain words, and the classes that nobody could have learned."""
     form, expected, rows = MetricFormat.in_words(metric), family["expected"], family["environments"]
     mean, worst, low, high = (form.with_unit(expected[key]) for key in ("mean", "worst", "low", "high"))
     plain = form.with_unit(family["plain_expected"]["mean"])
     beside = "" if all(row["plain"] == row["chosen"] for row in rows) else f", ERM {plain}"
-    groups = len(rows) < n_environments
-    of = several(len(rows), "group") + f" of {n_environments} environments" if groups else str(len(rows))
-    where = next((f" in {row['name']}" for row in rows if row["chosen"] == expected["worst"] and not groups), "")
+    of = _counted(len(rows), searches)
+    where = next((f" in {row['name']}" for row in rows if row["chosen"] == expected["worst"] and of.isdigit()), "")
     text = (
         f"In an environment that nobody has seen: {form.words} about {mean}{beside} (worst of {of}: {worst}{where}; "
         f"{100 * COVERAGE:.0f} % of new ones between {low} and {high}, if they are drawn as these were)."
@@ -92,11 +92,21 @@ def _message(family: LeftOutFamily, metric: str, n_environments: int) -> str:
     return text
 
 
+def _counted(n: int, searches: Searches) -> str:
+    """What was left out: "4", "10 groups of 30 environments", "3 times, each from what came before"."""
+    elsewhere, n_environments = searches.search.elsewhere, len(searches.names)
+    if elsewhere is not None and elsewhere.kind == "in order":
+        return f"{several(n, 'time')}, each predicted from what came before"
+    if elsewhere is not None:
+        return f"{several(n, 'block')} of the first aux column"
+    return str(n) if n == n_environments else f"{several(n, 'group')} of {n_environments} environments"
+
+
 def _why_not(searches: Searches) -> str:
     rows, objective = searches.data.task.train, searches.data.objective
     n = 0 if rows.environment is None else len(rows.names)
     if objective.infers_held_out:
-        why = "environments are inferred here, and none can be left out before they are"
+        why = "environments are inferred here, from fewer than three distinct values"
     elif n < LEAST:
         given = {0: "none is given", 1: "one is given"}.get(n, f"{n} are given")
         why = f"it takes {LEAST} or more environments, to leave each out in turn, and {given}"

@@ -115,6 +115,7 @@ class NewEnvironment(TypedDict):
 
     metric: str  # that of the summary; "rmse" in place of "mae"
     message: str  # in plain words; or why there is no estimate
+    left_out: str  # "environments", "in order" of time, or "blocks of aux"
     expected: Expected | None  # of the chosen model; None where there is no estimate
     coverage: float  # of the interval
     assumption: str

@@ -32,10 +32,13 @@ def section(unseen: NewEnvironment) -> page.Section:
     title = "An environment that nobody has seen"
     if unseen["expected"] is None:
         return page.section("unseen", title, "", [page.text(unseen["message"])])
+    trained = {
+        "in order": "on what came before each of these times",
+        "blocks of aux": "without each of these blocks of the first aux column",
+    }.get(unseen["left_out"], "without each of these environments")
     how = (
-        "Every model was trained again without each of these environments and scored on it. Penalty weight and step "
-        "are those that were chosen once, on all environments. The interval is for one more environment, "
-        f"{unseen['assumption']}."
+        f"Every model was trained again {trained} and scored on it. Penalty weight and step are those that were chosen "
+        f"once, on all rows. The interval is for one more environment, {unseen['assumption']}."
     )
     drawn = any(drawing.known([row["plain"], row["chosen"]]) for f in unseen["families"] for row in f["environments"])
     figures = [_figure(unseen)] if drawn else []
