@@ -99,7 +99,11 @@ def test_an_unseen_environment_is_the_first_number_and_the_first_figure():
     taken = made["new_environment"]["families"][-1]
     first = content["headline"]["numbers"][0]
     of = MetricFormat("accuracy")
-    assert first["name"] == "accuracy, unseen environment" and first["value"] == of.with_unit(taken["expected"]["mean"])
+    plain, chosen = (taken[key]["mean"] for key in ("plain_expected", "expected"))
+    assert first["name"] == "accuracy, unseen environment"
+    assert first["value"] == f"{of.value(plain)} → {of.with_unit(chosen)}"
+    kept = model_content(with_unseen(summary()))["headline"]["numbers"][0]["value"]
+    assert kept == of.with_unit(plain), "one model, one number"
     assert f"worst of 5: {of.value(taken['expected']['worst'])}" in first["note"]
     blocks = blocks_of(content)
     assert next(iter(blocks)) == "unseen" and blocks["unseen"][0]["text"] == made["new_environment"]["message"]

@@ -23,8 +23,11 @@ def first_number(summary: FitSummary) -> list[page.Number]:
         return []
     of, expected = MetricFormat(unseen["metric"]), unseen["expected"]
     interval = f"{of.value(expected['low'])} to {of.value(expected['high'])}"
-    note = f"worst of {len(_taken(unseen)['environments'])}: {of.value(expected['worst'])}; 90 % of new ones {interval}"
-    return [{"name": f"{unseen['metric']}, unseen environment", "value": of.with_unit(expected["mean"]), "note": note}]
+    taken = _taken(unseen)
+    note = f"worst of {len(taken['environments'])}: {of.value(expected['worst'])}; 90 % of new ones {interval}"
+    before = f"{of.value(taken['plain_expected']['mean'])} → " if len(_models(taken)) > 1 else ""
+    value = before + of.with_unit(expected["mean"])
+    return [{"name": f"{unseen['metric']}, unseen environment", "value": value, "note": note}]
 
 
 def section(unseen: NewEnvironment) -> page.Section:
