@@ -38,6 +38,8 @@ def test_fit_prints_every_environment_says_the_outcome_and_writes_model_and_repo
     assert ended.code == 0, ended.err
     for text in ("north", "south", "all rows", "worst environment", "plain (ERM)", "An invariant model was found"):
         assert text in ended.out
+    headline, unseen = ended.out.splitlines()[:2]
+    assert headline.startswith("An invariant model was found: ") and "2 are given" in unseen
     how = r"(of eills|\(classifier (scalar|vector), from (ERM|equal risks)\))"
     assert re.search(rf"^model: linear, penalty weight \d+ {how}$", ended.out, re.MULTILINE)
     assert f"written: {out}, {tmp_path / 'report.html'}" in ended.err
@@ -47,6 +49,25 @@ def test_fit_prints_every_environment_says_the_outcome_and_writes_model_and_repo
     about = read_about(out)
     assert about is not None
     assert about["command"].startswith("irmtv fit ")
+
+
+def test_with_three_environments_the_first_number_is_that_of_an_unseen_one(command, table, tmp_path):
+    frame = pd.read_csv(table)
+    frame["site"] = np.where(np.arange(len(frame)) % 3 == 0, "west", frame["site"])
+    frame.to_csv(table, index=False)
+    ended = command("fit", table, "--target", "sold", "-e", "site", *QUICK, "--out", tmp_path / "m.irmtv")
+    headline, unseen = ended.out.splitlines()[:2]
+    assert not re.search(r"\d %", headline)
+    share = r"\d+\.\d %"
+    assert re.fullmatch(
+        rf"In an environment that nobody has seen: accuracy about {share}(, ERM {share})? "
+        rf"\(worst of 3: {share} in \w+; 90 % of new ones between {share} and {share}, "
+        r"if they are drawn as these were\)\.",
+        unseen,
+    )
+    assert re.search(r"^\(training without each environment took [\d.]+ of [\d.]+ s\)$", ended.out, re.MULTILINE)
+    about = read_about(tmp_path / "m.irmtv")
+    assert about is not None and about["new_environment"]["message"] == unseen
 
 
 def test_json_is_the_summary_and_nothing_else_on_standard_output(command, table, tmp_path):

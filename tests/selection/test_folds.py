@@ -13,16 +13,21 @@ from hypothesis import strategies as st
 
 from engine.problems import refuse, task_of
 from irmtv import Rows, make_task
+from irmtv.core.losses import as_loss
+from irmtv.core.types import Task
 from irmtv.datasets import make_simulation
 from irmtv.selection.folds import (
     align,
+    aux_blocks,
     constant_risk,
     fold_by_class,
     fold_of_rows,
     fold_tasks,
     gain_over_rescaled,
+    groups_in_order,
     left_out_tasks,
     of_few_sizes,
+    tasks_in_order,
 )
 
 
@@ -355,3 +360,35 @@ def test_environments_of_nearly_equal_size_get_one_size():
     again = of_few_sizes(replace(task, train=task.train.take(torch.arange(119))), 400)
     assert torch.equal(again.train.x, made[1].train.x)  # the same rows every time
     assert {tuple(row) for row in made[1].train.x.tolist()} <= {tuple(row) for row in task.train.x[:119].tolist()}
+
+
+def timed() -> Task:
+    codes = torch.tensor([3, 0, 1, 2, 0, 1, 2, 3, 3])
+    rows = Rows(torch.arange(9.0).unsqueeze(1), torch.arange(9.0), codes, names=(2001, 2002, 2003, 2009))
+    return Task(rows, as_loss("squared"))
+
+
+def test_in_order_every_environment_is_measured_by_what_came_before():
+    task = timed()
+    third, last = tasks_in_order(task, groups_in_order(4, 10))
+    assert third.train.names == (2001, 2002) and last.train.names == (2001, 2002, 2003)
+    assert third.train.x.flatten().tolist() == [1, 2, 4, 5] and third.train.environment.tolist() == [0, 1, 0, 1]
+    assert third.held_out.x.flatten().tolist() == [3, 6] and last.held_out.x.flatten().tolist() == [0, 7, 8]
+    assert last.train.environment.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_many_times_are_neighbours_in_groups():
+    assert groups_in_order(5, 10) == [[2], [3], [4]]
+    groups = groups_in_order(30, 10)
+    assert len(groups) == 10 and list(itertools.chain(*groups)) == list(range(2, 30))
+
+
+def test_blocks_of_aux_hold_every_row_once_and_never_part_equal_values():
+    aux = torch.tensor([[5.0], [1.0], [1.0], [1.0], [9.0], [7.0], [3.0], [8.0]], dtype=torch.float64)
+    task = Task(Rows(aux.float(), aux[:, 0].float(), aux=aux), as_loss("squared"))
+    names, parts = aux_blocks(task, 4)
+    inside = [sorted(part.held_out.aux.flatten().tolist()) for part in parts]
+    assert list(itertools.chain(*inside)) == sorted(aux.flatten().tolist())
+    assert names == [f"{values[0]:g} to {values[-1]:g}" for values in inside]
+    assert all(len(part.train) + len(part.held_out) == 8 for part in parts)
+    assert [1.0, 1.0, 1.0] in [[v for v in values if v == 1] for values in inside]

@@ -53,6 +53,9 @@ def fit(
     min_rows: Annotated[
         int, typer.Option(help="Minimum number of rows of an environment; smaller ones are pooled.")
     ] = 10,
+    time_ordered: Annotated[
+        bool, typer.Option("--time-ordered", help="Environments are times: also predict each from what came before.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Random seed of the folds and the models.")] = 0,
     encoding: Encoding = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")] = Path("model.irmtv"),
@@ -63,8 +66,9 @@ def fit(
 ) -> None:
     """Fit a model that keeps working in other environments, and say whether one was found.
 
-    Prints the held-out scores of ERM and of the chosen model in every environment, and the outcome: ERM is already
-    invariant; an invariant model was found, and its price; or none was found.
+    Prints the outcome (ERM is already invariant; an invariant model was found; or none was found), what to expect in
+    an environment that nobody has seen, where three or more are given, and the held-out scores of ERM and of the chosen
+    model in every environment.
     """
     weights = _weights(penalty_weights)
     from irmtv.app.io.write import check_writable
@@ -96,6 +100,7 @@ def fit(
             rounds=rounds,
             metric=metric,
             min_rows=min_rows,
+            time_ordered=time_ordered,
             random_state=seed,
             command=shlex.join(["irmtv", *sys.argv[1:]]),
             bar=bar,
@@ -110,7 +115,11 @@ def fit(
 
 
 def show(summary: FitSummary) -> None:
-    """The table of environments, and the answer in a sentence."""
+    """The answer in a sentence, what to expect elsewhere, and the table of environments."""
+    say(summary["headline"])
+    unseen = summary.get("new_environment")
+    if unseen is not None:
+        say(unseen["message"])
     form = MetricFormat.in_words(summary["metric"])
     kept = summary["outcome"] in KEEP_ERM  # the same model twice
     columns = {"erm": "plain (ERM)"}
@@ -134,8 +143,10 @@ def show(summary: FitSummary) -> None:
     families = summary.get("families")
     if families is not None:
         say(f"({families['message']})")
-    say(summary["headline"])
     say(f"({summary['message']})")
+    if unseen is not None and unseen["expected"] is not None:
+        whole = summary["seconds"]["all"]
+        say(f"(training without each environment took {unseen['seconds']:.1f} of {whole:.1f} s)")
 
 
 def chosen_model(summary: FitSummary) -> str:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 NO_VALUE = "–"  # in a cell
 UNKNOWN = "unknown"  # in a sentence
+IN_WORDS = {
+    "log_loss": "log loss",
+    "rmse": "root mean squared error",
+    "mae": "mean absolute error",
+    "mse": "mean squared error",
+}
 
 
 class Estimate(TypedDict):
@@ -218,6 +224,11 @@ class MetricFormat:
     def title(self) -> str:
         """The metric with its unit, for headings and axes."""
         return f"{self.metric} (%)" if self.percent else self.metric
+
+    @property
+    def words(self) -> str:
+        """The metric in a sentence."""
+        return IN_WORDS.get(self.metric, self.metric)
 
     @property
     def difference_unit(self) -> str:

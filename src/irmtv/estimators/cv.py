@@ -80,11 +80,14 @@ class NetworkPathEstimator(PathEstimator):
         report: Report | None = None,
         erm_beside: bool = False,
         keep_outputs: bool = False,
+        time_ordered: bool = False,
     ) -> Search:
         """As of all estimators that choose; with hidden="auto" a linear model or a network is settled on first."""
         if self.hidden == "auto" and self.module is None:
             self.hidden_ = self._settled(data, report)
-        return super().search(data, report=report, erm_beside=erm_beside, keep_outputs=keep_outputs)
+        return super().search(
+            data, report=report, erm_beside=erm_beside, keep_outputs=keep_outputs, time_ordered=time_ordered
+        )
 
     def _settled(self, data: TrainingData[Any], report: Report | None) -> tuple[int, ...]:
         """Which of the two ERM does better with, in environments that are left out; and what it rests on."""
@@ -302,7 +305,8 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     new_environment_ : DataFrame or None
         With three or more given environments (more than ten are left out in ten groups): one row for each, with the
         score of ERM ("plain") and of the choice in it when training had no row of it. Accuracy, of a regressor root
-        mean squared error. Penalty weight and step are those that were chosen on all environments.
+        mean squared error. Penalty weight and step are those that were chosen on all environments. Where environments
+        are inferred from aux, five blocks of its first column.
     expected_score_ : dict or None
         Of the choice in an environment that nobody has seen: mean and worst of that table, and an interval for one more
         environment ("low" to "high", 90 %) if it is drawn as these were.

@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
+from torch import Tensor
 
-from irmtv.models.search import MOST_LEFT_OUT, Search
-from irmtv.selection.folds import left_out_groups
+from irmtv.core.types import Task
+from irmtv.data.training import TrainingData
+from irmtv.models.search import Search
 
 COVERAGE = 0.9  # of the interval for one more environment
 ASSUMPTION = "if it is drawn as these were: at random from the same kind of environments"
+# from risk, accuracy and the scale of y
+SCORES: Mapping[str, Callable[[float, float, float], float]] = {
+    "accuracy": lambda risk, accuracy, scale: accuracy,
+    "log_loss": lambda risk, accuracy, scale: risk,
+    "rmse": lambda risk, accuracy, scale: float(np.sqrt(risk)) * scale,
+    "mse": lambda risk, accuracy, scale: risk * scale**2,
+}
 
 
-def left_out_table(search: Search, classes: Sequence[Any] | None, scale: float | None) -> pd.DataFrame | None:
-    """One row for every part of the environments that was left out; None where none was.
+def left_out_table(data: TrainingData[Any], search: Search, metric: str) -> pd.DataFrame | None:
+    """One row for every part that was left out (environments, groups of them, blocks of aux); None where none was.
 
-    Columns: environment, n (rows), plain and chosen (accuracy, of numbers root mean squared error in their own units),
-    missing (classes that no other environment has: every prediction of such rows is wrong).
+    Columns: environment, n (rows), plain and chosen (the metric, one of `SCORES`, in the units of y), missing (classes
+    that no other environment has: every prediction of such rows is wrong).
     """
-    rows = search.split.task.train
-    plain, chosen = (search.path_of(i).left_out(search.candidates[i].step) for i in (search.erm, search.choice.index))
-    if plain is None or chosen is None or rows.environment is None:
+    parts = _parts(search)
+    if parts is None:
         return None
-    groups = left_out_groups(rows, MOST_LEFT_OUT)
-    if len(groups) != len(plain):
-        groups = [[e] for e in range(len(rows.names))]
+    names, tasks, plain, chosen = parts
+    scale = 1.0 if data.y is None else float(np.sqrt(np.mean(np.square(data.y.scale))))
     table = []
-    for k, group in enumerate(groups):
-        here = np.isin(rows.environment.numpy(), group)
-        row: dict[str, Any] = {"environment": ", ".join(str(rows.names[e]) for e in group), "n": int(here.sum())}
-        for name, measured in (("plain", plain), ("chosen", chosen)):
+    for k, (task, name) in enumerate(zip(tasks, names, strict=True)):
+        assert task.held_out is not None
+        row: dict[str, Any] = {"environment": name, "n": len(task.held_out)}
+        for column, measured in (("plain", plain), ("chosen", chosen)):
             risk, accuracy = (float(v) for v in measured[k])
-            row[name] = accuracy if scale is None else float(np.sqrt(risk)) * scale
-        if classes is not None:
-            y = rows.y.numpy().astype(np.int64)
-            row["missing"] = ", ".join(str(classes[c]) for c in sorted({*y[here].tolist()} - {*y[~here].tolist()}))
+            row[column] = SCORES[metric](risk, accuracy, scale)
+        if data.task.loss.name != "squared" and data.classes is not None:
+            there, known = (set(part.y.long().tolist()) for part in (task.held_out, task.train))
+            row["missing"] = ", ".join(str(data.classes[c]) for c in sorted(there - known))
         table.append(row)
     return pd.DataFrame(table)
+
+
+def _parts(search: Search) -> tuple[Sequence[str], Sequence[Task], Tensor, Tensor] | None:
+    """Names, tasks, and risk and accuracy of ERM and of the choice: in order of time, of blocks of aux, or of every
+    environment that was left out."""
+    other, split = search.elsewhere, search.split
+    if other is not None and other.choice == search.choice.index:
+        return other.names, other.tasks, other.plain, other.chosen
+    plain, chosen = (search.path_of(i).left_out(search.candidates[i].step) for i in (search.erm, search.choice.index))
+    if plain is None or chosen is None:
+        return None
+    names = [", ".join(str(split.task.train.names[e]) for e in group) for group in split.groups]
+    return names, split.left_out, plain, chosen
 
 
 def expected_score(table: pd.DataFrame, metric: str, column: str = "chosen") -> dict[str, Any]:

@@ -124,6 +124,7 @@ class PathEstimator(InvariantEstimator):
         report: Report | None = None,
         erm_beside: bool = False,
         keep_outputs: bool = False,
+        time_ordered: bool = False,
     ) -> Search:
         """The second step of `fit`: train the path on every fold, and choose.
 
@@ -136,6 +137,9 @@ class PathEstimator(InvariantEstimator):
             Have ERM among the candidates also where the objective has no weight of 0 and the rule does not need it.
         keep_outputs : bool, default False
             Keep what `Search.held_out_outputs` needs.
+        time_ordered : bool, default False
+            Environments, in the order of their labels, are times: `new_environment_` then has each of them from the
+            third on, predicted by models of what came before. It takes four or more.
 
         Returns
         -------
@@ -155,6 +159,8 @@ class PathEstimator(InvariantEstimator):
             options=self.rule_options,
             erm_beside=erm_beside,
             beside=self._beside(data),
+            time_ordered=time_ordered,
+            aux_left_out=True,
             report=report,
         )
 
@@ -246,13 +252,8 @@ class PathEstimator(InvariantEstimator):
 
     def _expect(self, data: TrainingData[Any], search: Search) -> None:
         """What to expect in a new environment, where three or more were there to be left out."""
-        targets = data.task.n_outputs if data.task.loss.name == "squared" else 0
-        classes = None if targets or data.classes is None else list(data.classes)
-        scale = None
-        if targets:
-            scale = 1.0 if data.y is None else float(np.sqrt(np.mean(np.square(data.y.scale))))
-        table = left_out_table(search, classes, scale)
-        metric = "rmse" if targets else "accuracy"
+        metric = "rmse" if data.task.loss.name == "squared" else "accuracy"
+        table = left_out_table(data, search, metric)
         for name in ("new_environment_", "expected_score_"):  # of an earlier call
             self.__dict__.pop(name, None)
         if table is not None:

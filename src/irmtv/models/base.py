@@ -42,7 +42,8 @@ class Split:
     task: Task
     fold: Tensor  # (N,) which fold holds a training row out
     folds: Sequence[Task]  # trained outside a fold, measured on it
-    left_out: Sequence[Task] = ()  # trained without an environment, measured on it
+    left_out: Sequence[Task] = ()  # trained without an environment, or a group of them, measured on it
+    groups: Sequence[Sequence[int]] = ()  # the environments of each of these, as codes
 
     def constants(self) -> list[tuple[float, float]]:
         """By fold: the held-out risk of the best constant, and what the held-out rows weigh."""
@@ -104,6 +105,7 @@ class PathTrainer(ABC):
     """Trains the combinations of one search. What they share (bins, an l2 or leaves that ERM chose) is made once."""
 
     split: Split
+    left_out_seconds: float = 0.0  # spent so far on models without some environments
 
     @abstractmethod
     def train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
@@ -116,6 +118,10 @@ class PathTrainer(ABC):
     def directions(self, erm: TrainedPath) -> Directions | None:
         """Whether all environments would choose the same direction, of linear models; None where it is not known."""
         return None
+
+    @abstractmethod
+    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> Tensor:
+        """A combination trained on each task up to a step: risk and accuracy on its held-out rows, (tasks, 2)."""
 
     @abstractmethod
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
@@ -159,6 +165,11 @@ class Model(ABC):
         `combinations` are those that will be trained, `report` is called with the progress, and `compares_own` says
         whether `own_gains` will be asked for.
         """
+
+
+def over_environments(values: Tensor, rows: Tensor) -> Tensor:
+    """Means over rows, of means by environment (..., E) and their numbers of rows: (...)."""
+    return torch.where(rows > 0, rows * values, 0).double().sum(-1) / rows.double().sum(-1)
 
 
 def mean_gain(gain: Tensor, weight: Tensor | None) -> tuple[float, float, float]:

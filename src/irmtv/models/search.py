@@ -10,7 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,14 +22,23 @@ from irmtv.core.messages import did_you_mean, shown, users_stacklevel
 from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.engine import FittedRuns, Progress
 from irmtv.engine.solvers.linear_risks import rows_read_once
-from irmtv.models.base import MOST_OWN, Combination, Model, Report, Split, TrainedPath
+from irmtv.models.base import MOST_OWN, Combination, Model, PathTrainer, Report, Split, TrainedPath
 from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.selection import Choice, Records, build_records, check_options, choose, p_values, worst_environment
-from irmtv.selection.folds import deal_folds, left_out_tasks, tasks_outside
+from irmtv.selection.folds import (
+    aux_blocks,
+    deal_folds,
+    groups_in_order,
+    left_out_groups,
+    left_out_tasks,
+    tasks_in_order,
+    tasks_outside,
+)
 from irmtv.selection.views import MIN_ROWS
 
+AUX_BLOCKS = 5  # of the first auxiliary variable, that are left out in turn
 MOST_LEFT_OUT = 10  # parts of the environments that are left out in turn for the rule "invariance"
 RULES = ("invariance", "iid", "worst-env", "leave-one-env-out")
 
@@ -44,6 +54,18 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """ERM and the choice, trained without some rows that the rule did not leave out, and measured on them."""
+
+    kind: Literal["in order", "blocks of aux"]
+    choice: int  # the candidate that was chosen
+    names: Sequence[str]
+    tasks: Sequence[Task]
+    plain: Tensor  # (tasks, 2) risk and accuracy
+    chosen: Tensor
+
+
+@dataclass(frozen=True)
 class Search:
     """What was trained, what was measured, and what the rule chose."""
 
@@ -52,6 +74,8 @@ class Search:
     candidates: tuple[Candidate, ...]  # in the order of the records
     records: Records
     split: Split
+    left_out_seconds: float = 0.0  # of the search, spent on models without some environments
+    elsewhere: Elsewhere | None = None  # of this choice; None where only the environments of `split` were left out
 
     @property
     def fold(self) -> Tensor:
@@ -129,6 +153,8 @@ def search_model(
     erm_beside: bool = False,
     beside: Sequence[tuple[Objective, Sequence[Combination]]] = (),
     most_left_out: int | None = None,
+    time_ordered: bool = False,
+    aux_left_out: bool = False,
     report: Report | None = None,
 ) -> Search:
     """Train every combination outside every fold, and choose.
@@ -149,6 +175,10 @@ def search_model(
         not ask for it ("invariance" does).
     beside : further objectives whose candidates stand for choice too, with combinations of their own.
     most_left_out : parts into which the rule "leave-one-env-out" puts environments, to leave each out; None: all apart.
+    time_ordered : the environments, as they are coded, are in the order of time: ERM and the choice are also trained on
+        what came before each environment from the third on (`Search.elsewhere`). It takes four or more.
+    aux_left_out : where environments are inferred, train ERM and the choice also without each of five blocks of the
+        first auxiliary variable.
     report : called with a `Progress`.
     """
     if not combinations:
@@ -156,13 +186,24 @@ def search_model(
     common = model.common_settings(objective, combinations[0])
     by_place = any(isinstance(c.get("measure"), tuple) for c in (common, *combinations))  # one weight per environment
     task = replace(task, train=drop_zero_weight(task.train, every_environment=by_place))
-    check_search(task, objective, combinations, rule=rule, n_folds=n_folds, options=options, settings=common)
+    check_search(
+        task,
+        objective,
+        combinations,
+        rule=rule,
+        n_folds=n_folds,
+        options=options,
+        settings=common,
+        time_ordered=time_ordered,
+    )
     fold = deal_folds(task, n_folds, seed, by_class)
     several = len(task.train.names) > 2 and not objective.infers_held_out and not by_place
-    left_out: list[Task] = []
+    groups: list[list[int]] = []
     if rule == "leave-one-env-out" or (rule == "invariance" and several):
-        left_out = left_out_tasks(task, MOST_LEFT_OUT if rule == "invariance" else most_left_out)
-    split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out)
+        most = MOST_LEFT_OUT if rule == "invariance" else most_left_out
+        groups = left_out_groups(task.train, len(task.train.names) if most is None else most)
+    left_out = left_out_tasks(task, groups) if groups else []
+    split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out, groups)
     compares_own = rule == "invariance" and not objective.infers_held_out and 1 < len(task.train.names) <= MOST_OWN
     with rows_read_once():
         trainer = model.trainer(split, objective, combinations, report, compares_own)
@@ -184,8 +225,34 @@ def search_model(
                 records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
             else:
                 records = replace(records, directions=directions)
-    given = dict(options or {}) if rule == "invariance" else {}
-    return Search(choose(rule, records, **given), tuple(paths), candidates, records, split)
+        choice = choose(rule, records, **(dict(options or {}) if rule == "invariance" else {}))
+        found = Search(choice, tuple(paths), candidates, records, split)
+        elsewhere = None
+        if time_ordered or (aux_left_out and objective.infers_held_out and task.train.aux is not None):
+            begin = perf_counter()
+            elsewhere = _elsewhere(trainer, found, time_ordered)
+            trainer.left_out_seconds += perf_counter() - begin
+    return replace(found, left_out_seconds=trainer.left_out_seconds, elsewhere=elsewhere)
+
+
+def _elsewhere(trainer: PathTrainer, search: Search, time_ordered: bool) -> Elsewhere | None:
+    """ERM and the choice where the rule did not look: in the order of time, or without blocks of aux."""
+    task = search.split.task
+    if time_ordered:
+        groups = groups_in_order(len(task.train.names), MOST_LEFT_OUT)
+        names = [", ".join(str(task.train.names[e]) for e in group) for group in groups]
+        tasks = tasks_in_order(task, groups)
+    else:
+        names, tasks = aux_blocks(task, AUX_BLOCKS)
+        if len(tasks) < 3:
+            return None
+    scores = {
+        i: trainer.elsewhere(search.path_of(i), search.candidates[i].step, tasks)
+        for i in {search.erm, search.choice.index}
+    }
+    plain, chosen = scores[search.erm], scores[search.choice.index]
+    kind: Literal["in order", "blocks of aux"] = "in order" if time_ordered else "blocks of aux"
+    return Elsewhere(kind, search.choice.index, names, tasks, plain, chosen)
 
 
 def search(
@@ -267,6 +334,7 @@ def check_search(
     n_folds: int,
     options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    time_ordered: bool = False,
 ) -> None:
     """Whether the rule can choose on these rows; a warning where it cannot see all of their environments."""
     if rule not in RULES:
@@ -282,6 +350,11 @@ def check_search(
     rows = task.train
     counts = [] if rows.environment is None else torch.bincount(rows.environment, minlength=len(rows.names)).tolist()
     _check_folds(rows, n_folds, counts)
+    if time_ordered and (len(counts) < 4 or objective.infers_held_out):
+        raise ValueError(
+            "time_ordered trains on what came before each environment, from the third on, and needs four or more that "
+            f"are given. Got {len(counts) or 'none'}."
+        )
     if rule == "iid":
         return
     if objective.infers_held_out:

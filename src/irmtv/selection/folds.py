@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -138,33 +138,64 @@ def left_out_groups(rows: Rows, most: int) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def left_out_tasks(task: Task, most: int | None = None) -> list[Task]:
-    """The task once for every environment, or for `most` groups of them: trained without it, measured on it."""
+def left_out_tasks(task: Task, groups: Sequence[Sequence[int]] | None = None) -> list[Task]:
+    """The task once for every environment, or for every group of them: trained without it, measured on it."""
     rows = task.train
     if rows.environment is None or len(rows.names) < 3:
         raise ValueError(
             "leave-one-env-out trains without each environment in turn and needs three or more, so that two remain "
             f"to compare. Task {task.name!r} has {len(rows.names)}; use 'invariance', which needs two."
         )
-    parts = []
-    for group in left_out_groups(rows, len(rows.names) if most is None else most):
-        there = torch.ones(len(rows.names), dtype=torch.bool)
-        there[group] = False
-        kept = rows.take(there[rows.environment].nonzero().squeeze(1))
-        left = rows.take((~there[rows.environment]).nonzero().squeeze(1))
-        names = tuple(name for name, stays in zip(rows.names, there.tolist(), strict=True) if stays)
-        assert kept.environment is not None and left.environment is not None
-        # what is left out counts as one environment, the first: only its risk is read
-        nowhere = torch.zeros_like(left.environment)
-        parts.append(
-            replace(
-                task,
-                train=replace(kept, environment=(there.long().cumsum(0) - 1)[kept.environment], names=names),
-                held_out=replace(left, environment=nowhere, names=names),
-                test=None,
-            )
-        )
-    return parts
+    codes = range(len(rows.names))
+    return [
+        _apart(task, [e for e in codes if e not in group], group)
+        for group in ([[e] for e in codes] if groups is None else groups)
+    ]
+
+
+def groups_in_order(n: int, most: int) -> list[list[int]]:
+    """Environments 2 to n - 1, each alone, or where these are more than `most`, that many neighbours together."""
+    return [part.tolist() for part in np.array_split(np.arange(2, n), min(most, n - 2)) if len(part)]
+
+
+def tasks_in_order(task: Task, groups: Sequence[Sequence[int]]) -> list[Task]:
+    """For every group of environments, whose codes are in the order of time: trained on what came before it."""
+    return [_apart(task, range(min(group)), group) for group in groups]
+
+
+def _apart(task: Task, kept: Sequence[int], left: Sequence[int]) -> Task:
+    """Trained on some environments, measured on others."""
+    rows = task.train
+    assert rows.environment is not None
+    trained, measured = (rows.take(torch.isin(rows.environment, torch.tensor(part)).nonzero().squeeze(1))
+                         for part in (list(kept), list(left)))  # fmt: skip
+    assert trained.environment is not None and measured.environment is not None
+    names = tuple(rows.names[e] for e in kept)
+    codes = torch.searchsorted(torch.tensor(list(kept)), trained.environment)
+    # what is left out counts as one environment, the first: only its risk is read
+    nowhere = torch.zeros_like(measured.environment)
+    return replace(
+        task,
+        train=replace(trained, environment=codes, names=names),
+        held_out=replace(measured, environment=nowhere, names=names),
+        test=None,
+    )
+
+
+def aux_blocks(task: Task, n: int) -> tuple[list[str], list[Task]]:
+    """Without each of (at most) n blocks of the first auxiliary variable, equally many rows each: names and tasks."""
+    rows = task.train
+    assert rows.aux is not None
+    first = rows.aux[:, 0].contiguous()
+    edges = torch.quantile(first.double(), torch.linspace(0, 1, n + 1, dtype=torch.float64)[1:-1])
+    block = torch.bucketize(first.double(), edges)  # equal values are never apart
+    names, tasks = [], []
+    for k in sorted(set(block.tolist())):
+        inside = block == k
+        names.append(f"{float(first[inside].min()):.6g} to {float(first[inside].max()):.6g}")
+        train, held_out = (rows.take(part.nonzero().squeeze(1)) for part in (~inside, inside))
+        tasks.append(replace(task, train=train, held_out=held_out, test=None))
+    return names, tasks
 
 
 def constant_risk(task: Task) -> float:

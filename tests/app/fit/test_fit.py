@@ -235,3 +235,15 @@ def test_what_an_objective_learns_from_is_asked_for_in_words_of_the_command(obje
     frame = pd.DataFrame({"x": np.arange(40.0), "site": ["a", "b"] * 20, "y": [0, 1] * 20})
     with pytest.raises(ValueError, match=rf"objective '{objective}' needs {missing}\. Got none.*--environment site"):
         fit_table(frame, "y", environment, objective=objective)
+
+
+def test_the_p_of_the_path_is_that_of_the_headline():
+    """Where ERM of a linear model is kept, the rule speaks of the slopes in all columns, and so does the path."""
+    rng = np.random.default_rng(706)
+    frame = pd.DataFrame({name: rng.normal(size=600) for name in "ab"} | {"site": np.repeat(["x", "y", "z"], 200)})
+    frame["y"] = 3 * frame["a"] + rng.normal(size=600)
+    summary = fit_table(frame, "y", ["site"], model="linear", penalty_weights=[100]).summary
+    assert summary["outcome"] == "erm-invariant"
+    (chosen,) = (point for point in summary["path"] if point["chosen"])
+    assert chosen["p"] == summary["settings"]["figures"]["p_columns_erm"] and chosen["passes"]
+    assert f"p = {chosen['p']:.2g}" in summary["headline"]

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from app.pages.summaries import ODD, summary, with_erm_kept, with_gaps, with_some_gaps
+from app.pages.summaries import ODD, summary, with_erm_kept, with_gaps, with_some_gaps, with_unseen
 from irmtv.app.pages.inferred import binned
 from irmtv.app.pages.model import is_summary, model_content
 from irmtv.core.numbers import MetricFormat
@@ -31,6 +31,10 @@ CASES = {
     "all is missing": lambda: with_gaps(summary(n_aux=2)),
     "much is missing": lambda: with_some_gaps(summary(9, n_aux=1)),
     "ERM is kept": lambda: with_erm_kept(summary(outcome="erm-invariant")),
+    "unseen environments": lambda: with_unseen(summary(), missing="red", kept=False),
+    "unseen environments, one kind": lambda: with_unseen(summary(task="regression"), ["trees"]),
+    "unseen environments, all is missing": lambda: with_gaps(with_unseen(summary())),
+    "unseen environments, odd names": lambda: with_unseen(summary(len(ODD), names=ODD)),
     "odd names": lambda: summary(len(ODD), len(ODD), names=ODD, features=ODD),
 }
 
@@ -58,7 +62,7 @@ def downloaded(page_text, name):
 @pytest.mark.parametrize("name", CASES)
 def test_every_summary_has_a_page(name):
     made = CASES[name]()
-    made = json.loads(json.dumps(made)) if name != "odd names" else made  # as it comes from a model file
+    made = made if name.endswith("odd names") else json.loads(json.dumps(made))  # as it comes from a model file
     content = model_content(made)
     shown = page(content)
     assert shown.count("<section id=") == sum(len(c["sections"]) for c in content["chapters"])
@@ -87,6 +91,55 @@ def test_the_answer_stands_first():
     )
     shown = page(content)
     assert shown.index('class="headline good"') < shown.index("<nav") < shown.index("<main")
+
+
+def test_an_unseen_environment_is_the_first_number_and_the_first_figure():
+    made = with_unseen(summary(), missing="red", kept=False)
+    content = model_content(made)
+    taken = made["new_environment"]["families"][-1]
+    first = content["headline"]["numbers"][0]
+    of = MetricFormat("accuracy")
+    plain, chosen = (taken[key]["mean"] for key in ("plain_expected", "expected"))
+    assert first["name"] == "accuracy, unseen environment"
+    assert first["value"] == f"{of.value(plain)} → {of.with_unit(chosen)}"
+    kept = model_content(with_unseen(summary()))["headline"]["numbers"][0]["value"]
+    assert kept == of.with_unit(plain), "one model, one number"
+    assert f"worst of 5: {of.value(taken['expected']['worst'])}" in first["note"]
+    blocks = blocks_of(content)
+    assert next(iter(blocks)) == "unseen" and blocks["unseen"][0]["text"] == made["new_environment"]["message"]
+    block = figure_of(content, "unseen")
+    assert len(block["data"]["rows"]) == 15 and block["data"]["rows"][-1][0] == "trees"
+    for text in ("linear, ERM", "mlp, ERM", "trees, ERM", "trees, chosen (taken)", "one more", "Erfurt"):
+        assert text in block["svg"]
+    assert "linear, chosen" not in block["svg"], "the same as its ERM"
+    table = blocks["unseen"][2]
+    assert table["columns"][2:] == [
+        "linear, ERM", "mlp, ERM", "trees, ERM", "trees, chosen (taken)", "classes missing in training",
+    ]  # fmt: skip
+    assert [row[0] for row in table["rows"]][:3] == ["mean", "worst", "90 % of new ones"]
+    for row, line in zip(table["rows"][3:], taken["environments"], strict=True):
+        assert row[-2:] == [of.value(line["chosen"]), "red"]
+    facts = dict(content["facts"])
+    assert facts["made"].endswith("41.7 s, 12.5 s of it without each environment")
+
+
+def test_without_an_estimate_the_page_says_why_and_old_summaries_say_nothing():
+    made = with_unseen(summary(2))
+    made["new_environment"].update(expected=None, families=[], message="It is not known: there are two.")
+    content = model_content(made)
+    assert [b["text"] for b in blocks_of(content)["unseen"]] == ["It is not known: there are two."]
+    assert content["headline"]["numbers"][0]["name"] == "accuracy, worst known environment"
+    assert "without each" not in dict(content["facts"])["made"]
+    assert not {"unseen", "kinds"} & set(blocks_of(plain_content()))
+
+
+def test_the_kinds_of_models_are_compared_in_a_table():
+    text, table = blocks_of(model_content(with_unseen(summary())))["kinds"]
+    assert text["text"] == "Trees is taken." and table["columns"][1] == "risk, geometric mean"
+    assert [row[-1] for row in table["rows"]] == ["", "", "taken"] and table["rows"][0][3] == "–"
+    made = with_unseen(summary())
+    made["families"]["by"] = "held-out"
+    assert blocks_of(model_content(made))["kinds"][1]["columns"][1] == "risk"
 
 
 @pytest.mark.parametrize(

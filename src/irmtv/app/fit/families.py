@@ -70,10 +70,12 @@ class Family(ABC):
     def erm_risk(self, bar: ProgressBar | None, share: float) -> float:
         """Of ERM on held-out rows: how this family suits the rows, before any penalty."""
 
-    def search(self, bar: ProgressBar | None, share: float) -> Search:
+    def search(self, bar: ProgressBar | None, share: float, time_ordered: bool = False) -> Search:
         """The whole path on every fold, with what the rule chooses from it. `share` is that of the bar."""
         start_stage(bar, f"penalty path, {self.name}", share)
-        search: Search = self.estimator.search(self.rows, report=bar, erm_beside=True, keep_outputs=True)
+        search: Search = self.estimator.search(
+            self.rows, report=bar, erm_beside=True, keep_outputs=True, time_ordered=time_ordered
+        )
         return search
 
     def search_objective(self, objective: Objective, like: TrainedPath, step: int) -> tuple[Search, int]:
@@ -180,12 +182,12 @@ class Networks(Family):
             self.undecided = False
         return lowest[self.estimator.hidden]
 
-    def search(self, bar: ProgressBar | None, share: float) -> Search:
+    def search(self, bar: ProgressBar | None, share: float, time_ordered: bool = False) -> Search:
         if self.undecided:
             self.erm_risk(bar, 0.2 * share)
             share *= 0.8
         self.estimator.batch_size = batch_size_for(self.estimator.hidden, len(self.rows.task.train))
-        return super().search(bar, share)
+        return super().search(bar, share, time_ordered)
 
     def _like(self, model: NetworkModel, path: TrainedPath) -> NetworkModel:
         assert isinstance(path, NetworkPath)

@@ -6,37 +6,37 @@ from irmtv.app.fit.summary import EnvironmentRow, FitSummary
 from irmtv.core.numbers import Estimate, MetricFormat, p_text
 from irmtv.core.outcomes import OUTCOMES
 
-_NAMES = {
-    "accuracy": "accuracy",
-    "log_loss": "log loss",
-    "rmse": "root mean squared error",
-    "mae": "mean absolute error",
-}
-
 
 def headline(summary: FitSummary) -> str:
-    """The outcome and what it means on held-out rows, in one sentence."""
+    """The outcome in one sentence; where nothing is known of new environments, with what it means on held-out rows."""
+    expected = summary.get("new_environment", {}).get("expected")
+    return f"{_outcome(summary)}." if expected is not None else f"{_outcome(summary)}: {_on_held_out_rows(summary)}."
+
+
+def _outcome(summary: FitSummary) -> str:
+    if summary["outcome"] is None:
+        return f"Chosen by rule {summary['rule']!r}"
+    if summary["outcome"] == "invariant-found":
+        return OUTCOMES["invariant-found"].title
+    if summary["outcome"] == "none-found":
+        return f"{OUTCOMES['none-found'].title}, and ERM, which is not invariant, is kept"
+    return _why_erm_is_kept(summary)
+
+
+def _on_held_out_rows(summary: FitSummary) -> str:
     form = MetricFormat.in_words(summary["metric"])
     several = len(summary["environments"]) > 1
     row = summary["worst"] if several else summary["overall"]
-    where = "in the worst environment" if several else "on held-out rows"
-    metric = f"{_NAMES.get(summary['metric'], summary['metric'])} {where}"
+    metric = f"{form.words} {'in the worst environment' if several else 'on held-out rows'}"
     erm = form.with_unit(row["erm"]["value"])
+    if summary["outcome"] is None:
+        return f"{metric} {_level(row['chosen'], form)}; ERM has {erm}"
     if summary["outcome"] == "invariant-found":
         chosen = form.with_unit(row["chosen"]["value"])
         gain, price = (_difference(of["difference"], form) for of in (row, summary["overall"]))
-        return (
-            f"{OUTCOMES['invariant-found'].title}: {metric} {chosen} against {erm} of ERM ({gain}); over all rows the "
-            f"difference is {price}."
-        )
-    if summary["outcome"] in ("erm-invariant", "erm-kept"):
-        return f"{_why_erm_is_kept(summary)}: {metric} {_level(row['erm'], form)}."
-    if summary["outcome"] == "none-found":
-        return (
-            f"{OUTCOMES['none-found'].title}, and ERM, which is not invariant, is kept: {metric} "
-            f"{_level(row['erm'], form)}, from {_extremes(summary, form)}."
-        )
-    return f"Chosen by rule {summary['rule']!r}: {metric} {_level(row['chosen'], form)}; ERM has {erm}."
+        return f"{metric} {chosen} against {erm} of ERM ({gain}); over all rows the difference is {price}"
+    extremes = f", from {_extremes(summary, form)}" if summary["outcome"] == "none-found" else ""
+    return f"{metric} {_level(row['erm'], form)}{extremes}"
 
 
 def _why_erm_is_kept(summary: FitSummary) -> str:

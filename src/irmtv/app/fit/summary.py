@@ -77,6 +77,52 @@ class Families(TypedDict):
     message: str  # which was taken, and why
 
 
+class LeftOutRow(TypedDict):
+    """One environment, or a group of them, that training left out: the score of ERM and of the choice there."""
+
+    name: str
+    rows: int
+    plain: float | None
+    chosen: float | None
+    missing: str  # classes that no other environment has, with commas between
+
+
+class Expected(TypedDict):
+    """In an environment that nobody has seen."""
+
+    mean: float | None
+    worst: float | None  # of those that were left out
+    low: float | None  # of the prediction interval for one more environment
+    high: float | None
+
+
+class LeftOutFamily(TypedDict):
+    """One kind of model in environments that its training left out."""
+
+    name: str  # "linear", "mlp" or "trees"
+    model: str  # with its size
+    taken: bool
+    plain_expected: Expected  # of its ERM
+    expected: Expected  # of what the rule chooses from its path
+    environments: list[LeftOutRow]
+
+
+class NewEnvironment(TypedDict):
+    """What to expect in an environment that nobody has seen.
+
+    Penalty weight and step of the choice are those that were chosen once, on all environments.
+    """
+
+    metric: str  # that of the summary; "rmse" in place of "mae"
+    message: str  # in plain words; or why there is no estimate
+    left_out: str  # "environments", "in order" of time, or "blocks of aux"
+    expected: Expected | None  # of the chosen model; None where there is no estimate
+    coverage: float  # of the interval
+    assumption: str
+    families: list[LeftOutFamily]
+    seconds: float  # that training without each environment took
+
+
 class Curves(TypedDict):
     """Training of the final model: the risk of every environment over the steps, of trees over the rounds.
 
@@ -150,7 +196,8 @@ class FitSummary(TypedDict):
     families: NotRequired[Families | None]  # None where there was one; older files: the rule chose among all
     rule: str
     outcome: Outcome | None  # None where another rule than "invariance" chose
-    headline: str  # one sentence: which of the three outcomes, with the interval
+    new_environment: NotRequired[NewEnvironment]  # older files do not say
+    headline: str  # one sentence: the outcome; with held-out scores where there is no estimate for new environments
     message: str  # what the rule says, in full
     metric: str
     greater_is_better: bool

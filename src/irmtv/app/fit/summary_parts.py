@@ -136,8 +136,7 @@ def _points_of(family: Family, search: Search, *, chosen: bool, several: bool) -
     pooled = search.records.pooled()
     tested = search.records.risk.shape[-1] > 1
     options = {**DEFAULTS, **(family.estimator.rule_options or {})}
-    test = search.choice.figures.get("test", options["test"])  # slopes alone, where nothing has equal risks
-    p = p_values(pooled, test) if tested else torch.full_like(pooled.overall, torch.nan)
+    p = p_values(pooled, _test(search, options["test"])) if tested else torch.full_like(pooled.overall, torch.nan)
     slope = pooled.slope if pooled.slope.ndim == 2 else torch.linalg.vector_norm(pooled.slope, dim=-1)
     mass = torch.where(slope.isfinite(), pooled.rows, 0)
     variation = torch.where(mass > 0, mass * slope.abs(), 0).sum(-1) / mass.sum(-1)
@@ -171,6 +170,15 @@ def _points_of(family: Family, search: Search, *, chosen: bool, several: bool) -
             }
         )
     return sorted(points, key=lambda point: (point.get("objective", ""), point["penalty_weight"]))
+
+
+def _test(search: Search, given: str) -> str:
+    """The test that the rule's message speaks of: slopes alone, where nothing has equal risks; where ERM of linear
+    models is kept, that of all columns."""
+    figures = search.choice.figures
+    test: str = figures.get("test", given)
+    by_column = test == "both" and figures.get("p_columns_erm") is not None
+    return "columns" if by_column and search.choice.outcome in ("erm-invariant", "erm-kept") else test
 
 
 def _by_weight(search: Search) -> list[list[int]]:

@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline
 from irmtv.app.fit.comparison import Score, compare, score_for, target_of
 from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, start_stage
 from irmtv.app.fit.headline import headline
+from irmtv.app.fit.new_environment import new_environment
 from irmtv.app.fit.summary import Data, Feature, FitSummary, LossCurve, versions
 from irmtv.app.fit.summary_parts import (
     Searches,
@@ -64,6 +65,7 @@ def fit_table(
     rounds: int = 100,
     metric: str | None = None,
     min_rows: int = 10,
+    time_ordered: bool = False,
     random_state: int = 0,
     encoding: str | None = None,
     command: str = "",
@@ -106,6 +108,9 @@ def fit_table(
         For the comparison: "accuracy" or "log_loss"; "rmse", "mae" or "mse". None is the first of them.
     min_rows : int, default 10
         Environments with fewer rows are pooled into one.
+    time_ordered : bool, default False
+        Environments are times, in the order of their labels: what to expect in a new one comes from models of what came
+        before each of them. It takes four or more.
     random_state : int, default 0
         Seed of the folds and the models.
     encoding : str or None, default None
@@ -149,7 +154,7 @@ def fit_table(
         "min_rows": min_rows,
         "random_state": random_state,
     }
-    searches = _search_and_train(prepared, model, parameters, steps, rounds, bar)
+    searches = _search_and_train(prepared, model, parameters, steps, rounds, time_ordered, bar)
     start_stage(bar, "comparing", 0.05)
     losses, weights = loss_curves(searches), feature_weights(searches)
     clock.lap("training")
@@ -210,7 +215,13 @@ def _prepare(
 
 
 def _search_and_train(
-    prepared: _Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int, bar: ProgressBar | None
+    prepared: _Prepared,
+    model: str,
+    parameters: Mapping[str, Any],
+    steps: int,
+    rounds: int,
+    time_ordered: bool,
+    bar: ProgressBar | None,
 ) -> Searches:
     """The path of every model family, one of the families, and its choice trained on all rows.
 
@@ -223,7 +234,9 @@ def _search_and_train(
         prepared.features = None
         _about_rows(families[0], prepared.data)
         families = comparable_families(families, bar)
-        each = [family.search(bar, 0.85 / len(families)) for family in families]
+        if time_ordered:
+            _check_times(families[0], prepared.columns.environment)
+        each = [family.search(bar, 0.85 / len(families), time_ordered) for family in families]
         names = prepared.steps.get_feature_names_out().tolist()
         picked = pick_family(each, [family.name for family in families])
         searches = Searches(families, each, picked, names, parameters["random_state"])
@@ -272,6 +285,7 @@ def _summary(
         "outcome": selected["outcome"],
         "headline": "",
         "message": selected["message"],
+        "new_environment": new_environment(searches, prepared.score),
         "metric": prepared.score.name,
         "greater_is_better": prepared.score.greater_is_better,
         "environments": rows,
@@ -361,6 +375,16 @@ def _families(prepared: _Prepared, model: str, parameters: Mapping[str, Any], st
         prepared.data["notes"].append(f"trees are not compared: {error}")
         return families
     return [*families, trees()]
+
+
+def _check_times(family: Family, environment: pd.Series | None) -> None:
+    """Pooled environments have no place in the order of time."""
+    n = 0 if environment is None else environment.nunique()
+    if n != len(family.all_rows.task.train.names) and n > 1:
+        raise ValueError(
+            f"time_ordered needs at least min_rows={family.estimator.min_rows} rows in every environment: those with "
+            "fewer are pooled, and have no place in the order of time. Use --min-rows 1, or a coarser label."
+        )
 
 
 def _about_rows(family: Family, data: Data) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from irmtv.app.fit.summary import Data, EnvironmentRow, Families, FamilyRow, FitSummary, LossCurve
+from irmtv.app.pages import new_environment
 from irmtv.app.pages.features import NOTES, feature_blocks, features_kind
 from irmtv.app.pages.inferred import inferred_figure
 from irmtv.app.pages.model_figures import (
@@ -70,8 +71,8 @@ def _headline(summary: FitSummary) -> page.Headline:
 
 def _numbers(summary: FitSummary) -> list[page.Number]:
     of = MetricFormat(summary["metric"])
-    numbers: list[page.Number] = []
-    for where, row in (("worst environment", summary["worst"]), ("all rows", summary["overall"])):
+    numbers = new_environment.first_number(summary)
+    for where, row in (("worst known environment", summary["worst"]), ("all rows", summary["overall"])):
         erm, chosen = row["erm"], row["chosen"]
         if erm["value"] is None and chosen["value"] is None:
             continue
@@ -98,6 +99,9 @@ def _facts(summary: FitSummary) -> list[tuple[str, str]]:
     task = summary["task"] + (f" ({several(len(classes), 'class', 'classes')})" if classes else "")
     erm_model = summary.get("plain_model", summary["model"])
     other = "" if erm_model == summary["model"] else f"; ERM is {erm_model}"
+    unseen = summary.get("new_environment")
+    without = f", {unseen['seconds']:.1f} s of it without each environment" if unseen and unseen["expected"] else ""
+    made = f"{summary['created'].replace('T', ' ')[:16]}, in {summary['seconds'].get('all', 0.0):.1f} s{without}"
     return [
         ("file", f"{data['file']}, {several(data['rows_used'], 'row')} used"),
         ("target", f"{data['target']}, {task}"),
@@ -105,7 +109,7 @@ def _facts(summary: FitSummary) -> list[tuple[str, str]]:
         ("aux", ", ".join(data["aux"])),
         ("model", f"{summary['model']}, {summary['objective']}, chosen by {summary['rule']}{other}"),
         ("metric", f"{summary['metric']}, {better}; on held-out rows"),
-        ("made", f"{summary['created'].replace('T', ' ')[:16]}, in {summary['seconds'].get('all', 0.0):.1f} s"),
+        ("made", made),
     ]
 
 
@@ -113,7 +117,8 @@ def _facts(summary: FitSummary) -> list[tuple[str, str]]:
 
 
 def _answer(summary: FitSummary) -> list[page.Section]:
-    sections = [_environments(summary)]
+    unseen = summary.get("new_environment")
+    sections = [_environments(summary)] if unseen is None else [new_environment.section(unseen), _environments(summary)]
     curves = [curve for curve in summary["losses"] if drawing.known(curve["risk"])]
     names = [row["name"] for row in summary["environments"]]
     if curves and names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from irmtv.models.base import (
     Split,
     TrainedPath,
     lowest_overall_risk,
+    over_environments,
 )
 from irmtv.models.networks.own_models import (
     divergence_is_recorded,
@@ -141,16 +143,21 @@ class NetworkTrainer(PathTrainer):
             )
 
         with divergence_is_recorded():
-            batch = Batch(
-                self.model,
-                objective,
-                tuple(combinations),
-                settings,
-                self.split,
-                folds=fitted(self.split.folds, self.model.keep_states),
-                left_out=fitted(self.split.left_out, False) if self.split.left_out else None,
-            )
+            folds = fitted(self.split.folds, self.model.keep_states)
+            left_out = None
+            if self.split.left_out:
+                begin = perf_counter()
+                left_out = fitted(self.split.left_out, False)
+                self.left_out_seconds += perf_counter() - begin
+        batch = Batch(self.model, objective, tuple(combinations), settings, self.split, folds, left_out)
         return [NetworkPath(batch, c) for c in range(len(combinations))]
+
+    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> Tensor:
+        assert isinstance(path, NetworkPath)
+        runs = every_run(tasks, self.seeds, [path.combination])
+        with divergence_is_recorded():
+            fitted = train(list(tasks), path.objective, runs, snapshot_every=self.every, **path.batch.settings)
+        return scores_at(fitted, step).view(len(tasks), len(self.seeds), 2).mean(1)
 
     def _best_l2(self, values: Sequence[float], report: Report | None = None) -> float:
         """That of ERM with the lowest risk on held-out rows, each at its best step."""
@@ -351,9 +358,7 @@ class NetworkPath(TrainedPath):
         runs = torch.tensor([self.batch.runs_of(part, self.place, left_out=True) for part in range(n)])  # (parts, K)
         if step not in fitted.history.steps:
             return torch.full((n, 2), torch.nan, dtype=torch.float64)
-        at = fitted.history.steps.index(step)
-        measured = (fitted.history.risk[at, :, 0], fitted.history.accuracy[at, :, 0])
-        return torch.stack([v.double()[runs].mean(1) for v in measured], 1)
+        return scores_at(fitted, step)[runs].mean(1)
 
     def fold_models(self, step: int) -> tuple[FittedRuns, list[int]]:
         """The models of all folds and seeds at a step, and which runs they are; their states must have been kept."""
@@ -378,6 +383,14 @@ class NetworkPath(TrainedPath):
             members = members_of(fitted, self.batch.runs_of(f, self.place))
             parts.append(torch.stack([m.logits(rows.x.double()) for m in members]).mean(0))
         return self.batch.split.together(parts)
+
+
+def scores_at(fitted: FittedRuns, step: int) -> Tensor:
+    """Risk and accuracy of every run on its held-out rows after a step: (R, 2)."""
+    history = fitted.history
+    assert history is not None
+    at = history.steps.index(step)
+    return torch.stack([over_environments(v[at], history.rows[at]) for v in (history.risk, history.accuracy)], 1)
 
 
 def every_run(parts: Sequence[Task], seeds: Sequence[int], combinations: Sequence[Combination]) -> Runs:

@@ -28,6 +28,7 @@ from irmtv.models.base import (
     TrainedPath,
     lowest_overall_risk,
     mean_gain,
+    over_environments,
 )
 from irmtv.models.trees.measured import snapshots
 from irmtv.models.trees.rounds import Binned, Boosted, boost
@@ -52,6 +53,11 @@ class Measured(NamedTuple):
 
     def at(self, step: int) -> Snapshot:
         return next(s for s in self.seen if s.step == step)
+
+    def scores_at(self, step: int) -> Tensor:
+        """Risk and accuracy on the held-out rows after a round: (2,)."""
+        seen = self.at(step)
+        return torch.stack([over_environments(v[0], seen.rows[0]) for v in (seen.risk, seen.accuracy)])
 
     def scores(self, step: int) -> Tensor:
         """Of the held-out rows after a round."""
@@ -145,7 +151,11 @@ class TreeTrainer(PathTrainer):
     def _train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
         settings = [self._settings(objective, c) for c in combinations]
         trained = [self.folds.trained(s) for s in settings]
-        left_out = [self.left_out.trained(s) if self.left_out is not None else None for s in settings]
+        left_out: list[list[Measured] | None] = [None] * len(settings)
+        if self.left_out is not None:
+            begin = perf_counter()
+            left_out = [self.left_out.trained(s) for s in settings]
+            self.left_out_seconds += perf_counter() - begin
         has_erm = not all(has_penalty(s) for s in settings)
         return [
             TreePath(self.model, c, s, self.split, folds, without, _candidate_rounds(s, folds[0].booster, has_erm))
@@ -179,6 +189,11 @@ class TreeTrainer(PathTrainer):
             return next(n for n, risk in zip(leaves, lowest, strict=True) if risk <= enough)
 
         return _Leaves(fewest(KEPT), fewest(KEPT_WITH_PENALTY))
+
+    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> Tensor:
+        assert isinstance(path, TreePath)
+        boosters = [self.folds.one(self.folds.bins(task, path.settings), path.settings) for task in tasks]
+        return torch.stack([one.scores_at(step) for one in boosters])
 
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """Unlike networks, trees are far too sure of the rows that they were grown on: the scale that suits an
@@ -252,8 +267,7 @@ class TreePath(TrainedPath):
     def left_out(self, step: int) -> Tensor | None:
         if self.without is None:
             return None
-        seen = [one.at(step) for one in self.without]
-        return torch.stack([torch.stack([s.risk[0, 0], s.accuracy[0, 0]]) for s in seen]).double()
+        return torch.stack([one.scores_at(step) for one in self.without])
 
     def _order(self, booster: Boosted) -> Tensor | None:
         """Its inferred environments in the order of the first fold's."""
