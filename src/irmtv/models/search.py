@@ -218,13 +218,13 @@ def search_model(
         )
         check_trained(records, paths, rule)
         candidates = tuple(Candidate(c, step) for c, path in enumerate(paths) for step in path.steps)
-        if compares_own:
+        if rule == "invariance" and bool(records.reference.any()):
             erm = candidates[records.plain]
             directions = trainer.directions(paths[erm.combination])
-            if directions is None:
-                records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
-            else:
+            if directions is not None:
                 records = replace(records, directions=directions)
+            elif compares_own:
+                records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
         choice = choose(rule, records, **(dict(options or {}) if rule == "invariance" else {}))
         found = Search(choice, tuple(paths), candidates, records, split)
         elsewhere = None

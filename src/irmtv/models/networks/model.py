@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Runs, Task
+from irmtv.core.types import Rows, Runs, Task
 from irmtv.engine import FittedRuns, Progress, train
 from irmtv.engine.solvers.linear_risks import row_slopes
 from irmtv.engine.solvers.second_order import NUMBERS_AT_ONCE
@@ -171,8 +171,12 @@ class NetworkTrainer(PathTrainer):
     def directions(self, erm: TrainedPath) -> Directions | None:
         """Of linear models by Newton's method."""
         assert isinstance(erm, NetworkPath)
-        theta = erm.middle_model
-        return None if theta is None else own_directions(self.split.task, theta.flatten())
+        theta, task = erm.middle_model, self.split.task
+        if theta is None:
+            return None
+        if erm.objective.infers_held_out:
+            task = replace(task, train=erm.batch.with_inferred(erm.place))
+        return own_directions(task, theta.flatten())
 
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
         """With the learning rate and l2 of this combination of ERM.
@@ -256,17 +260,34 @@ class Batch:
         return any(run % len(self.combinations) == c for one in fitted for run in one.diverged)
 
     @cached_property
-    def orders(self) -> list[Tensor | None]:
-        """By run: its inferred environments in the order of the first run with the same hyper-parameters."""
+    def membership(self) -> dict[int, Tensor]:
+        """By run: inferred environments of all rows, (N, E)."""
         fitted, rows = self.folds, self.split.task.train
-        if not self.objective.infers_held_out:
-            return [None] * len(fitted)
-        membership: dict[int, Tensor] = {}
+        found: dict[int, Tensor] = {}
         for chunk in fitted.chunks:  # runs of several chunks may differ in the number of environments
             alone = replace(fitted, chunks=(chunk,))
-            membership |= zip(sorted(chunk.chunk.runs), alone.membership(rows.aux, x=rows.x), strict=True)
+            found |= zip(sorted(chunk.chunk.runs), alone.membership(rows.aux, x=rows.x), strict=True)
+        return found
+
+    @cached_property
+    def orders(self) -> list[Tensor | None]:
+        """By run: its inferred environments in the order of the first run with the same hyper-parameters."""
+        if not self.objective.infers_held_out:
+            return [None] * len(self.folds)
         n = len(self.combinations)
-        return [align(membership[run % n], membership[run]) for run in range(len(fitted))]
+        return [align(self.membership[run % n], self.membership[run]) for run in range(len(self.folds))]
+
+    def with_inferred(self, c: int) -> Rows:
+        """All rows, each in the environment that a combination infers for it without having seen it."""
+        rows, fold = self.split.task.train, self.split.fold
+        codes = torch.zeros(len(rows), dtype=torch.long)
+        for f in range(len(self.folds.tasks)):
+            run = self.runs_of(f, c)[0]
+            here, order = fold == f, self.orders[run]
+            assert order is not None
+            codes[here] = self.membership[run][:, order][here].argmax(1).cpu()
+        n = self.membership[self.runs_of(0, c)[0]].shape[1]
+        return replace(rows, environment=codes, names=tuple(str(k) for k in range(n)))
 
     def candidate_steps(self, c: int) -> list[int]:
         """When a combination is a candidate: not at its random start, nor before its environments are settled.
