@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from irmtv.selection import invariance
-from irmtv.selection.invariant import AGAINST, ALL, LOST, STEADY, WON_BACK
+from irmtv.selection.invariant import AGAINST, ALL, FAR_WORSE, LOST, STEADY, WON_BACK
 from selection.candidates import SE, columns, of_folds, two, written
 
 LEVEL = [0.4, 0.4, 0.4]  # ERM's held-out risks; it gains 0.6 over the constant, 1
@@ -225,3 +225,18 @@ def test_erm_that_loses_nothing_where_left_out_has_nothing_to_win_back():
     risk = [[0.1, 0.1, 0.9], [0.12, 0.12, 0.45]]
     records = written(risk, SE, rows=[1000.0, 1000.0, 50.0], slope=[EQUAL, TILTED], slope_se=SE, left_out=two(risk))
     assert invariance(records).figures["test"] != "left-out"
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.95, True), (1.05, False)])
+def test_what_is_not_confirmed_may_not_be_far_worse_where_left_out(share, taken):
+    """1 is what one half would take, and the other refutes; 2 is what both take."""
+    slope = {"slope": [TILTED, EQUAL, EQUAL], "slope_se": SE}
+    cheap = ([0.42, 0.42, 0.42], [0.30, 0.42, 0.54])
+    far = 0.45 * np.exp(share * FAR_WORSE + np.array([-0.4, 0.0, 0.4]))
+    left_out = two([[0.45] * 3, [0.45, 0.46, 0.45], far.tolist()])
+    records = of_folds([written([APART, r, [0.45] * 3], SE, left_out=left_out, **slope) for r in cheap])
+    verdict = invariance(records)
+    assert (verdict.index, verdict.outcome) == ((2, "invariant-found") if taken else (0, "none-found"))
+    same = of_folds([written([APART, cheap[1], [0.45] * 3], SE, left_out=left_out, **slope)] * 2)
+    confirmed = invariance(same)
+    assert confirmed.index == 2 and confirmed.figures["p_confirmed"] > 0.01

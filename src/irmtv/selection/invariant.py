@@ -33,6 +33,7 @@ from irmtv.selection.wording import STRONG, message
 TESTS = ("both", "risks", "slopes", "columns", "zero-slopes")
 STEADY = 0.001  # p-value of a choice on half of the folds (twice the smaller one) below which it is not taken
 AGAINST = 3.0  # standard errors (over left-out environments) by which an invariant candidate may be worse there
+FAR_WORSE = 0.4  # mean logarithm of what its risk is there, in units of ERM's, for a model that is not confirmed
 DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
 LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
 ALL = 1.0  # the share that it must lose where nothing else speaks against it: base rates alone cost it some
@@ -68,10 +69,11 @@ def invariance(records: Records, **options: Any) -> Verdict:
     4. Where ERM loses much in environments that were left out of training, a candidate that wins back half of it. If
        nothing else speaks against ERM, it must lose there all that it gains over a constant.
 
-    What is taken by 2 or 3 must pass on each half of the folds alone, and not be far worse where left out. Where ERM
-    fails the test by little, it may cost next to nothing. Where a linear model fails 1 in its columns, but no own model
-    is better, one that costs next to nothing is taken, too. `figures["p_confirmed"]` is of a choice on half of the
-    folds that the other half tests: a low one says that the choice hangs by a thread.
+    What is taken by 2 or 3 must pass on each half of the folds alone, and not be far worse where left out (less so
+    where a choice on one half is refuted by the other; of linear models their columns tell more). Where ERM's
+    slopes fail by little, it may cost next to nothing. Where a linear model fails 1 in its columns, but no own model is
+    better, one that costs next to nothing is taken, too. `figures["p_confirmed"]` is of a choice on half of the folds
+    that the other half tests: a low one says that the choice hangs by a thread.
 
     Options
     -------
@@ -195,9 +197,10 @@ class _Case:
 
         Columns that are mixtures of others have no slopes of their own that could be equal.
         """
-        risk = self.records.left_out
-        if risk is not None and float((risk[columns] / risk[slopes].clamp_min(1e-9)).clamp_min(1e-9).log().mean()) > 0:
-            return False
+        if self.records.left_out is not None:
+            worse = self._ratio_left_out[columns] - self._ratio_left_out[slopes]
+            if float(worse.mean()) > 0:
+                return False
         return self._price(columns) <= DEARER * max(0.0, self._price(slopes))
 
     def _by_slopes(self) -> _Found | None:
@@ -221,12 +224,19 @@ class _Case:
         Of the logarithms of the risks: where noise differs, an environment of little noise counts like the others. 0
         where none was left out.
         """
-        risk = self.records.left_out
-        if risk is None:
+        if self.records.left_out is None:
             return torch.zeros(len(self.records), dtype=torch.float64)
-        ratio = (risk.double().clamp_min(1e-9) / risk[self.erm].double().clamp_min(1e-9)).log()  # (C, parts)
+        ratio = self._ratio_left_out
         worse: Tensor = ratio.mean(1) / (ratio.std(1) / ratio.shape[1] ** 0.5).clamp_min(1e-12)
         return worse
+
+    @cached_property
+    def _ratio_left_out(self) -> Tensor:
+        """Logarithm of the risk in environments that were left out, less that of ERM: (C, parts)."""
+        risk = self.records.left_out
+        assert risk is not None
+        ratio: Tensor = (risk.double().clamp_min(1e-9) / risk[self.erm].double().clamp_min(1e-9)).log()
+        return ratio
 
     def _choice(self, view: View, share: float = 0.0) -> int | None:
         """The best of those that pass, and that are not far worse where they were left out."""
@@ -246,6 +256,8 @@ class _Case:
         p_erm = self._p_slopes if test == "both" else float(view.p[self.erm])
         if p_erm > STRONG and float(view.gain[choice]) < CHEAP * float(view.gain[self.erm]):
             return None
+        if self.pooled.column_slope is None and self._doubted(found):
+            return None
         if self.records.n_folds < 2:
             return found
         each = [] if halves is None else [float(half.p[choice]) for half in halves]
@@ -254,6 +266,13 @@ class _Case:
             known = self.pooled.risk[self.erm].isfinite()
             return None if bool((dearer | ~known).all()) else found
         return found._replace(p_halves=min(1.0, 2 * min(each))) if 2 * min(each) >= STEADY else None
+
+    def _doubted(self, found: _Found) -> bool:
+        """Whether a choice is not confirmed by the other half of the folds, and far worse where it was left out."""
+        risk = self.records.left_out
+        if risk is None or found.p_confirmed is None or found.p_confirmed >= self.o["level"]:
+            return False
+        return float(self._ratio_left_out[found.candidate].mean()) > FAR_WORSE
 
     def _won_back(self, share: float) -> _Found | None:
         """Where ERM loses this share of its gain in left-out environments, the candidate that is best there, if it wins

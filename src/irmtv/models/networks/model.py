@@ -230,17 +230,27 @@ class Batch:
     def column_slopes(self) -> list[tuple[Tensor, Tensor]]:
         """By fold: mean slopes in every column on its held-out rows, of all combinations (C, E, J), and covariances."""
         found = []
+        every = range(len(self.combinations))
+        groups = [[c] for c in every] if self.objective.infers_held_out else [list(every)]  # in the same environments
         for f, task in enumerate(self.folds.tasks):
-            rows = task.held_out
-            assert rows is not None and rows.environment is not None
-            theta = self.coefficients[[self.runs_of(f, c)[0] for c in range(len(self.combinations))]].flatten(1)
-            at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.x.numel()))
-            parts = [
-                slope_moments(
-                    row_slopes(rows, some, task.loss, task.n_outputs), rows.environment, len(rows.names), rows.weight
-                )
-                for some in torch.split(theta, at_once)
-            ]
+            parts = []
+            for group in groups:
+                rows = task.held_out
+                assert rows is not None
+                if self.objective.infers_held_out:
+                    rows = self.with_inferred(group[0]).take((self.split.fold == f).nonzero().squeeze(1))
+                assert rows.environment is not None
+                theta = self.coefficients[[self.runs_of(f, c)[0] for c in group]].flatten(1)
+                at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.x.numel()))
+                parts += [
+                    slope_moments(
+                        row_slopes(rows, some, task.loss, task.n_outputs),
+                        rows.environment,
+                        len(rows.names),
+                        rows.weight,
+                    )
+                    for some in torch.split(theta, at_once)
+                ]
             found.append((torch.cat([mean for mean, _ in parts]), torch.cat([cov for _, cov in parts])))
         return found
 
@@ -357,10 +367,10 @@ class NetworkPath(TrainedPath):
 
     def _by_column(self, f: int) -> dict[str, Tensor]:
         """Slopes in every column on the held-out rows of a fold, of a linear model by Newton's method: (1, E, J)."""
-        rows = self.batch.folds.tasks[f].held_out
-        if self.settings["solver"] != "newton" or self.batch.objective.infers is not None or self.steps != (1,):
+        rows, inferred = self.batch.split.task.train, self.batch.objective.infers_held_out
+        if self.settings["solver"] != "newton" or self.steps != (1,) or rows.x[0].numel() > MOST_COLUMNS:
             return {}
-        if rows is None or rows.environment is None or rows.x[0].numel() > MOST_COLUMNS:
+        if rows.environment is None and not inferred:
             return {}
         mean, cov = self.batch.column_slopes[f]
         return {"column_slope": mean[[self.place]], "column_slope_cov": cov[[self.place]]}
