@@ -63,9 +63,9 @@ def invariance(records: Records, **options: Any) -> Verdict:
     1. ERM's slopes are equal over the environments, of linear models in every column: "erm-invariant", or "erm-kept"
        where the test could not have seen much. Or no environment's own model is better than ERM: "erm-kept".
     2. A candidate has equal slopes and equal risks.
-    3. Where noise or base rates differ no useful model has equal risks. Then a linear model with equal slopes in every
-       column; else equal slopes, if it is no worse in left-out environments (without those: if its risk + reach *
-       spread of the risks is below that of ERM).
+    3. Where noise or base rates differ no useful model has equal risks. Then one that is no worse in left-out
+       environments: a linear model with equal slopes in every column; else equal slopes (without left-out environments:
+       if its risk + reach * spread of the risks is below that of ERM).
     4. Where ERM loses much in environments that were left out of training, a candidate that wins back half of it. If
        nothing else speaks against ERM, it must lose there all that it gains over a constant.
 
@@ -181,7 +181,8 @@ class _Case:
             return self._won_back(ALL) or _Found(self.erm, "erm-invariant", "slopes")
         by_slopes = self._by_slopes()
         if columns:
-            v = self._choice(self.view("columns"))
+            view = self.view("columns")
+            v = lowest(view.score, view.passing & (self.worse_where_left_out <= 0))
             if v is not None and (by_slopes is None or self._preferred(v, by_slopes.candidate)):
                 found = self._taken("columns", v)
         return found or by_slopes or self._won_back(LOST) or _Found(self.erm, "none-found", "both")
