@@ -287,6 +287,7 @@ def test_models_that_diverge_when_refitted_are_left_out(monkeypatch):
         fit(rule="iid", **ADAM)
 
 
+@NO_MATTER
 @pytest.mark.parametrize("solver", ["newton", "adam"])
 def test_sample_weights_reach_the_folds(solver):
     weight = np.random.default_rng(0).uniform(0.1, 2.0, len(Y))

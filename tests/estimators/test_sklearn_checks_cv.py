@@ -33,8 +33,8 @@ ESTIMATORS = [
     RegressorOnTwoPlaces("irm-tv-l1", min_rows=1, **PATH),
     InvariantClassifierCV("erm", n_seeds=2, refit=False, **FAST),
     InvariantRegressorCV("erm", n_seeds=2, **FAST),
-    InvariantClassifierCV("eiil", **PATH),
-    InvariantRegressorCV("eiil", **PATH),
+    InvariantClassifierCV("eiil", hidden=(32,), **PATH),
+    InvariantRegressorCV("eiil", hidden=(32,), **PATH),
 ]
 
 

@@ -98,9 +98,17 @@ def side_by_side(
         while waiting or running:
             while waiting and len(running) < 2 * jobs:
                 piece = waiting.pop()
-                running[pool.submit(attempt, work, piece)] = piece
+                try:
+                    running[pool.submit(attempt, work, piece)] = piece
+                except BrokenProcessPool:  # what runs will say so
+                    waiting.append(piece)
+                    break
                 if stage is not None:
                     stage(piece.label)
+            if not running:  # nothing ran when a process was killed
+                pool.shutdown(wait=False)
+                pool = new_pool()
+                continue
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             if any(isinstance(future.exception(), BrokenProcessPool) for future in finished):
                 # a process was killed (out of memory, say), on an unknown one of these pieces
