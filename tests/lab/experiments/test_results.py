@@ -271,7 +271,7 @@ def test_no_snapshot_of_a_warm_up_is_an_invariant_model(two):
     seen = 0
     for label, repetition in product(("irm-tv-l1", "vrex"), (0, 1)):
         own = [c for name in (label, "erm") for c in two.candidates(name, repetition)]
-        for level in (0.1, 0.3, 0.5, 0.7, 0.9):  # ERM is rejected by some of them
+        for level in (0.001, 0.003, 0.004):  # thirty steps make no invariant model, but one that is less rejected
             of_all = records(own, [plain(*c) for c in own])
             verdict = invariance(of_all, test="risks", own_level=1, level=level, min_gain=0)
             if verdict.outcome == "invariant-found":
