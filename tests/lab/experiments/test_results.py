@@ -276,11 +276,9 @@ def test_no_snapshot_of_a_warm_up_is_an_invariant_model(two):
             verdict = invariance(of_all, test="risks", own_level=1, level=level, min_gain=0)
             if verdict.outcome == "invariant-found":
                 seen += 1
-                parts, _ = own[verdict.index]
-                h = parts["all"].settings
-                assert parts["all"].objective == label and h["penalty_weight"] != 0
-                warmup = h["warmup"]
-                assert steps_of(own[verdict.index]) > (warmup if isinstance(warmup, int) else round(warmup * 30))
+                run = own[verdict.index][0]["all"]
+                assert run.objective == label and run.hyperparameters["penalty_weight"] != 0
+                assert steps_of(own[verdict.index]) > warm_up(run)
     assert seen
 
 
