@@ -44,6 +44,8 @@ SNAPSHOTS = 50  # of training, for `history_` and early stopping
 class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """The part of the estimators that does not depend on what is predicted."""
 
+    _by_default = "irm-tv-l1"  # what objective="auto" is, where environments are given
+
     # ---- what subclasses say ----------------------------------------------------------------------------------
 
     _loss_name = "squared"
@@ -98,6 +100,7 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             self.objective,
             environment is not None or self.environment is not None,
             aux is not None or self.aux is not None,
+            self._by_default,
         )
 
     def _input_settings(self, objective: Objective, present: Predictor | None) -> InputSettings:

@@ -40,6 +40,7 @@ class BoostingEstimator(InvariantEstimator):
     """The part of the boosting estimators that does not depend on what is predicted."""
 
     module: Any = None  # of a network
+    _by_default = "vrex"  # which trees do best with (docs/boosting.md)
 
     def _fit(self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any) -> Any:
         rule, share = stopping_rule(self.early_stopping, type(self).__name__), held_out_share(self.validation_fraction)
@@ -117,8 +118,8 @@ class InvariantBoostingClassifier(BoostingEstimator, InvariantClassifier):
     ----------
     objective : str, default "auto"
         "erm", "irm-tv-l1", "irm-tv-l2", "irmv1", "vrex", "mm-rex", "groupdro", or "minimax-tv-l1", "minimax-tv-l2" and
-        "zin", which infer environments from aux; or a sum, "irm-tv-l1+vrex". "auto" is "irm-tv-l1" where environments
-        are given, "minimax-tv-l1" where only aux is.
+        "zin", which infer environments from aux; or a sum, "irm-tv-l1+vrex". "auto" is "vrex" where environments are
+        given, which trees do best with (docs/boosting.md), "minimax-tv-l1" where only aux is.
     environment : str or None, default None
         The column of X that says where each row came from; it is taken out of X. Values may be passed to `fit`
         instead. Prediction does not need it.

@@ -23,14 +23,14 @@ IDLE_WITHOUT_PENALTY = ("warmup", "max_penalty_weight", "weight_learning_rate", 
 LARGEST_SEED = 2**62  # torch's generators take 63 bits; seeds beside it are counted on from it
 
 
-def chosen_objective(given: Any, has_environment: bool, has_aux: bool) -> Objective:
-    """By name; "auto" by what is there to learn from."""
+def chosen_objective(given: Any, has_environment: bool, has_aux: bool, by_default: str = "irm-tv-l1") -> Objective:
+    """By name; "auto" by what is there to learn from: `by_default` where environments are given."""
     if isinstance(given, str) and given == "auto":
         if has_environment or has_aux:
-            return OBJECTIVES["irm-tv-l1" if has_environment else "minimax-tv-l1"]
+            return OBJECTIVES[by_default if has_environment else "minimax-tv-l1"]
         raise ValueError(
             "objective='auto' needs environment or aux. With environment (a label that says where each row came "
-            "from: a site, a year) it is 'irm-tv-l1'; with aux (numbers that environments may be inferred from: a "
+            f"from: a site, a year) it is {by_default!r}; with aux (numbers that environments may be inferred from: a "
             "time, a place) it is 'minimax-tv-l1'. Got neither. Name a column, environment='site', or pass values, "
             "fit(X, y, environment=...); objective='erm' needs nothing."
         )

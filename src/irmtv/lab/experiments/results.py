@@ -277,7 +277,7 @@ def _measurements(candidate: Candidate, rule: str, metric: str, n_folds: int) ->
         shape = len(candidate.steps), candidate.whole.arrays["train/rows"].shape[1]
         folds = [{name: torch.full(shape, torch.nan, dtype=torch.float64) for name in STATISTICS}]
     left_out = test = None
-    if rule == "leave-one-env-out" and candidate.left_out:
+    if rule in ("leave-one-env-out", "invariance") and candidate.left_out:
         left_out = torch.stack([candidate.at(r, "left-out/risk") for r in candidate.left_out], 1)
     if rule == "oracle":
         sign = 1 if _greater_is_better(metric) else -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -9,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import torch
 
+from irmtv.core.messages import users_stacklevel
 from irmtv.core.types import Rows
 from irmtv.data.features import CategoricalColumns
 from irmtv.data.training import TrainingData
@@ -69,6 +71,9 @@ def fitted_trees(model: TreeModel, data: Data, trained: Sequence[tuple[Boosted, 
     predictor = TreePredictor(data.x, members, data.y, first.rho, threads(model.parameters.n_jobs))
     environments = environment_labels(_environment_names(data.task.train, first))
     x = data.task.train.x.numpy()
+    importances = predictor.importances(x[np.linspace(0, len(x) - 1, EXPLAINED).astype(int)])
+    if not importances.any():
+        _warn_of_no_split(model, data.task.train)
     return FittedModel(
         predictor,
         data.objective,
@@ -76,7 +81,20 @@ def fitted_trees(model: TreeModel, data: Data, trained: Sequence[tuple[Boosted, 
         environments=environments,
         environment_weights=first.measure,
         history=history_frame(seen, 0, environments),
-        importances=predictor.importances(x[np.linspace(0, len(x) - 1, EXPLAINED).astype(int)]),
+        importances=importances,
+    )
+
+
+def _warn_of_no_split(model: TreeModel, rows: Rows) -> None:
+    """No tree found a split: too few rows for leaves of that size, or a target that no feature tells anything of."""
+    least = model.parameters.min_child_samples
+    warnings.warn(
+        f"{model.parameters.owner}: no tree found a split, and the model predicts a constant. Usual reasons: few rows "
+        f"(a leaf needs min_child_samples={least} of them, and there are {len(rows)}), or features that say nothing of "
+        "y. Use a smaller min_child_samples, or a linear model (InvariantClassifierCV or InvariantRegressorCV with "
+        "hidden=()).",
+        UserWarning,
+        stacklevel=users_stacklevel(),
     )
 
 
