@@ -105,6 +105,7 @@ class PathTrainer(ABC):
     """Trains the combinations of one search. What they share (bins, an l2 or leaves that ERM chose) is made once."""
 
     split: Split
+    compares_inferred = False  # whether `own_gains` knows environments that training inferred
     left_out_seconds: float = 0.0  # spent so far on models without some environments
 
     @abstractmethod

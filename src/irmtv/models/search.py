@@ -223,7 +223,7 @@ def search_model(
             directions = trainer.directions(paths[erm.combination])
             if directions is not None:
                 records = replace(records, directions=directions)
-            elif compares_own:
+            elif compares_own or (objective.infers_held_out and trainer.compares_inferred):
                 records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
         choice = choose(rule, records, **(dict(options or {}) if rule == "invariance" else {}))
         found = Search(choice, tuple(paths), candidates, records, split)

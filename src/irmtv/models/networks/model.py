@@ -37,7 +37,7 @@ from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective, warmup_steps
 from irmtv.selection import Measurements
 from irmtv.selection.directions import Directions
-from irmtv.selection.folds import align
+from irmtv.selection.folds import align, tasks_outside
 from irmtv.selection.records import STATISTICS, in_order
 from irmtv.selection.variation import slope_moments
 
@@ -101,6 +101,8 @@ class NetworkModel(Model):
 
 class NetworkTrainer(PathTrainer):
     """Trains the paths of one search; an l2 that is not given is chosen first."""
+
+    compares_inferred = True
 
     def __init__(self, model: NetworkModel, split: Split, n_combinations: int, report: Report | None) -> None:
         self.model, self.split, self.seeds = model, split, model.seeds
@@ -179,7 +181,7 @@ class NetworkTrainer(PathTrainer):
         return own_directions(task, theta.flatten())
 
     def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
-        """With the learning rate and l2 of this combination of ERM.
+        """With the learning rate and l2 of this combination of ERM; inferred environments are those of unseen rows.
 
         Over seeds the mean, of the variance too: they are compared on the same rows. Adam's models stop where their
         held-out risk is lowest. Newton's do not stop on the way, and one environment's few rows may be separated by a
@@ -190,6 +192,9 @@ class NetworkTrainer(PathTrainer):
         settings = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": self.every}
         values: tuple[float, ...] = (float(settings.pop("l2", 0.0)),)
         folds = list(self.split.folds)
+        if erm.objective.infers_held_out:
+            task = replace(self.split.task, train=erm.batch.with_inferred(erm.place))
+            folds = list(tasks_outside(task, self.split.fold, len(folds)))
         if settings.get("solver") == "newton" and rows_per_parameter(folds) < PLENTY:
             values += tuple(v for v in STRONGER if v > values[0])
         runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
