@@ -70,11 +70,11 @@ def test_left_out_environments_decide_by_log_risk_whatever_held_out_rows_say():
 
 def test_the_simpler_family_stays_where_it_has_nearly_all_of_the_gain():
     lines = [0.3] * 4
-    for trees, index in (([0.29] * 4, 0), ([0.28] * 4, 1)):
+    for trees, index in (([0.27] * 4, 0), ([0.25] * 4, 1)):
         searches = [made_up(EVEN, lines), made_up(EVEN, trees)]
         constant = searches[0].records.constant
         kept = (constant - 0.3) / (constant - trees[0])
-        assert (kept >= 0.98) == (index == 0)
+        assert (kept >= 0.95) == (index == 0)
         assert pick_family(searches, ["linear", "trees"]).index == index
 
 

@@ -253,7 +253,8 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     hidden : "auto" or sequence of int, default "auto"
         Widths of the hidden layers; () is a linear model. "auto" is () or (32,): the one with which ERM does better in
         environments that are left out (where there are three; else on held-out rows), and () where they are within one
-        standard error. `hidden_` holds it.
+        standard error or () has 95 % of the gain over a constant: of a linear model invariance can be tested column by
+        column, and it is many times faster. `hidden_` holds it.
     penalty_weights : sequence or None, default None
         The path; None is 0, 1, 10, ..., 1e4, with Newton's method 0, 10, ..., 1e5. 0 (ERM) is always among them. For a
         sum of penalties a number is the weight of every part, a mapping by name gives each its own; "adaptive",

@@ -15,7 +15,7 @@ from torch import Tensor
 from irmtv.core.numbers import several
 from irmtv.models.search import Search
 
-NEARLY = 0.98  # share of the best family's gain over a constant that a simpler one must have to be preferred
+NEARLY = 0.95  # share of the best family's gain over a constant that a simpler one must have to be preferred
 LEAST = 0.01  # of the risk of a constant: smaller risks count as this one, so that no ratio is of two nothings
 
 

@@ -224,7 +224,9 @@ def search_model(
             if directions is not None:
                 records = replace(records, directions=directions)
             elif compares_own or (objective.infers_held_out and trainer.compares_inferred):
-                records = replace(records, own=trainer.own_gains(paths[erm.combination], erm.step))
+                own = trainer.own_gains(paths[erm.combination], erm.step)
+                several_own = int(own.isfinite().all(-1).any(0).sum()) > 1  # soft ones may all be most likely one
+                records = replace(records, own=own if several_own or compares_own else None)
         choice = choose(rule, records, **(dict(options or {}) if rule == "invariance" else {}))
         found = Search(choice, tuple(paths), candidates, records, split)
         elsewhere = None
