@@ -22,7 +22,7 @@ from irmtv.selection import (
     spread,
     zero_means,
 )
-from irmtv.selection.invariant import CHEAP, DEFAULTS, STEADY
+from irmtv.selection.invariant import CHEAP, DEFAULTS, FURTHEST, STEADY
 from irmtv.selection.wording import STRONG
 from selection.candidates import ASKEW, CLEARLY, ERM, SE, counted, p_of_both, p_of_difference, two, written
 
@@ -468,6 +468,16 @@ def test_unequal_risks_alone_are_no_reason_for_a_dear_model():
     ):
         records = written([ERM, [risk, risk]], SE, **{**equal, "slope": [slope, [0.0, 0.0]]})
         assert (invariance(records).outcome == "invariant-found") == found
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.95, True), (1.05, False)])
+def test_a_dear_model_must_pay_within_reach(share, taken):
+    """ERM's risks 0.3 and 0.5: by 0.2 apart."""
+    worst = 0.5 + share * FURTHEST * 0.2
+    records = written([ERM, [worst, worst]], SE, slope=[CLEARLY, [0.0, 0.0]], slope_se=SE, constant=3.0)
+    assert invariance(records, min_gain=0).outcome == ("invariant-found" if taken else "none-found")
+    far_off = written([ERM, [worst, worst]], SE, slope=[CLEARLY, [0.0, 0.0]], slope_se=SE, constant=30.0)
+    assert invariance(far_off).outcome == "invariant-found"  # of a gain of 29.6 it costs next to nothing
 
 
 def test_where_the_choice_pays():

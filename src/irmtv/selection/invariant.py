@@ -37,6 +37,7 @@ FAR_WORSE = 0.4  # mean logarithm of what its risk is there, in units of ERM's, 
 DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
 LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
 ALL = 1.0  # the share that it must lose where nothing else speaks against it: base rates alone cost it some
+FURTHEST = 3.0  # how far out the next environment may have to be for a dear model to pay, in units of their spread
 CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothing
 SEEN = 0.25  # share of ERM's gain that a variation over columns must have to matter
 DEFAULTS: Mapping[str, Any] = {
@@ -70,10 +71,10 @@ def invariance(records: Records, **options: Any) -> Verdict:
        nothing else speaks against ERM, it must lose there all that it gains over a constant.
 
     What is taken by 2 or 3 must pass on each half of the folds alone, and not be far worse where left out (less so
-    where a choice on one half is refuted by the other; of linear models their columns tell more). Where ERM's
-    slopes fail by little, it may cost next to nothing. Where a linear model fails 1 in its columns, but no own model is
-    better, one that costs next to nothing is taken, too. `figures["p_confirmed"]` is of a choice on half of the folds
-    that the other half tests: a low one says that the choice hangs by a thread.
+    where a choice on one half is refuted by the other; of linear models their columns tell more). Where ERM's slopes
+    fail by little, or where it would pay only very far out, it may cost next to nothing. Where a linear model fails 1
+    in its columns, but no own model is better, one that costs next to nothing is taken, too. `figures["p_confirmed"]`
+    is of a choice on half of the folds that the other half tests: a low one says that the choice hangs by a thread.
 
     Options
     -------
@@ -255,7 +256,9 @@ class _Case:
         view, halves = self.view(test), self._halves(test)
         found = _Found(choice, "invariant-found", test, self._confirmed(test, share))
         p_erm = self._p_slopes if test == "both" else float(view.p[self.erm])
-        if p_erm > STRONG and float(view.gain[choice]) < CHEAP * float(view.gain[self.erm]):
+        dear = float(view.gain[choice]) < CHEAP * float(view.gain[self.erm])
+        pays_at = _pays_at(self.pooled.risk[choice], self.pooled.risk[self.erm])
+        if dear and (p_erm > STRONG or (pays_at is not None and pays_at > FURTHEST)):
             return None
         if self.pooled.column_slope is None and self._doubted(found):
             return None
