@@ -475,7 +475,10 @@ def test_a_dear_model_must_pay_within_reach(share, taken):
     """ERM's risks 0.3 and 0.5: by 0.2 apart."""
     worst = 0.5 + share * FURTHEST * 0.2
     records = written([ERM, [worst, worst]], SE, slope=[CLEARLY, [0.0, 0.0]], slope_se=SE, constant=3.0)
-    assert invariance(records, min_gain=0).outcome == ("invariant-found" if taken else "none-found")
+    verdict = invariance(records, min_gain=0)
+    assert verdict.outcome == ("invariant-found" if taken else "none-found")
+    assert verdict.figures["refused"] == (None if taken else "far out")
+    assert verdict.message.endswith("pay only very far from these environments.") != taken
     far_off = written([ERM, [worst, worst]], SE, slope=[CLEARLY, [0.0, 0.0]], slope_se=SE, constant=30.0)
     assert invariance(far_off).outcome == "invariant-found"  # of a gain of 29.6 it costs next to nothing
 

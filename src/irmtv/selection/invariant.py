@@ -137,6 +137,7 @@ class _Case:
         self.pooled = records.pooled()
         self.views: dict[str, View] = {}
         self.refused = 0  # candidates with equal slopes that something speaks against
+        self.why_refused: str | None = None  # why the first choice was not taken: one of wording.REFUSED
 
     def view(self, test: str) -> View:
         if test not in self.views:
@@ -258,18 +259,25 @@ class _Case:
         p_erm = self._p_slopes if test == "both" else float(view.p[self.erm])
         dear = float(view.gain[choice]) < CHEAP * float(view.gain[self.erm])
         pays_at = _pays_at(self.pooled.risk[choice], self.pooled.risk[self.erm])
-        if dear and (p_erm > STRONG or (pays_at is not None and pays_at > FURTHEST)):
-            return None
+        if dear and p_erm > STRONG:
+            return self._refuse("small fault")
+        if dear and pays_at is not None and pays_at > FURTHEST:
+            return self._refuse("far out")
         if self.pooled.column_slope is None and self._doubted(found):
-            return None
+            return self._refuse("not confirmed")
         if self.records.n_folds < 2:
             return found
         each = [] if halves is None else [float(half.p[choice]) for half in halves]
         if not each or any(np.isnan(each)):
             dearer = self.pooled.risk[choice] > self.pooled.risk[self.erm]
             known = self.pooled.risk[self.erm].isfinite()
-            return None if bool((dearer | ~known).all()) else found
-        return found._replace(p_halves=min(1.0, 2 * min(each))) if 2 * min(each) >= STEADY else None
+            return self._refuse("halves") if bool((dearer | ~known).all()) else found
+        return found._replace(p_halves=min(1.0, 2 * min(each))) if 2 * min(each) >= STEADY else self._refuse("halves")
+
+    def _refuse(self, why: str) -> _Found | None:
+        """Nothing; the first reason is kept."""
+        self.why_refused = self.why_refused or why
+        return None
 
     def _doubted(self, found: _Found) -> bool:
         """Whether a choice is not confirmed by the other half of the folds, and far worse where it was left out."""
@@ -354,6 +362,7 @@ class _Case:
             "candidates": int(view.eligible.sum()),
             "passing": int(view.passing.sum()),
             "not_paying": max(view.not_paying, self.refused if found.outcome == "none-found" else 0),
+            "refused": self.why_refused if found.outcome == "none-found" else None,
             "p": float(p[choice]),
             "p_erm": float(p[erm]),
             "p_nearest": float(p[view.useful].max()) if bool(view.useful.any()) else None,
@@ -393,6 +402,7 @@ def _nothing_to_compare(erm: int, whole: View, records: Records, o: Mapping[str,
         "candidates": 0,
         "passing": 0,
         "not_paying": 0,
+        "refused": None,
         "risk": risk,
         "risk_erm": risk,
         "risk_constant": records.constant,

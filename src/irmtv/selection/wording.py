@@ -8,6 +8,12 @@ from typing import Any
 from irmtv.core.outcomes import Outcome
 
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
+REFUSED = {  # why those that pass were not taken
+    "halves": "not on each half of the folds",
+    "small fault": "cost more than so small a fault of ERM",
+    "far out": "cost so much that they would pay only very far from these environments",
+    "not confirmed": "what half of the folds choose the other half refutes, and they do far worse where left out",
+}
 STRONG = 2e-3  # p-value of ERM, by its slopes, below which another model may cost more than next to nothing
 
 
@@ -117,8 +123,7 @@ def _why_none(f: Mapping[str, Any], tested: str, level: float, max_price: float)
     if f["passing"]:
         return (
             f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks by environment {risks}): "
-            f"{f['passing']} pass, but "
-            + ("not on each half of the folds." if f["p_erm"] <= STRONG else "cost more than so small a fault of ERM.")
+            f"{f['passing']} pass, but {REFUSED[f['refused'] or 'halves']}."
         )
     nearest = "" if f["p_nearest"] is None else f" (nearest p = {f['p_nearest']:.1g})"
     return (
