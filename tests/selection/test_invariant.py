@@ -22,8 +22,7 @@ from irmtv.selection import (
     spread,
     zero_means,
 )
-from irmtv.selection.invariant import CHEAP, DEFAULTS, FURTHEST, STEADY
-from irmtv.selection.wording import STRONG
+from irmtv.selection.invariant import CHEAP, DEFAULTS, FURTHEST, STEADY, STRONG
 from selection.candidates import ASKEW, CLEARLY, ERM, SE, counted, p_of_both, p_of_difference, two, written
 
 # The rule on records made for each outcome

@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 
 from irmtv.selection import extrapolated_risk, invariance, p_values
-from irmtv.selection.invariant import CHEAP, DEARER, SEEN
+from irmtv.selection.invariant import CHEAP, DEARER, SEEN, STRONG
 from irmtv.selection.views import COLUMNS_REACH
-from irmtv.selection.wording import STRONG
 from selection.candidates import ASKEW, ERM, SE, columns, of_folds, two, written
 
 NOISY = [0.3, 0.6]  # ERM's risks where noise differs

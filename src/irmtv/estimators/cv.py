@@ -49,8 +49,6 @@ class NetworkPathEstimator(PathEstimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        for name in ("hidden_", "family_"):  # of an earlier call
-            self.__dict__.pop(name, None)
         if isinstance(self.hidden, str) and self.hidden != "auto":
             raise ValueError(
                 f"hidden must be 'auto' or a sequence of layer widths; () is a linear model. Got {self.hidden!r}. Use "
@@ -64,6 +62,8 @@ class NetworkPathEstimator(PathEstimator):
     def read_data(
         self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None
     ) -> TrainingData[Any]:
+        for name in ("hidden_", "family_"):  # of an earlier call
+            self.__dict__.pop(name, None)
         data = super().read_data(X, y, environment=environment, aux=aux, sample_weight=sample_weight)
         objective = data.objective
         if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.finds_clusters):
@@ -73,23 +73,11 @@ class NetworkPathEstimator(PathEstimator):
             )
         return data
 
-    def search(
-        self,
-        data: TrainingData[Any],
-        *,
-        report: Report | None = None,
-        erm_beside: bool = False,
-        keep_outputs: bool = False,
-        time_ordered: bool = False,
-    ) -> Search:
-        """As of all estimators that choose; with hidden="auto" a linear model or a network is settled on first."""
+    def _settle(self, data: TrainingData[Any], report: Report | None) -> None:
         if self.hidden == "auto" and self.module is None:
-            self.hidden_ = self._settled(data, report)
-        return super().search(
-            data, report=report, erm_beside=erm_beside, keep_outputs=keep_outputs, time_ordered=time_ordered
-        )
+            self.hidden_ = self._linear_or_network(data, report)
 
-    def _settled(self, data: TrainingData[Any], report: Report | None) -> tuple[int, ...]:
+    def _linear_or_network(self, data: TrainingData[Any], report: Report | None) -> tuple[int, ...]:
         """Which of the two ERM does better with, in environments that are left out; and what it rests on."""
         linear_only = data.objective.procedure in LINEAR_ONLY or self.solver == "newton" or self.layer is not None
         if linear_only:

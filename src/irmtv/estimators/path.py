@@ -146,6 +146,7 @@ class PathEstimator(InvariantEstimator):
         Search
             The candidates, their records, and the choice.
         """
+        self._settle(data, report)
         combinations = self._combinations(data)
         model = self.model(data, keep_outputs)
         return search_model(
@@ -187,6 +188,9 @@ class PathEstimator(InvariantEstimator):
     def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> Any:
         """The model family with this estimator's parameters."""
         raise NotImplementedError
+
+    def _settle(self, data: TrainingData[Any], report: Report | None) -> None:
+        """What is chosen before the path, by ERM alone."""
 
     def _beside(self, data: TrainingData[Any]) -> list[tuple[Objective, list[dict[str, Any]]]]:
         """Other objectives whose candidates stand for choice too."""

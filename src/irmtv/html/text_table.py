@@ -1,15 +1,24 @@
-"""A table of texts, for the terminal and as Markdown."""
+"""A table of texts, for the terminal and as Markdown; a report's tables as files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from irmtv.core.files import write_text
+from irmtv.core.plain_json import write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -56,3 +65,21 @@ class TextTable:
         for note in self.notes:
             console.print(Padding(Text(note), (0, 0, 0, 2), expand=False))
         console.print()
+
+
+def tables_markdown(title: str, tables: Iterable[TextTable]) -> str:
+    """All tables under one heading."""
+    return "\n\n".join([f"## {title}", *(t.markdown() for t in tables)]) + "\n"
+
+
+def write_tables(
+    folder: str | os.PathLike[str], name: str, markdown: str, table: pd.DataFrame, numbers: Mapping[str, Any]
+) -> list[Path]:
+    """NAME.md, .csv and .json."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    return [
+        write_text(target / f"{name}.md", markdown),
+        write_text(target / f"{name}.csv", table.to_csv(index=False, lineterminator="\n")),
+        write_json(target / f"{name}.json", numbers),
+    ]

@@ -28,7 +28,7 @@ from irmtv.core.outcomes import Outcome
 from irmtv.core.plain_json import finite, plain_json
 from irmtv.selection.records import Records
 from irmtv.selection.views import MIN_ROWS, View, extrapolated_risk, lowest, over_columns, price
-from irmtv.selection.wording import STRONG, message
+from irmtv.selection.wording import message
 
 TESTS = ("both", "risks", "slopes", "columns", "zero-slopes")
 STEADY = 0.001  # p-value of a choice on half of the folds (twice the smaller one) below which it is not taken
@@ -37,6 +37,7 @@ FAR_WORSE = 0.4  # mean logarithm of what its risk is there, in units of ERM's, 
 DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
 LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
 ALL = 1.0  # the share that it must lose where nothing else speaks against it: base rates alone cost it some
+STRONG = 2e-3  # p-value of ERM, by its slopes, below which another model may cost more than next to nothing
 FURTHEST = 3.0  # how far out the next environment may have to be for a dear model to pay, in units of their spread
 CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothing
 SEEN = 0.25  # share of ERM's gain that a variation over columns must have to matter

@@ -14,7 +14,6 @@ REFUSED = {  # why those that pass were not taken
     "far out": "cost so much that they would pay only very far from these environments",
     "not confirmed": "what half of the folds choose the other half refutes, and they do far worse where left out",
 }
-STRONG = 2e-3  # p-value of ERM, by its slopes, below which another model may cost more than next to nothing
 
 
 def _told(risks: list[float | None], most: int = 8) -> str:

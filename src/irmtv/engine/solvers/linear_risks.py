@@ -40,6 +40,21 @@ class _Read:
     risks: list[tuple[Sequence[Rows], Sequence[Tensor], bool, list[LinearRisks]]] = field(default_factory=list)
     erm: dict[tuple[int, float], Tensor] = field(default_factory=dict)  # by (rows, l2)
 
+    def find(
+        self, rows: Sequence[Rows], codes: Sequence[Tensor], n_environments: int, many: bool
+    ) -> list[LinearRisks] | None:
+        for before, its_codes, kept, found in self.risks:
+            same = len(before) == len(rows) and all(a is b for a, b in zip(before, rows, strict=True))
+            same = same and (kept or not many) and found[0].n_environments == n_environments
+            if same and all(torch.equal(a, b) for a, b in zip(its_codes, codes, strict=True)):
+                return found
+        return None
+
+    def keep(self, rows: Sequence[Rows], codes: Sequence[Tensor], many: bool, found: list[LinearRisks]) -> None:
+        self.risks.append((rows, codes, many, found))  # keeps the rows, too, so that their ids stay theirs
+        for one, r in zip(found, rows, strict=True):
+            one.of = id(r)
+
 
 _READ: ContextVar[_Read | None] = ContextVar("read", default=None)
 
@@ -273,28 +288,10 @@ class LinearRisks:
     ) -> list[LinearRisks]:
         """Of every data set; they share rows where most of them are common."""
         read = _READ.get()
-        for before, its_codes, kept, found in [] if read is None else read.risks:
-            same = len(before) == len(rows) and all(a is b for a, b in zip(before, rows, strict=True))
-            same = same and (kept or not many) and found[0].n_environments == n_environments
-            if same and all(torch.equal(a, b) for a, b in zip(its_codes, codes, strict=True)):
-                return found
-        found = cls._several(rows, codes, n_environments, loss, n_outputs, many)
-        if read is not None:
-            read.risks.append((rows, codes, many, found))
-            for one, r in zip(found, rows, strict=True):
-                one.of = id(r)
-        return found
-
-    @classmethod
-    def _several(
-        cls,
-        rows: Sequence[Rows],
-        codes: Sequence[Tensor],
-        n_environments: int,
-        loss: Loss,
-        n_outputs: int,
-        many: bool,
-    ) -> list[LinearRisks]:
+        known = None if read is None else read.find(rows, codes, n_environments, many)
+        if known is not None:
+            return known
+        found: list[LinearRisks] = []
         if len(rows) > 1 and sum(r.x.numel() for r in rows) <= COMPARED:
             distinct = _distinct(_numbers(rows, codes))
             if len(distinct[0]) <= WORTH_SHARING * sum(map(len, rows)):
@@ -302,8 +299,10 @@ class LinearRisks:
                 found = [cls.__new__(cls) for _ in rows]
                 for member, one in enumerate(found):
                     one._belong(shared, member)
-                return found
-        return [cls(r, c, n_environments, loss, n_outputs, many) for r, c in zip(rows, codes, strict=True)]
+        found = found or [cls(r, c, n_environments, loss, n_outputs, many) for r, c in zip(rows, codes, strict=True)]
+        if read is not None:
+            read.keep(rows, codes, many, found)
+        return found
 
     def at(self, theta: Tensor) -> Point:
         """Risks, gradients and Hessians at theta (K, P)."""

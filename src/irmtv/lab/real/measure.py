@@ -16,7 +16,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn needs it
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # no stubs; scikit-learn brings it
 
 from irmtv.data.tables.steps import table_steps
 from irmtv.data.training import TrainingData

@@ -11,11 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from irmtv.core.files import write_text
 from irmtv.core.numbers import NO_VALUE, several
 from irmtv.core.outcomes import short_outcome
-from irmtv.core.plain_json import write_json
-from irmtv.html.text_table import TextTable
+from irmtv.html.text_table import TextTable, tables_markdown, write_tables
 from irmtv.lab.real.measure import LINEAR, TREES
 from irmtv.lab.real.results import INTERVALS, VERDICTS, IntervalResult, SplitResult, coverage, mean, split_results
 from irmtv.lab.real.run import NAME, RealRun
@@ -308,17 +306,11 @@ class RealReport:
 
     def markdown(self) -> str:
         """All tables."""
-        return "\n\n".join([f"## {TITLE}", *(t.markdown() for t in self.tables())]) + "\n"
+        return tables_markdown(TITLE, self.tables())
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """real.md, .csv and .json."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        return [
-            write_text(target / f"{NAME}.md", self.markdown()),
-            write_text(target / f"{NAME}.csv", self.table().to_csv(index=False, lineterminator="\n")),
-            write_json(target / f"{NAME}.json", self.numbers()),
-        ]
+        return write_tables(folder, NAME, self.markdown(), self.table(), self.numbers())
 
     def done(self) -> str:
         """What was measured, in a line or two."""

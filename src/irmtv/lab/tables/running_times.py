@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from irmtv.core.files import write_text
 from irmtv.core.numbers import NO_VALUE, number
-from irmtv.core.plain_json import write_json
-from irmtv.html.text_table import TextTable
+from irmtv.html.text_table import TextTable, tables_markdown, write_tables
 from irmtv.lab.experiments import papers
 from irmtv.lab.experiments.running_times import COLUMNS, EPOCHS, METHODS, PAIRS, RunningTimes, Timing
 
@@ -133,17 +131,11 @@ class RunningTimesReport:
 
     def markdown(self) -> str:
         """All tables."""
-        return "\n\n".join([f"## {TITLE}", *(t.markdown() for t in self.tables())]) + "\n"
+        return tables_markdown(TITLE, self.tables())
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """running-times.md, .csv and .json."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        return [
-            write_text(target / f"{NAME}.md", self.markdown()),
-            write_text(target / f"{NAME}.csv", self.table().to_csv(index=False, lineterminator="\n")),
-            write_json(target / f"{NAME}.json", self.numbers()),
-        ]
+        return write_tables(folder, NAME, self.markdown(), self.table(), self.numbers())
 
 
 def report_running_times(measured: RunningTimes) -> RunningTimesReport:
