@@ -11,6 +11,7 @@ import os
 import pickle
 import struct
 import subprocess
+import sys
 import zipfile
 from collections import OrderedDict
 from contextlib import suppress
@@ -353,3 +354,20 @@ def test_docstring_examples():
     outcome = doctest.testmod(safe_pickle)
     assert outcome.attempted == 3
     assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("index", [2**25, 2**26])
+def test_a_large_index_takes_no_memory(index):
+    """In a process of its own, whose peak is its own."""
+    put = b"r" + struct.pack("<I", index)
+    get = b"j" + struct.pack("<I", index)
+    content = b"N" + put + b"0" + get + b"."
+    code = (
+        "import io, resource\n"
+        "from irmtv.datasets.safe_pickle import load_pickle\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"assert load_pickle(io.BytesIO({content!r})) is None\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(printed.stdout) < 5_000  # kilobytes

@@ -137,7 +137,9 @@ def _admitted() -> Mapping[tuple[str, str], Any]:
     return found
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """The Python version: the memo of the one in C is an array, which a file of ten bytes can ask for 2 GB of."""
+
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, encoding="latin1")  # of texts that Python 2 wrote
         self._names = _admitted()

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from irmtv.persistence.errors import ModelFileError
+from irmtv.persistence.errors import ModelFileError, reading
 
 __all__ = ["decode", "decode_array", "dump_json", "encode", "encode_array", "parse_json"]
 
@@ -64,6 +64,8 @@ def _encode(value: Any, where: str) -> Any:
         if kind is datetime:
             naive = value.replace(tzinfo=None, fold=0).isoformat()
             return {TAG: "datetime", "value": naive, "fold": value.fold, "zone": zoned}
+        if not 1 <= value.year <= 9999:  # beyond, pandas neither prints it nor converts its zone
+            raise ModelFileError(f"{where} must be a time in the years 1 to 9999. Got the year {value.year}.")
         instant = value.tz_convert(None) if value.tzinfo else value  # the same instant, in UTC
         return {TAG: "timestamp", "value": int(instant.asm8.astype("int64")), "unit": value.unit, "zone": zoned}
     if kind is date:
@@ -123,10 +125,8 @@ def decode(value: Any, where: str) -> Any:
     >>> decode({"sites": {"$": "tuple", "items": ["a", 1]}}, "meta")
     {'sites': ('a', 1)}
     """
-    try:
+    with reading(where):
         return _decode(value)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError) as error:
-        raise ModelFileError(f"{where} is not as irmtv writes it ({type(error).__name__}: {error}).") from error
 
 
 def _decode(value: Any) -> Any:
@@ -150,6 +150,8 @@ def _timestamp(value: dict[str, Any]) -> pd.Timestamp:
     if value["unit"] not in ("s", "ms", "us", "ns"):
         raise ValueError(f"unknown unit {value['unit']!r}")
     instant = pd.Timestamp(_time(value["value"], f"datetime64[{value['unit']}]"))
+    if not 1 <= instant.year <= 9999:
+        raise ValueError(f"a time in the year {instant.year}")
     tz = _tz(value["zone"])
     return instant if tz is None else instant.tz_localize("UTC").tz_convert(tz)
 
@@ -198,7 +200,7 @@ def encode_array(array: NDArray[Any], where: str) -> dict[str, Any]:
 
 def decode_array(entry: Any, where: str) -> NDArray[Any]:
     """The array that `encode_array` was given; strings as wide as the longest needs."""
-    try:
+    with reading(where):
         dtype, shape, values = entry["dtype"], tuple(entry["shape"]), entry["values"]
         if min(shape, default=0) < 0:  # which numpy would take for "as many as there are"
             raise ValueError(f"shape {shape}")
@@ -215,10 +217,6 @@ def decode_array(entry: Any, where: str) -> NDArray[Any]:
         else:
             array = np.array(values, dtype="int64").view(_time_dtype(dtype))
         return array.reshape(shape)
-    except ModelFileError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, MemoryError) as error:
-        raise ModelFileError(f"{where} is not as irmtv writes it ({type(error).__name__}: {error}).") from error
 
 
 def _time_dtype(text: str) -> np.dtype[Any]:

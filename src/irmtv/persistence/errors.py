@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["ModelFileError", "ModelFileNotFoundError"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["ModelFileError", "ModelFileNotFoundError", "reading"]
 
 
 class ModelFileError(ValueError):
@@ -14,3 +17,18 @@ class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
 
     def __str__(self) -> str:  # an OSError may show an error number instead of its text
         return str(self.args[0])
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Anything that goes wrong inside is a ModelFileError that names the place; a package that is missing is not.
+
+    Parsers of dates, types and arrays fail on hostile content in ways that nobody can list: SyntaxError, TokenError,
+    NotImplementedError were seen.
+    """
+    try:
+        yield
+    except (ModelFileError, ImportError):
+        raise
+    except Exception as error:
+        raise ModelFileError(f"{where} is not as irmtv writes it ({type(error).__name__}: {error}).") from error

@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 import torch
 from numpy.typing import NDArray
@@ -34,7 +33,7 @@ from irmtv._version import __version__
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.persistence.archive import read_sealed, seal, unpack, write_bytes
 from irmtv.persistence.encoding import decode, decode_array, dump_json, encode, encode_array, parse_json
-from irmtv.persistence.errors import ModelFileError
+from irmtv.persistence.errors import ModelFileError, reading
 from irmtv.persistence.parts import dump_parts, load_parts
 
 __all__ = ["FORMAT", "ModelFile", "read_model", "write_model"]
@@ -174,6 +173,11 @@ def read_model(path: str | os.PathLike[str], kinds: Collection[str] | None = Non
     """
     path = Path(path)
     data = read_sealed(path)
+    with reading(repr(str(path))):
+        return _content(data, kinds, path)
+
+
+def _content(data: bytes, kinds: Collection[str] | None, path: Path) -> ModelFile:
     where = repr(str(path))
     entries = unpack(data, _NAMES, where)
     header = _header(entries, where)
@@ -225,8 +229,5 @@ def _header(entries: Mapping[str, bytes], where: str) -> dict[str, Any]:
 
 
 def _numbers(data: bytes, where: str) -> dict[str, NDArray[Any]]:
-    try:
+    with reading(where):
         return safetensors.numpy.load(data)
-    # other types of numbers than numpy's are a KeyError or AttributeError inside safetensors
-    except (safetensors.SafetensorError, KeyError, AttributeError, ValueError, TypeError, MemoryError) as error:
-        raise ModelFileError(f"{where} is not as irmtv writes it ({type(error).__name__}: {error}).") from error

@@ -1,10 +1,11 @@
 """Fitted preprocessing <-> bytes, by skops with a fixed list of trusted types.
 
 skops writes a tree of nodes, each with the name of its type, and reads it without pickle. Two things are added
-here. First, the tree is checked against the list in `trusted` by the walk below, at saving and again at loading,
-before skops builds anything. Second, the same objects give the same bytes: skops' own files hold memory
-addresses. An object or array that the tree reaches several times is written once, which makes the file of a fitted
-TableVectorizer about fifteen times smaller.
+here. First, the tree is checked, at saving and again at loading, before skops builds anything: its size and sharing by
+`tree`, its types against the list in `trusted` by the walk below. What was built is checked by `state` before it is
+used. Second, the same objects give the same bytes: skops' own files hold memory addresses. An object or array that the
+tree reaches several times is written once, which makes the file of a fitted TableVectorizer about fifteen times
+smaller.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from irmtv.core.messages import shown
 from irmtv.persistence.archive import pack, unpack
 from irmtv.persistence.encoding import dump_json, parse_json
 from irmtv.persistence.errors import ModelFileError
+from irmtv.persistence.state import check_state
+from irmtv.persistence.tree import SHARED, check_tree, is_node
 from irmtv.persistence.trusted import KEY_TYPES, MOVED, TRUSTED, all_names
 
 __all__ = ["dump_parts", "load_parts"]
 
 _SCHEMA = "schema.json"
 _ENTRIES = re.compile(r"schema\.json|[0-9]{1,9}\.npy")
-_SHARED = ("ObjectNode", "NdArrayNode")  # what is written once however often it is reached
 Node = dict[str, Any]
 
 
@@ -53,8 +55,24 @@ def dump_parts(parts: Mapping[str, object]) -> bytes:
     for name, node in schema["content"].items():
         if refused := sorted(set(_refused(node))):
             raise ModelFileError(_refusal(name, shown(refused, form=str)))
+        try:
+            check_state(parts[name])
+        except ValueError as error:
+            raise ModelFileError(
+                f"parts[{name!r}] cannot be stored: {error}. A model file holds no settings that could open files, run "
+                "code or take forever. Change it before fit, or apply this step to the data yourself."
+            ) from error
     writer = _Writer(files)
-    return pack({_SCHEMA: dump_json(writer.rewrite(schema)), **writer.entries})
+    schema = writer.rewrite(schema)
+    try:
+        check_tree(schema, _sizes(writer.entries))
+    except ValueError as error:
+        raise ModelFileError(f"parts cannot be stored: {error}. Use fewer or flatter steps.") from error
+    return pack({_SCHEMA: dump_json(schema), **writer.entries})
+
+
+def _sizes(entries: Mapping[str, bytes]) -> dict[str, int]:
+    return {name: len(content) for name, content in entries.items() if name != _SCHEMA}
 
 
 def _refusal(name: str, got: str) -> str:
@@ -102,10 +120,10 @@ class _Writer:
             return [self.rewrite(v) for v in value]
         if not isinstance(value, dict):
             return value
-        if not _is_node(value):
+        if not is_node(value):
             return {k: self.rewrite(v) for k, v in value.items()}
         node = {k: v for k, v in value.items() if k != "__id__"}
-        if value["__loader__"] in _SHARED:
+        if value["__loader__"] in SHARED:
             number = self._ids.get(value["__id__"])
             if number is not None:  # how skops refers to a node that was read before
                 return {"__class__": None, "__module__": None, "__loader__": "CachedNode", "__id__": number}
@@ -135,11 +153,11 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
         raise ModelFileError(f"{where} lacks {_SCHEMA}.")
     schema = parse_json(entries[_SCHEMA], f"{_SCHEMA} of {where}")
     try:
-        schema = _with_new_names(schema)
-        refused = sorted(set(_refused(schema)))
-    except RecursionError as error:
-        raise ModelFileError(f"{where} is nested too deeply.") from error
-    if refused:
+        check_tree(schema, _sizes(entries))
+    except ValueError as error:
+        raise ModelFileError(f"{where} is not as irmtv writes it: {error}. Nothing of it was loaded.") from error
+    schema = _with_new_names(schema)
+    if refused := sorted(set(_refused(schema))):
         raise ModelFileError(
             f"{where} contains what this irmtv does not trust: {shown(refused, form=str)}. Nothing of it was loaded; "
             "ask where the file comes from, or upgrade irmtv if a newer one wrote it."
@@ -156,6 +174,13 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
             f"{where} cannot be rebuilt with the packages installed here ({type(error).__name__}: {error})."
             + (f" It was written with {written_with}." if written_with else "")
         ) from error
+    try:
+        check_state(parts)
+    except Exception as error:  # what is built may have any state
+        raise ModelFileError(
+            f"{where} has a setting that this irmtv does not trust: {error}. Nothing of it was used; ask where the "
+            "file comes from."
+        ) from error
     expected = set(names)
     if not isinstance(parts, dict) or set(parts) != expected:
         got = shown(sorted(map(str, parts)) if isinstance(parts, dict) else [type(parts).__name__])
@@ -170,14 +195,9 @@ def _with_new_names(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
     renamed = {name: _with_new_names(value) for name, value in tree.items()}
-    if _is_node(tree) and isinstance(tree.get("__module__"), str):
+    if is_node(tree) and isinstance(tree.get("__module__"), str):
         renamed["__module__"] = MOVED.get(tree["__module__"], tree["__module__"])
     return renamed
-
-
-def _is_node(value: Mapping[str, Any]) -> bool:
-    """Whether skops takes it for a node: anything else is a mapping of names to nodes."""
-    return isinstance(value.get("__loader__"), str)
 
 
 def _refused(tree: Any) -> Iterator[str]:
@@ -187,7 +207,7 @@ def _refused(tree: Any) -> Iterator[str]:
             yield from _refused(value)
     if not isinstance(tree, dict):
         return
-    if _is_node(tree) and tree["__loader__"] != "CachedNode":  # which names nothing: it points to a checked node
+    if is_node(tree) and tree["__loader__"] != "CachedNode":  # which names nothing: it points to a checked node
         name, loader = f"{tree.get('__module__')}.{tree.get('__class__')}", tree["__loader__"]
         if name not in TRUSTED.get(loader, ()):
             known = any(name in names for names in TRUSTED.values())
@@ -216,5 +236,5 @@ def _check_array(data: bytes, where: str) -> None:
         declared = math.prod(shape) * dtype.itemsize
         if dtype.hasobject or min(shape, default=0) < 0 or declared != len(data) - stream.tell():
             raise ValueError(f"declares an array of shape {shape} and type {dtype}")
-    except (ValueError, KeyError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError) as error:
+    except Exception as error:  # numpy parses the header as Python: TokenError, SyntaxError, ...
         raise ModelFileError(f"{where} is not a numpy array as irmtv writes it ({error}).") from error

@@ -86,7 +86,7 @@ _SKRUB_TRANSFORMERS = _union(
 )
 
 # irmtv: the steps of a table's Pipeline. State: names, numbers, and what skrub's has
-_OWN = _in("irmtv.data.tables.steps", "LevelEncoder TableColumns TableNumbers")
+_OWN = _in("irmtv.data.tables.steps", "LevelEncoder TableColumns TableForTrees TableNumbers")
 # modules of irmtv that have moved since a file was written
 MOVED = {
     f"{package}.{module}": "irmtv.data.tables.steps"
