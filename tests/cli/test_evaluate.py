@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -42,17 +43,46 @@ def test_against_scikit_learn(command, folder, tmp_path):
     assert found["worst"]["value"] == pytest.approx(min(values.values()))
     assert found["worst"]["environment"] == min(values, key=values.__getitem__)
     assert found["spread"]["value"] == pytest.approx(max(values.values()) - min(values.values()))
-    assert [row["in_training"] for row in found["environments"]] == [0.75, None]
-    written = pd.read_csv(out)
-    assert written["environment"].tolist() == ["north", "south"]
-    np.testing.assert_allclose(written["value"], list(values.values()))
+    assert {row["environment"]: row["in_training"] for row in found["environments"]} == {"north": 0.75, "south": None}
+    written = pd.read_csv(out).set_index("environment")["value"]
+    assert written.to_dict() == pytest.approx(values)
 
 
-def test_the_table(command, folder):
+def test_the_table(command, folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     ended = command("evaluate", folder / "model.irmtv", folder / "houses.csv", "--environment", "site")
-    for text in ("north", "south", "all rows", "worst (", "spread", "95 % interval", "held out in training", "75.0 %"):
+    for text in ("north", "south", "all rows", "worst ", "spread, points", "accuracy, %", "in training", "75.0"):
         assert text in ended.out
-    assert "Worst environment: " in ended.out
+    assert "95 % interval" not in ended.out and max(map(len, ended.out.splitlines())) <= 80
+    more = command("evaluate", folder / "model.irmtv", folder / "houses.csv", "-e", "site", "--intervals")
+    assert "95 % interval" in more.out and max(map(len, more.out.splitlines())) <= 80
+
+
+def test_a_verdict_stands_first_and_without_environments_there_is_one_line(command, folder):
+    arguments = ("evaluate", folder / "model.irmtv", folder / "houses.csv")
+    told = json.loads(command(*arguments, "-e", "site", "--json").out)
+    shown = " ".join(command(*arguments, "-e", "site").out.split())
+    assert shown.startswith(" ".join(told["verdict"]))
+    assert told["verdict"][0].startswith("The model file does not say what to expect in a new environment; training")
+    assert {row["environment"]: row["verdict"] for row in told["environments"]} == {
+        "north": "unknown",
+        "south": "better",
+    }
+    alone = command(*arguments).out
+    assert [line.split()[0] for line in alone.splitlines() if re.search(r"\d\.\d$", line.rstrip())] == ["all"]
+    assert re.search(r"^ all rows +300 +\d\d\.\d", alone, re.MULTILINE)
+
+
+def test_the_worst_environment_first_or_in_the_order_of_time(command, folder, tmp_path):
+    frame = houses()
+    frame["site"] = np.array(["b", "a", "c"])[np.arange(300) % 3]
+    frame["year"] = 2012 - np.arange(300) % 3
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    arguments = ("evaluate", folder / "model.irmtv", tmp_path / "new.csv", "--json", "-e")
+    values = [row["value"] for row in json.loads(command(*arguments, "site").out)["environments"]]
+    assert values == sorted(values)
+    years = [row["environment"] for row in json.loads(command(*arguments, "year").out)["environments"]]
+    assert years == ["2010", "2011", "2012"]
 
 
 def test_other_metrics_targets_and_environments(command, folder, tmp_path):
@@ -64,9 +94,9 @@ def test_other_metrics_targets_and_environments(command, folder, tmp_path):
         "evaluate", folder / "model.irmtv", tmp_path / "new.csv", "-e", "site", "-e", "half, year", *arguments
     )
     found = json.loads(ended.out)
-    assert [row["environment"] for row in found["environments"]] == [
+    assert {row["environment"] for row in found["environments"]} == {
         f"{s} / {h}" for s in ("north", "south") for h in "12"
-    ]
+    }
     shares = irmtv.load(folder / "model.irmtv").predict_proba(frame)
     assert found["overall"]["value"] == pytest.approx(log_loss(frame["is sold"], shares))
     assert found["overall"]["low"] is None and found["overall"]["in_training"] is None
@@ -187,7 +217,7 @@ def test_a_metric_without_a_value(command, folder, tmp_path):
     frame.to_csv(tmp_path / "new.csv", index=False)
     ended = command(*arguments)
     assert "no roc_auc in 's0', 's1': it needs rows of both classes" in ended.err
-    assert "Worst environment: both" in ended.out
+    assert "worst" in ended.out
 
 
 def test_hardly_any_rows_give_no_interval(command, folder, tmp_path):
@@ -206,7 +236,7 @@ def test_hardly_any_rows_give_no_interval(command, folder, tmp_path):
     assert found["overall"]["low"] is not None
     note = "no interval for environments with fewer than 10 rows ('tiny'); worst and spread include them"
     assert note in found["notes"]
-    line = next(line for line in command(*arguments).out.splitlines() if "tiny" in line)
+    line = next(line for line in command(*arguments, "--intervals").out.splitlines() if line.startswith(" tiny"))
     assert " to " not in line
 
 
@@ -214,4 +244,4 @@ def test_the_spread_of_an_accuracy_is_in_points(command, folder):
     arguments = ("evaluate", folder / "model.irmtv", folder / "houses.csv", "-e", "site")
     spread = json.loads(command(*arguments, "--json").out)["spread"]
     line = next(line for line in command(*arguments).out.splitlines() if "spread" in line)
-    assert f"{100 * spread['value']:.1f} points" in line and "%" not in line
+    assert f"{100 * spread['value']:.1f}" in line and "points" in line and "%" not in line

@@ -24,6 +24,7 @@ from sklearn.pipeline import Pipeline
 import irmtv
 from irmtv.app.io import split_columns, table_names, table_steps, task_of
 from irmtv.estimators.files import save
+from irmtv.html.page import page_beside
 
 SEEDS = 12
 QUICK = ("--model", "linear", "--steps", 3, "--folds", 2)
@@ -232,11 +233,11 @@ def run(command: Any, what: str, path: Path, model: Path, *more: object) -> Any:
             assert pd.read_csv(out)["value"].between(0, 1).all()
         elif what == "fit" and more:
             assert irmtv.load(out).predict(base().head(1)).shape == (1,)
-            assert (path.parent / "report.html").read_text().rstrip().endswith("</html>")
+            assert page_beside(out).read_text().rstrip().endswith("</html>")
 
     check(ended, path, whole)
     out.unlink(missing_ok=True)
-    (path.parent / "report.html").unlink(missing_ok=True)
+    page_beside(out).unlink(missing_ok=True)
     return ended
 
 

@@ -31,16 +31,14 @@ def test_the_page_of_a_model_comes_from_what_is_stored_in_it(command, fitted, tm
     path = save(fitted, tmp_path / "model.irmtv", about=about)
     ended = command("report", path)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == f"{tmp_path / 'report.html'}\n", "the path, to be opened"
-    shown = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert ended.out == f"{tmp_path / 'model.html'}\n", "the path, to be opened"
+    shown = (tmp_path / "model.html").read_text(encoding="utf-8")
     assert shown == page(model_content(about))
     ended = command("report", path, "--out", tmp_path / "other.html", "--json")
     told = json.loads(ended.out)
-    assert told["report"] == str(tmp_path / "other.html") and told["headline"].startswith(
-        "An invariant model was found"
-    )
-    assert "Every environment: ERM and the chosen model" in told["sections"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.irmtv", "other.html", "report.html"]
+    assert told["report"] == str(tmp_path / "other.html") and told["headline"].startswith("What to expect in a new")
+    assert "Every environment: the plain and the chosen model" in told["sections"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.html", "model.irmtv", "other.html"]
 
 
 def test_nothing_is_trained_or_loaded_for_a_model_with_a_summary(command, fitted, tmp_path, monkeypatch):
@@ -54,7 +52,7 @@ def test_nothing_is_trained_or_loaded_for_a_model_with_a_summary(command, fitted
 def test_a_model_saved_from_python_has_a_page_too(command, fitted, tmp_path, about):
     path = save(fitted, tmp_path / "model.irmtv", about=about)
     assert command("report", path).code == 0
-    shown = (tmp_path / "report.html").read_text(encoding="utf-8")
+    shown = (tmp_path / "model.html").read_text(encoding="utf-8")
     assert "InvariantClassifier from model.irmtv" in shown and "saved from Python" in shown
 
 
@@ -96,7 +94,7 @@ def test_what_is_neither_a_model_nor_an_experiment(command, fitted, tmp_path):
     newer = save(fitted, tmp_path / "newer.irmtv", about={**summary(), "schema": 9})
     ended = command("report", newer)
     assert ended.code == 1 and "newer irmtv" in ended.err
-    assert not (tmp_path / "report.html").exists()
+    assert not (tmp_path / "model.html").exists()
 
 
 def test_where_the_page_cannot_go(command, fitted, tmp_path):
@@ -123,15 +121,15 @@ def test_what_the_page_is_made_of_is_not_overwritten(command, fitted, tmp_path):
 
 def test_a_page_that_fails_half_way_leaves_the_old_one(command, fitted, tmp_path, monkeypatch):
     path = save(fitted, tmp_path / "model.irmtv", about=summary())
-    (tmp_path / "report.html").write_text("old")
+    (tmp_path / "model.html").write_text("old, Nothing in this page was loaded from elsewhere.")
 
     def full(*arguments: object) -> None:
         raise ValueError("the disk is full")
 
     monkeypatch.setattr(os, "replace", full)
     assert command("report", path).code == 1
-    assert (tmp_path / "report.html").read_text() == "old"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.irmtv", "report.html"]
+    assert (tmp_path / "model.html").read_text().startswith("old, ")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.html", "model.irmtv"]
 
 
 def test_help_names_it():

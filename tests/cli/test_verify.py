@@ -125,3 +125,53 @@ def test_a_class_that_is_a_number_and_a_path_of_which_nothing_was_taken(command,
     kept = "irm-tv-l1, of whose path ERM was kept"
     assert lines["erm-invariant"].endswith(kept) and lines["none-found"].endswith(kept)
     assert lines["invariant-found"].endswith("irm-tv-l1")
+
+
+def with_meta(path: Path, **changed: object) -> None:
+    """The file with other values in its meta and the right checksum, as somebody who means harm would write it."""
+    entries = archive.unpack(path.read_bytes(), archive.re.compile(".*"), "")
+    header = encoding.parse_json(entries["irmtv.json"], "")
+    header["meta"] |= changed
+    del entries["mimetype"]
+    path.write_bytes(archive.seal({**entries, "irmtv.json": encoding.dump_json(header)}))
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        *(5, "text", [1], {"data": 5}, {"data": [1]}, {"data": {"environment": 5}}, {"data": {"aux": [1]}}),
+        *({"task": 5}, {"headline": {"a": 1}}, {"created": [1]}, {"outcome": []}, {"objective": [1]}, {"model": {}}),
+    ],
+    ids=str,
+)
+def test_a_summary_of_the_wrong_type(command, model, tmp_path, about):
+    path = tmp_path / "m.irmtv"
+    shutil.copy(model, path)
+    with_meta(path, about=about)
+    ended = command("verify", path)
+    assert ended.code == 1 and ended.out == ""
+    assert "m.irmtv' is not as irmtv writes it" in ended.err and len(ended.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("about", [5, [1], {"schema": 1, "headline": 5}, {"schema": 1, "headline": "a", "data": 5}])
+def test_a_report_of_a_summary_of_the_wrong_type(command, model, tmp_path, about):
+    path = tmp_path / "m.irmtv"
+    shutil.copy(model, path)
+    with_meta(path, about=about)
+    ended = command("report", path)
+    assert ended.code == 1 and "m.irmtv' is not as irmtv writes it" in ended.err
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("lost", ["kinds_", "feature_names_in_", "vectorizers_", "fill_", "groups_"])
+def test_parts_without_their_attributes(command, model, tmp_path, lost):
+    path = tmp_path / "m.irmtv"
+    loaded = irmtv.load(model)
+    holders = [step for _, step in loaded.steps[:-1] if lost in vars(step)]
+    assert holders
+    for step in holders:
+        delattr(step, lost)
+    irmtv.save(loaded, path)
+    ended = command("verify", path)
+    assert ended.code == 1
+    assert "m.irmtv' is not as irmtv writes it" in ended.err and len(ended.err.strip().splitlines()) == 1

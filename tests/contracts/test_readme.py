@@ -1,4 +1,4 @@
-"""The README's Python runs, and prints what the README says."""
+"""The Python of README, docs/engine.md and docs/paper.md runs, and prints what they say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from paths import REPOSITORY
 
 README = REPOSITORY / "README.md"
 DOCS = README.parent / "docs"
-BLOCKS = re.findall(r"```(python|text)\n(.*?)```", README.read_text(), flags=re.DOTALL)
+PAGES = (README, DOCS / "engine.md", DOCS / "paper.md")
+BLOCKS = [
+    block for page in PAGES for block in re.findall(r"```(python|text)\n(.*?)```", page.read_text(), flags=re.DOTALL)
+]
 PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 
 
@@ -26,8 +29,8 @@ def numbers(text: str) -> list[float]:
     return [float(n) for n in re.findall(r"(?<![\w.])-?\d+\.?\d*", text)]
 
 
-def test_the_engine_prints_what_the_readme_shows(capsys):
-    exec(compile(ENGINE, "README.md", "exec"), {})
+def test_the_engine_prints_what_its_page_shows(capsys):
+    exec(compile(ENGINE, "engine.md", "exec"), {})
     printed = capsys.readouterr().out
     shown = next(text for kind, text in BLOCKS if kind == "text")
     assert [re.sub(r"[\d.\s]+", "", line) for line in printed.splitlines()] == [
@@ -40,8 +43,18 @@ def test_the_engine_prints_what_the_readme_shows(capsys):
 @pytest.mark.parametrize(("code", "printed"), list(zip(OTHERS, PRINTED, strict=True)))
 def test_other_blocks_run(code, printed, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # where they may write
-    exec(compile(code, "README.md", "exec"), {})
+    exec(compile(code, "a page", "exec"), {})
     assert printed in capsys.readouterr().out
+
+
+def test_the_readme_is_two_screens_and_begins_with_what_it_is():
+    """Of a reader: what it is, install, an own table, scikit-learn, does it help, the two commands, links."""
+    text = README.read_text()
+    heads = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert heads == ["Install", "Your own table", "With scikit-learn", "Does it help?", "Two commands", "More"]
+    assert len(text.splitlines()) <= 90 and ".venv/bin" not in text
+    for name in re.findall(r"\]\(([\w./-]+)\)", text):
+        assert (README.parent / name).exists(), name
 
 
 def test_the_engine_takes_twelve_lines():

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.html.test_page import content, drawn
 
-from app.pages.summaries import ODD, summary, with_some_gaps
+from app.pages.summaries import ODD, summary, with_erm_kept, with_some_gaps, with_unseen
 from browser import artefacts, browser
 from irmtv.app.pages.model import model_content
 from irmtv.html.page import code, figure, formula, page, table, text
@@ -42,8 +42,21 @@ def statements_page():
     return content(text("x"), formula(r"$\int_\Omega |\nabla f|$"), picture, marked, wide, code("irmtv " + "x" * 300))
 
 
+def kept_page():
+    """The plain model of ten years, with all that a new file says."""
+    made = with_unseen(with_erm_kept(summary(10, names=[str(2001 + k) for k in range(10)], outcome="erm-kept")))
+    telling = [
+        {"name": "zip", "environment": "2003", "share": 0.99},
+        {"name": ODD[0], "environment": "2004", "share": 0.96},
+    ]
+    made["first_look"] = {"overlap": "The features clearly tell the environments apart.", "auc": 0.9, "p": 0.02,
+                          "loss_p": 0.001, "telling": telling, "smallest": "2001", "smallest_rows": 80}  # fmt: skip
+    return model_content(made)
+
+
 PAGES = {
     "model": lambda: model_content(summary()),
+    "kept": kept_page,
     "many": lambda: model_content(summary(60, 40, n_aux=1)),
     "odd": lambda: model_content(summary(len(ODD), len(ODD), names=ODD, features=ODD, n_aux=2)),
     "gaps": lambda: model_content(with_some_gaps(summary(2, 3, task="regression", n_aux=3, outcome="none-found"))),
@@ -134,7 +147,7 @@ def test_the_page_is_whole(chrome, files, name, width, dark):
         assert low == []
         ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
-        if name == "model":
+        if name in ("model", "kept"):
             tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
             tab.wait_for_timeout(50)  # the boxes of the tables become stops of the keyboard
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
@@ -192,7 +205,8 @@ def test_tables_sort_on_click_and_by_keyboard_and_go_back(chrome, tmp_path):
 
 def test_the_table_of_environments_sorts(chrome, files):
     with opened(chrome, files["model"]) as tab:
-        place = "#environments > .scroll table"
+        place = "#environments details table"
+        tab.locator("#environments summary").click()
         before = column(tab, place, 2)
         tab.locator(f"{place} th button").nth(2).click()
         values = [float(re.match(r"[\d.]+", cell)[0]) for cell in column(tab, place, 2)]

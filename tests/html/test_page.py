@@ -15,7 +15,19 @@ from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
 from browser import seen
-from irmtv.html.page import code, figure, figure_svg, formula, page, table, text, write_page
+from irmtv.html.page import (
+    GENERATOR,
+    check_page,
+    code,
+    figure,
+    figure_svg,
+    fold,
+    formula,
+    page,
+    table,
+    text,
+    write_page,
+)
 
 
 def drawn(title="a drawing"):
@@ -240,3 +252,34 @@ def test_in_a_browser_nothing_runs_out_of_the_page(tmp_path, width):
 def test_in_a_browser_a_dark_page_is_dark(tmp_path):
     found = seen(page(content(*EVERYTHING)), OVERFLOW, tmp_path, dark=True)
     assert found["ground"] == "rgb(20, 23, 26)"
+
+
+def test_detail_is_folded_with_its_blocks_and_a_figure_has_one_table():
+    rounded = table(["x", "y"], [["one", "0.12"]], [False, True])
+    data = {"columns": ["x", "y"], "rows": [["one", 0.123456789]]}
+    shown = page(
+        content(fold("More of it", [text("inside"), rounded]), figure(drawn(), "a line", data=data, numbers=rounded))
+    )
+    folded = shown[shown.index('<details class="fold">') :]
+    assert "<summary>More of it</summary>" in folded and folded.index("inside") < folded.index("</details>")
+    body = shown[shown.index("<figure>") : shown.index("</figure>")]
+    assert body.count("<table>") == 1 and ">0.12<" in body and "0.1235" not in body
+    assert "0.123456789" in body, "the CSV has every digit"
+
+
+def test_pages_are_marked_and_replace_nothing_but_pages(tmp_path):
+    own, other = tmp_path / "own.html", tmp_path / "other.html"
+    write_page(content(text("x")), own)
+    assert GENERATOR in own.read_text()[:400]
+    check_page(own)
+    check_page(tmp_path / "not there yet.html")
+    other.touch()
+    check_page(other)  # empty: nothing is lost
+    other.write_text("<html><title>mine</title></html>")
+    with pytest.raises(
+        ValueError, match=r"--report must not replace a file that irmtv did not write\. Got '.*other\.html'"
+    ):
+        check_page(other, "--report")
+    other.write_bytes(b"\xff\xfe\x00 no text at all")
+    with pytest.raises(ValueError, match="did not write"):
+        check_page(other)

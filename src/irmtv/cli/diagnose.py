@@ -12,8 +12,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, Target, TaskKind, read_columns
-from irmtv.cli.output import add_rows, note, notes, print_json, progress, say, text_table, written
+from irmtv.cli.options import (
+    AsJson,
+    Categorical,
+    DataPath,
+    Drop,
+    Encoding,
+    Environment,
+    Features,
+    Target,
+    TaskKind,
+    column_names,
+    read_columns,
+)
+from irmtv.cli.output import add_rows, note, notes, print_json, progress, sentence, text_table, written
 from irmtv.core.numbers import number, percent, within
 
 if TYPE_CHECKING:
@@ -34,6 +46,9 @@ def diagnose(
     ] = None,
     model: Annotated[str, typer.Option(help="linear, mlp (a network), trees, or auto: the best of them.")] = "auto",
     task: TaskKind = None,
+    drop: Drop = None,
+    features: Features = None,
+    categorical: Categorical = None,
     max_rows: Annotated[int, typer.Option(help="Maximum number of rows: a random sample (0: all).")] = 20_000,
     seed: Annotated[int, typer.Option(help="Random seed of the folds, the sample and the permutations.")] = 0,
     encoding: Encoding = None,
@@ -46,8 +61,10 @@ def diagnose(
     """
     if out is not None:
         from irmtv.app.io.write import check_writable
+        from irmtv.html.page import check_page
 
         check_writable(out, inputs=[data])
+        check_page(out)
     if max_rows != 0 and max_rows < FEWEST_ROWS:
         raise ValueError(f"--max-rows must be 0 (all rows) or at least {FEWEST_ROWS}. Got {max_rows}.")
     if not environment and not aux:
@@ -65,6 +82,9 @@ def diagnose(
             aux_columns,
             model=model,
             task=task,
+            drop=column_names(drop, table.frame.columns),
+            features=column_names(features, table.frame.columns),
+            categorical=column_names(categorical, table.frame.columns),
             random_state=seed,
             max_rows=max_rows or None,
             command=shlex.join(["irmtv", *sys.argv[1:]]),
@@ -87,8 +107,8 @@ def show(diagnosis: Diagnosis) -> None:
     """The answer first, then every part: a sentence, and a table where there is one."""
     console = Console(highlight=False)
     notes(diagnosis.notes)
-    for sentence in diagnosis.headline:
-        say(sentence)
+    for said in diagnosis.headline:
+        sentence(said)
     if diagnosis.model.asked == "auto":
         note(_chosen(diagnosis))
 
@@ -97,31 +117,31 @@ def show(diagnosis: Diagnosis) -> None:
 
     if diagnosis.differ is not None:
         title("How different are the environments?")
-        say(diagnosis.differ.sentence)
+        sentence(diagnosis.differ.sentence)
     if diagnosis.losses is not None:
-        title("How does the loss of ERM differ across them?")
-        say(diagnosis.losses.sentence)
+        title("How does the loss of the plain model (ERM) differ across them?")
+        sentence(diagnosis.losses.sentence)
         console.print(_environments(diagnosis.losses))
     if diagnosis.features is not None:
         title("Which features' relation to the target changes?")
-        say(diagnosis.features.sentence)
+        sentence(diagnosis.features.sentence)
         if diagnosis.features.model != "linear":
-            say("Weights are how far the outputs move when a feature is shuffled.")
+            sentence("Weights are how far the outputs move when a feature is shuffled.")
         console.print(_features(diagnosis.features))
     if diagnosis.found is not None:
         title("What environments are found in aux, and where?")
-        say(diagnosis.found.sentence)
+        sentence(diagnosis.found.sentence)
     if diagnosis.informative:
         title("Are the environments informative at all?")
         for part in diagnosis.informative:
-            say(part.sentence)
+            sentence(part.sentence)
     if diagnosis.splits is not None:
         title("How does the loss split into change in X and change in y given X?")
         splits = diagnosis.splits.splits
         for split in [diagnosis.splits.largest] if len(splits) == 2 else splits[:MOST_LINES]:  # one of two says it all
-            say(split.sentence)
+            sentence(split.sentence)
         if len(splits) > MOST_LINES:
-            say(f"... and {len(splits) - MOST_LINES} more: see --out or --json")
+            sentence(f"... and {len(splits) - MOST_LINES} more: see --out or --json")
 
 
 def _chosen(diagnosis: Diagnosis) -> str:

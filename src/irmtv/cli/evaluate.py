@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +9,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, ModelPath, column_names
-from irmtv.cli.output import add_rows, notes, print_json, progress, say, text_table, written
+from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, Metric, ModelPath, column_names
+from irmtv.cli.output import (
+    VERDICTS,
+    WIDE,
+    add_rows,
+    notes,
+    paragraph,
+    print_json,
+    progress,
+    say,
+    sentence,
+    text_table,
+    written,
+)
 from irmtv.core.numbers import MetricFormat
 
 if TYPE_CHECKING:
@@ -26,18 +37,21 @@ def evaluate(
     data: DataPath,
     environment: Environment = None,
     target: Annotated[str | None, typer.Option(help="Column to predict (default: the model's target).")] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="accuracy, log_loss or roc_auc; rmse, mse, mae or r2 (default: that of training)."),
-    ] = None,
+    metric: Metric = None,
     bootstrap: Annotated[int, typer.Option(help="Number of bootstrap draws for the intervals (0: none).")] = 1000,
     seed: Annotated[int, typer.Option(help="Random seed of the draws.")] = 0,
     encoding: Encoding = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Table to write: .csv, .tsv or .parquet.")] = None,
+    intervals: Annotated[bool, typer.Option("--intervals", help="Print 95 % intervals of all scores.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a model on a labelled table: the metric in every environment with 95 % intervals, worst, spread."""
+    """Evaluate a model on a labelled table, and say whether the scores are what training promised.
+
+    Prints a verdict against what was expected in a new environment, or measured in a known one, and the metric in every
+    environment: in the order of time where they are times, else the worst first.
+    """
     from irmtv import load
+    from irmtv.app.fit.verdict import verdict
     from irmtv.app.io import TableModel, evaluate_file, table_names
     from irmtv.app.io.write import TableWriter, check_table_writable
     from irmtv.estimators.files import read_about
@@ -62,6 +76,10 @@ def evaluate(
             progress=lambda share: bar.at(share, data.name),
         )
     rows = _rows(table, _held_out(about, table.metric, places))
+    said = verdict(about, table.metric, places, _scores(rows))
+    for row, word in zip(rows["environments"], said["words"], strict=True):
+        row["verdict"] = word
+    rows["environments"] = _in_order(rows["environments"], table.greater_is_better)
     remarks += _about_values(table)
     if out is not None:
         import pandas as pd
@@ -72,9 +90,12 @@ def evaluate(
     notes(remarks)
     if as_json:
         remarks += [] if rows["worst"]["environment"] is not None else [_nowhere(table.metric)]
-        print_json({"rows": int(table.counts.sum()), "target": wanted, "environment": places, "notes": remarks, **rows})
+        beside = {"rows": int(table.counts.sum()), "target": wanted, "environment": places, "notes": remarks}
+        print_json({**beside, "verdict": said["sentences"], **rows})
     else:
-        _show(table, rows)
+        for text in said["sentences"] if rows["worst"]["environment"] is not None else []:
+            paragraph(text)
+        _show(table, rows, bool(places), intervals)
     if out is not None:
         written(out)
 
@@ -88,6 +109,26 @@ def _held_out(about: dict[str, Any], metric: str, places: list[str]) -> tuple[di
         return {}, None
     by_name = {row["name"]: row["chosen"]["value"] for row in about.get("environments", [])}
     return by_name, about["overall"]["chosen"]["value"] if "overall" in about else None
+
+
+def _scores(rows: dict[str, Any]) -> list[Any]:
+    """By environment, None where a score is not a number."""
+    keys = ("environment", "rows", "value", "low", "high")
+    return [
+        {key: None if row[key] != row[key] else row[key] for key in keys}  # NaN is not itself
+        for row in rows["environments"]
+    ]
+
+
+def _in_order(rows: list[dict[str, Any]], greater_is_better: bool) -> list[dict[str, Any]]:
+    """In the order of time where the environments are times, else the worst first; those without a score last."""
+    from irmtv.data.times import time_order
+
+    order = time_order([row["environment"] for row in rows]) if len(rows) > 1 else None
+    if order is not None:
+        return [rows[i] for i in order]
+    sign = 1 if greater_is_better else -1
+    return sorted(rows, key=lambda row: (row["value"] != row["value"], sign * row["value"]))
 
 
 def _about_values(table: EnvironmentTable) -> list[str]:
@@ -109,7 +150,13 @@ def _about_values(table: EnvironmentTable) -> list[str]:
 
 
 def _why_none(metric: str) -> str:
-    why = {"roc_auc": "it needs rows of both classes", "r2": "it needs a target that varies"}
+    second = "it needs rows of the second class"
+    why = {
+        "roc_auc": "it needs rows of both classes",
+        "f1": second,
+        "average_precision": second,
+        "r2": "it needs a target that varies",
+    }
     return why.get(metric, "it is not a number")
 
 
@@ -153,33 +200,41 @@ def _rows(table: EnvironmentTable, held_out: tuple[dict[str, Any], Any]) -> dict
     }
 
 
-def _show(table: EnvironmentTable, rows: dict[str, Any]) -> None:
-    form = MetricFormat.in_words(table.metric)
-    trained = any(row["in_training"] is not None for row in [*rows["environments"], rows["overall"]])
-    columns = ["environment", "rows", table.metric, "95 % interval", *(["held out in training"] if trained else [])]
+def _show(table: EnvironmentTable, rows: dict[str, Any], named: bool, intervals: bool) -> None:
+    """The scores by environment; without environments, one line of all rows."""
+    form, console = MetricFormat.in_words(table.metric), Console(highlight=False)
+    intervals = intervals or console.width >= WIDE
+    each = rows["environments"] if named else []
+    trained = any(row["in_training"] is not None for row in each or [rows["overall"]])
     better = "higher" if table.greater_is_better else "lower"
-    shown = text_table(columns, f"{table.metric} ({better} is better)")
+    unit = ", %" if form.percent else ""
+    columns = [
+        "environment" if named else "",
+        "rows",
+        f"{table.metric}{unit}",
+        *(["95 % interval"] if intervals else []),
+    ]
+    columns += [*(["in training"] if trained else []), *(["verdict"] if named else [])]
+    sentence(f"{form.words} ({better} is better)")
+    shown = text_table(columns)
 
-    def line(name: str, row: dict[str, Any], n: str, form: Callable[[float], str] = form.with_unit) -> list[str]:
-        low, high = row["low"], row["high"]
-        cells = [name, n, form(row["value"]), "" if low is None else f"{form(low)} to {form(high)}"]
-        own = row.get("in_training")
-        return [*cells, *(["" if own is None else form(own)] if trained else [])]
+    lines = [*each, rows["overall"], rows["worst"]]
+    show = form.column([row[key] for row in lines for key in ("value", "low", "high", "in_training") if row.get(key)])
 
-    def points(value: float) -> str:
-        """A difference: between percentages it is in points."""
-        return f"{form.value(value)} points" if form.percent and value == value else form.value(value)
+    def line(name: str, row: dict[str, Any], n: str = "") -> list[str]:
+        low, high, own = row["low"], row["high"], row.get("in_training")
+        cells = [name, n, show(row["value"])]
+        cells += ["" if low is None else f"{show(low)} to {show(high)}"] if intervals else []
+        cells += ["" if own is None else show(own)] if trained else []
+        return [*cells, *([VERDICTS.get(row.get("verdict", ""), "")] if named else [])]
 
-    each = [line(row["environment"], row, f"{row['rows']:,}") for row in rows["environments"]]
-    add_rows(shown, each, MOST, where=": see --out")
+    add_rows(shown, [line(row["environment"], row, f"{row['rows']:,}") for row in each], MOST, where=": see --out")
     shown.add_section()
     shown.add_row(*line("all rows", rows["overall"], f"{int(table.counts.sum()):,}"))
     worst = rows["worst"]["environment"]
     if len(each) > 1 and worst is not None:
-        shown.add_row(*map(escape, line(f"worst ({worst})", rows["worst"], "")))
-        shown.add_row(*line("spread (best to worst)", rows["spread"], "", points))
-    Console(highlight=False).print(shown)
+        shown.add_row(*map(escape, line("worst", rows["worst"])))
+        shown.add_row(*line(f"spread{', points' if form.percent else ''}", rows["spread"]))
+    console.print(shown)
     if worst is None:
         say(_nowhere(table.metric))
-    elif len(each) > 1:
-        say(f"Worst environment: {worst}, {table.metric} {form.with_unit(rows['worst']['value'])}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,15 +12,28 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, Target, TaskKind, read_columns
-from irmtv.cli.output import notes, print_json, progress, say, text_table, written
+from irmtv.cli.options import (
+    AsJson,
+    Categorical,
+    DataPath,
+    Drop,
+    Encoding,
+    Environment,
+    Features,
+    Metric,
+    Quiet,
+    Target,
+    TaskKind,
+    column_names,
+    read_columns,
+)
+from irmtv.cli.output import VERDICTS, WIDE, notes, paragraph, print_json, progress, say, text_table, written
 from irmtv.core.numbers import Estimate, MetricFormat
-from irmtv.core.outcomes import KEEP_ERM
 
 if TYPE_CHECKING:
     from irmtv.app.fit.summary import EnvironmentRow, FitSummary
 
-MOST_ENVIRONMENTS = 15  # lines of the table in a terminal, the worst first; the report has all
+MOST_ENVIRONMENTS = 15  # lines of the table in a terminal, the worst first or the last of times; the page has all
 
 Aux = Annotated[
     list[str] | None,
@@ -38,9 +51,23 @@ def fit(
         str, typer.Option(help="linear, mlp (a network), trees (boosted), or auto: compare them.")
     ] = "auto",
     task: TaskKind = None,
+    drop: Drop = None,
+    features: Features = None,
+    categorical: Categorical = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(help="Other rows with the target: the chosen model and ERM are scored on them, too."),
+    ] = None,
     rule: Annotated[
         str, typer.Option(help="Selection rule: invariance, iid, worst-env or leave-one-env-out.")
     ] = "invariance",
+    max_price: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest price of invariance: how much higher than that of ERM the held-out risk may be, as a share "
+            "(0.05: 5 %; default: no limit)."
+        ),
+    ] = None,
     penalty_weights: Annotated[
         str | None, typer.Option(help="Penalty weights to try, e.g. 10,100,1000 (0, which is ERM, is always tried).")
     ] = None,
@@ -49,42 +76,50 @@ def fit(
         int, typer.Option(help="Number of training steps (mlp; linear models are solved by Newton's method).")
     ] = 1000,
     rounds: Annotated[int, typer.Option(help="Number of boosting rounds (trees).")] = 100,
-    metric: Annotated[str | None, typer.Option(help="accuracy or log_loss; rmse, mae or mse.")] = None,
+    metric: Metric = None,
     min_rows: Annotated[
         int, typer.Option(help="Minimum number of rows of an environment; smaller ones are pooled.")
     ] = 10,
     time_ordered: Annotated[
-        bool, typer.Option("--time-ordered", help="Environments are times: also predict each from what came before.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--time-ordered/--no-time-ordered",
+            help="Environments are times: predict each from what came before (default: where they are dates or years).",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the folds and the models.")] = 0,
     encoding: Encoding = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")] = Path("model.irmtv"),
     report: Annotated[
-        Path | None, typer.Option(help="HTML page to write (default: report.html beside the model).")
+        Path | None, typer.Option(help="HTML page to write (default: that of the model, with .html).")
     ] = None,
+    intervals: Annotated[bool, typer.Option("--intervals", help="Print 95 % intervals of all scores.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Fit a model that keeps working in other environments, and say whether one was found.
+    """Fit a model that keeps working in other environments, and say what to expect there.
 
-    Prints the outcome (ERM is already invariant; an invariant model was found; or none was found), what to expect in
-    an environment that nobody has seen, where three or more are given, and the held-out scores of ERM and of the chosen
-    model in every environment.
+    Prints what to expect in a new environment (where three or more are given), what was chosen and where it is better
+    or worse than a plain model, what to do next, and the scores of every environment on rows that were held out.
     """
     weights = _weights(penalty_weights)
     from irmtv.app.io.write import check_writable
+    from irmtv.html.page import check_page, page_beside, write_page
 
-    check_writable(out, inputs=[data])
-    page_path = report if report is not None else out.with_name("report.html")
-    check_writable(page_path, "--report", inputs=[data])
+    inputs = [data] if test is None else [data, test]
+    check_writable(out, inputs=inputs)
+    page_path = report if report is not None else page_beside(out)
+    check_writable(page_path, "--report", inputs=inputs)
+    check_page(page_path, "--report")
     if page_path.absolute() == out.absolute():
         raise ValueError(f"--report must be another file than --out. Got {str(out)!r} for both.")
     from irmtv.app.fit import fit_table
     from irmtv.app.pages.model import model_content
     from irmtv.estimators.files import save
-    from irmtv.html.page import write_page
 
-    with progress("reading") as bar:
+    with progress("reading", quiet=quiet) as bar:
         table, places, aux_columns = read_columns(data, encoding, environment, aux)
+        present = table.frame.columns
         answer = fit_table(
             table,
             target,
@@ -93,60 +128,137 @@ def fit(
             objective=objective,
             model=model,
             task=task,
+            drop=column_names(drop, present),
+            features=column_names(features, present),
+            categorical=column_names(categorical, present),
             rule=rule,
+            max_price=max_price,
             penalty_weights=weights,
             folds=folds,
             steps=steps,
             rounds=rounds,
             metric=metric,
+            test=test,
+            encoding=encoding,
             min_rows=min_rows,
             time_ordered=time_ordered,
             random_state=seed,
             command=shlex.join(["irmtv", *sys.argv[1:]]),
             bar=bar,
         )
-    if not as_json:
-        show(answer.summary)  # first: it was minutes of work, whatever happens to the files
+    if not as_json:  # first: it was minutes of work, whatever happens to the files
+        if quiet:
+            show_answer(answer.summary)
+        else:
+            show(answer.summary, intervals)
     save(answer.pipeline, out, about=answer.summary)
     write_page(model_content(answer.summary), page_path)
     if as_json:
         print_json({**answer.summary, "model_file": str(out), "report_file": str(page_path)})
-    written(out, page_path)
+    if not quiet:
+        written(out, page_path)
 
 
-def show(summary: FitSummary) -> None:
-    """The answer in a sentence, what to expect elsewhere, and the table of environments."""
-    say(summary["headline"])
-    unseen = summary.get("new_environment")
-    if unseen is not None:
-        say(unseen["message"])
-    form = MetricFormat.in_words(summary["metric"])
-    kept = summary["outcome"] in KEEP_ERM  # the same model twice
-    columns = {"erm": "plain (ERM)"}
-    if not kept:
-        columns |= {"chosen": "chosen", "difference": "difference, points" if form.percent else "difference"}
-    better = "higher" if summary["greater_is_better"] else "lower"
-    say(f"{summary['metric']} on held-out rows ({better} is better), with 95 % intervals")
-    shown = text_table(("environment", "rows", *columns.values()))
-    rows = summary["environments"]
-    few = rows if len(rows) <= MOST_ENVIRONMENTS else _worst_first(summary)[:MOST_ENVIRONMENTS]
-    for row in few:
-        shown.add_row(*_cells(row, columns, form))
-    if len(rows) > len(few):
-        shown.add_row(f"and {len(rows) - len(few)} better ones: see the report")
-    shown.add_section()
-    for row in (summary["overall"], summary["worst"]):
-        shown.add_row(*_cells(row, columns, form))
-    Console(highlight=False).print(shown)
+def show(summary: FitSummary, intervals: bool = False) -> None:
+    """The answer in three paragraphs, and the tables of environments."""
+    show_answer(summary)
+    _show_environments(summary, intervals)
+    _show_other_rows(summary, intervals)
     notes(summary["data"]["notes"])
     say(f"model: {chosen_model(summary)}")
-    families = summary.get("families")
-    if families is not None:
-        say(f"({families['message']})")
-    say(f"({summary['message']})")
-    if unseen is not None and unseen["expected"] is not None:
-        whole = summary["seconds"]["all"]
-        say(f"(training without each environment took {unseen['seconds']:.1f} of {whole:.1f} s)")
+
+
+def show_answer(summary: FitSummary) -> None:
+    """What to expect, what was chosen, what to do next; and whether other rows are as expected."""
+    from irmtv.app.fit.answer import answer
+
+    said, other = answer(summary), summary.get("test")
+    for text in (said["expect"], said["choice"], said["next"]):
+        paragraph(text)
+    if said["command"]:
+        say(f"  {said['command']}\n")
+    if other is not None:
+        where = f"By {MetricFormat(summary['metric']).words} on the {other['rows']:,} rows of {other['file']}:"
+        paragraph(" ".join([where, *other.get("verdict", [])]))
+
+
+def _show_environments(summary: FitSummary, intervals: bool) -> None:
+    """Held-out scores."""
+    from irmtv.app.fit.comparing import in_order
+
+    ordered, times = in_order(summary, summary["environments"])
+    totals = [summary["overall"], summary["worst"]] if len(ordered) > 1 else [summary["overall"]]
+    _show_scores(summary, "rows that were held out of training", (ordered, times), totals, intervals)
+
+
+def _show_other_rows(summary: FitSummary, intervals: bool) -> None:
+    """The scores on the rows of `--test`."""
+    from irmtv.app.fit.comparing import in_order
+
+    scores = summary.get("test")
+    if scores is None:
+        return
+    ordered = in_order(summary, scores["environments"])
+    totals = [row for row in (scores["overall"], scores["worst"] if len(ordered[0]) > 1 else None) if row is not None]
+    _show_scores(summary, f"the {scores['rows']:,} rows of {scores['file']}", ordered, totals, intervals)
+    notes(scores["notes"])
+
+
+def _show_scores(
+    summary: FitSummary,
+    where: str,
+    environments: tuple[list[EnvironmentRow], bool],
+    totals: list[EnvironmentRow],
+    intervals: bool,
+) -> None:
+    """Scores of one model where the plain one is kept, else of both; intervals where asked for, or where there is room.
+
+    `environments` are in order, and whether that is of time.
+    """
+    form, console, (ordered, times) = MetricFormat.in_words(summary["metric"]), Console(highlight=False), environments
+    intervals = intervals or console.width >= WIDE
+    columns = _columns(summary, form)
+    better = "higher" if summary["greater_is_better"] else "lower"
+    paragraph(f"{form.words} on {where} ({better} is better){', with 95 % intervals' if intervals else ''}")
+    with_rows = not intervals or console.width >= WIDE or len(columns) == 1
+    verdicts = any("verdict" in row for row in ordered)
+    heads = ("environment", *(["rows"] if with_rows else []), *columns.values(), *(["verdict"] if verdicts else []))
+    shown = text_table(heads)
+    lines = [*totals, *ordered]
+    formats = {
+        key: form.column([cast(Any, row)[key]["value"] for row in lines], key == "difference") for key in columns
+    }
+
+    def cells(row: EnvironmentRow) -> list[str]:
+        scores = [_cell(cast(Any, row)[key], show, intervals) for key, show in formats.items()]
+        said = [VERDICTS.get(row.get("verdict", ""), "")] if verdicts else []
+        return [escape(row["name"]), *([f"{row['rows']:,}"] if with_rows else []), *scores, *said]
+
+    few = ordered[-MOST_ENVIRONMENTS:] if times else ordered[:MOST_ENVIRONMENTS]
+    more = len(ordered) - len(few)
+    if more and times:
+        shown.add_row(f"({more} earlier ones: see the page)")
+    for row in few:
+        shown.add_row(*cells(row))
+    if more and not times:
+        shown.add_row(f"({more} better ones: see the page)")
+    shown.add_section()
+    for row in totals:
+        shown.add_row(*cells(row))
+    console.print(shown)
+
+
+def _columns(summary: FitSummary, form: MetricFormat) -> dict[str, str]:
+    """Of the scores: where they stand in a row, and their titles."""
+    from irmtv.app.fit.comparing import erm_is_kept
+
+    unit = ", %" if form.percent else ""
+    columns = {"erm": f"plain{unit}"}
+    if not erm_is_kept(summary):
+        means = "better" if summary["greater_is_better"] else "worse"
+        points = ", points" if form.percent else ""
+        columns |= {"chosen": f"chosen{unit}", "difference": f"difference{points}\n(+ is {means})"}
+    return columns
 
 
 def chosen_model(summary: FitSummary) -> str:
@@ -156,29 +268,18 @@ def chosen_model(summary: FitSummary) -> str:
 
     point = next((point for point in summary["path"] if point["chosen"]), None)
     weight = "" if point is None else f", penalty weight {point['penalty_weight']:g}"
-    if point is not None and variant(point):
+    if point is not None and not point["penalty_weight"]:
+        weight = ", without a penalty"
+    elif point is not None and variant(point):
         weight += f" (classifier {variant(point)})"
     elif point is not None and "objective" in point:
         weight += f" of {point['objective']}"
     return f"{model}{weight}" + ("" if plain == model else f"; plain (ERM): {plain}")
 
 
-def _worst_first(summary: FitSummary) -> list[EnvironmentRow]:
-    sign = 1 if summary["greater_is_better"] else -1
-    return sorted(summary["environments"], key=lambda row: sign * (row["erm"]["value"] or 0.0))
-
-
-def _cells(row: EnvironmentRow, columns: Iterable[str], form: MetricFormat) -> list[str]:
-    cells = [_cell(cast(Any, row)[key], form, key == "difference") for key in columns]
-    return [escape(row["name"]), f"{row['rows']:,}", *cells]
-
-
-def _cell(estimate: Estimate, form: MetricFormat, sign: bool) -> str:
-    value, low, high = (
-        form.value(v, sign) if sign else form.with_unit(v)
-        for v in (estimate["value"], estimate["low"], estimate["high"])
-    )
-    return f"{value} \\[{low}, {high}]"
+def _cell(estimate: Estimate, show: Callable[[float | None], str], interval: bool) -> str:
+    value, low, high = (show(estimate[end]) for end in ("value", "low", "high"))
+    return f"{value} \\[{low}, {high}]" if interval else value
 
 
 def _weights(text: str | None) -> list[float] | None:

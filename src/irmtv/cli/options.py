@@ -18,8 +18,21 @@ Environment = Annotated[
     list[str] | None,
     typer.Option("--environment", "-e", help="Column (or columns, a,b) that says where each row comes from."),
 ]
+Drop = Annotated[list[str] | None, typer.Option(help="Columns (a,b) that are no features, e.g. an id.")]
+Features = Annotated[list[str] | None, typer.Option(help="Only these columns (a,b) are features.")]
+Categorical = Annotated[
+    list[str] | None, typer.Option(help="Features (a,b) that hold categories, though they look like numbers (codes).")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone: no notes, no progress.")]
 TaskKind = Annotated[
     str | None, typer.Option("--task", help="binary, multiclass or regression (default: read off the target).")
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="accuracy, log_loss, roc_auc, f1, balanced_accuracy or average_precision; rmse, mae, mse or r2 (default: "
+        "accuracy or rmse; of a fitted model that of its training)."
+    ),
 ]
 Encoding = Annotated[str | None, typer.Option(help="Text encoding, e.g. latin-1 (default: UTF-8).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,12 +16,25 @@ from rich.table import Table
 if TYPE_CHECKING:
     from irmtv.engine.progress_bar import ProgressBar
 
+WIDE = 110  # columns of a terminal that has room for intervals
+# words against what was expected, in a table
+VERDICTS = {"worse": "worse", "perhaps worse": "worse?", "as expected": "as expected", "better": "better"}
 STOPPED = "stopped; nothing was written. The same command starts again."
 
 
 def say(text: str) -> None:
     """A result: to standard output, as it is, in whole lines, so that a path or a label can be copied."""
     Console(highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+def paragraph(text: str) -> None:
+    """A result in words: wrapped at the width of the terminal, with an empty line after it."""
+    sentence(f"{text}\n")
+
+
+def sentence(text: str) -> None:
+    """A result in words: wrapped at the width of the terminal, 80 columns where there is none."""
+    Console(highlight=False).print(text, markup=False)
 
 
 def note(text: str) -> None:
@@ -47,10 +61,10 @@ def print_json(value: Any) -> None:
 
 
 def text_table(columns: Sequence[str], title: str | None = None) -> Table:
-    """An empty table whose first column has names and whose others have numbers."""
-    made = Table(title=title, title_justify="left", title_style="")
+    """An empty table whose first column has names, which may take several lines, and whose others have numbers."""
+    made = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for i, name in enumerate(columns):
-        made.add_column(name, justify="right" if i else "left", overflow="fold")
+        made.add_column(name, justify="right" if i else "left", overflow="fold", no_wrap=i > 0)
     return made
 
 
@@ -67,11 +81,14 @@ def add_rows(table: Table, rows: Sequence[Sequence[str]], most: int, where: str 
 
 @contextmanager
 def progress(title: str, stopped: str = STOPPED, quiet: bool = False) -> Iterator[ProgressBar]:
-    """A progress bar on standard error; Ctrl-C ends the command with exit code 130 and says `stopped`."""
+    """A progress bar on standard error; where that is no terminal, a line every ten seconds.
+
+    Ctrl-C ends the command with exit code 130 and says `stopped`.
+    """
     from irmtv.engine.progress_bar import ProgressBar
 
     try:
-        with ProgressBar(title, console=Console(stderr=True, highlight=False, quiet=quiet)) as bar:
+        with ProgressBar(title, console=Console(stderr=True, highlight=False, quiet=quiet), lines=True) as bar:
             yield bar
     except KeyboardInterrupt:
         note(f"irmtv: {stopped}")

@@ -24,7 +24,7 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="HTML page to write (default: report.html beside the model or in the folder)."
+            "--out", "-o", help="HTML page to write (default: that of the model, with .html; report.html in a folder)."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -33,7 +33,9 @@ def report(
 
     It is made of what the model file or the experiment's folder holds, and opens offline. Nothing is trained.
     """
-    path = out if out is not None else (source / NAME if source.is_dir() else source.with_name(NAME))
+    from irmtv.html.page import check_page, page_beside, write_page
+
+    path = out if out is not None else (source / NAME if source.is_dir() else page_beside(source))
     if not source.exists():
         raise FileNotFoundError(
             f"RUNS_OR_MODEL must be a model file or the folder of an experiment. There is no {str(source)!r}."
@@ -43,8 +45,7 @@ def report(
     # a page may take the place of an older one, but not of what it is made of
     stored = [p for p in source.iterdir() if p.suffix != ".html"] if source.is_dir() else [source]
     check_writable(path, inputs=stored)
-    from irmtv.html.page import write_page
-
+    check_page(path)
     content = _of_folder(source) if source.is_dir() else _of_model(source)
     write_page(content, path)
     if as_json:
@@ -79,8 +80,10 @@ def _of_model(path: Path) -> Content:
     from irmtv.app.pages.estimator import estimator_content
     from irmtv.app.pages.model import is_summary, model_content
     from irmtv.estimators.files import load, read_about
+    from irmtv.persistence import reading
 
     about = read_about(path)
     if about is not None and is_summary(about):
-        return model_content(about)
+        with reading(f"the summary in {str(path)!r}"):
+            return model_content(about)
     return estimator_content(load(path), path.name)

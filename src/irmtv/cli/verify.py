@@ -12,6 +12,7 @@ from irmtv.cli.options import AsJson, ModelPath
 from irmtv.cli.output import print_json, say
 from irmtv.core.outcomes import KEEP_ERM
 
+_TEXTS = ("created", "task", "objective", "model", "outcome", "headline")
 MOST = 30  # columns that are printed; --json has all
 
 
@@ -39,14 +40,17 @@ def _checked(path: Path) -> dict[str, Any]:
     """What a model file says about itself; raises if it is damaged or does not predict."""
     from irmtv import load
     from irmtv.app.io import TableModel
-    from irmtv.persistence import FORMAT, read_model
+    from irmtv.estimators.files import about_of
+    from irmtv.persistence import FORMAT, read_model, reading
 
     file = read_model(path)  # checksum, format and content
-    about = file.meta.get("about") or {}
+    about = about_of(file) or {}
     data = about.get("data", {})
+    _check_about(about, data, path)
     fitted = load(path)
-    ready = TableModel(fitted)
-    predicted = _predicts(ready)
+    with reading(f"the model in {str(path)!r}"):
+        ready = TableModel(fitted)
+        predicted = _predicts(ready)
     return {
         "checksum": "good",
         "bytes": os.path.getsize(path),
@@ -67,6 +71,23 @@ def _checked(path: Path) -> dict[str, Any]:
         "rows_of_training": data.get("rows_used"),
         "predicts": predicted,
     }
+
+
+def _check_about(about: dict[str, Any], data: Any, path: Path) -> None:
+    """Raise where what is shown of a summary is of another type than `irmtv fit` writes."""
+    from irmtv.persistence import ModelFileError
+
+    wrong = [name for name in _TEXTS if not isinstance(about.get(name), (str, type(None)))]
+    if not isinstance(data, dict):
+        wrong.append("data")
+    else:
+        lists = {name: data.get(name, []) for name in ("environment", "aux")}
+        wrong += [n for n, v in lists.items() if not (isinstance(v, list) and all(isinstance(text, str) for text in v))]
+        wrong += [
+            n for n, kind in (("target", str), ("rows_used", int)) if not isinstance(data.get(n), (kind, type(None)))
+        ]
+    if wrong:
+        raise ModelFileError(f"the summary in {str(path)!r} is not as irmtv writes it: wrong {', '.join(wrong)}.")
 
 
 def _task(ready: Any) -> str:

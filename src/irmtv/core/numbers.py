@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 NO_VALUE = "–"  # in a cell
 UNKNOWN = "unknown"  # in a sentence
 IN_WORDS = {
+    "balanced_accuracy": "balanced accuracy",
     "log_loss": "log loss",
+    "roc_auc": "area under the ROC curve",
+    "average_precision": "average precision",
+    "f1": "F1",
+    "r2": "R²",
     "rmse": "root mean squared error",
     "mae": "mean absolute error",
     "mse": "mean squared error",
@@ -241,6 +246,25 @@ class MetricFormat:
         if value is None or not math.isfinite(value):
             return self.missing
         return _signed(number(value, self.digits), sign, self.minus)
+
+    def column(self, values: Iterable[float | None], sign: bool = False) -> Callable[[float | None], str]:
+        """How the values of a column are written, all with the same decimals, so that their points are aligned.
+
+        >>> show = MetricFormat.in_words("rmse").column([42.0, 41.53, 0.2])
+        >>> show(42.0), show(0.2), show(None)
+        ('42.0', '0.2', 'unknown')
+        """
+        largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=1.0)
+        decimals = 1 if self.percent else max(0, self.digits - 1 - math.floor(math.log10(largest or 1.0)))
+        if decimals > self.digits + 3:
+            return lambda value: self.value(value, sign)
+
+        def written(value: float | None) -> str:
+            if value is None or not math.isfinite(value):
+                return self.missing
+            return _signed(f"{self.factor * value:,.{decimals}f}", sign, self.minus)
+
+        return written
 
     def with_unit(self, value: float | None) -> str:
         text = self.value(value)

@@ -21,6 +21,7 @@ from irmtv.data.rows import as_array
 
 Ints = npt.NDArray[np.int64]
 MANY = 50  # distinct numbers or dates: more look continuous
+_POOLED = "pooled("  # how the name of pooled environments begins
 
 
 def as_labels(values: Any) -> Any:
@@ -129,7 +130,7 @@ def pool(codes: Ints, labels: list[Any], min_rows: int) -> tuple[Tensor, tuple[H
         warnings.warn(continuous, UserWarning, stacklevel=users_stacklevel())
     sizes = np.bincount(codes).tolist()
     groups = _groups(sizes, min_rows)
-    names = [labels[g[0]] if len(g) == 1 else f"pooled({shown((labels[i] for i in g), form=str)})" for g in groups]
+    names = [labels[g[0]] if len(g) == 1 else f"{_POOLED}{shown((labels[i] for i in g), form=str)})" for g in groups]
     if len(groups) < len(labels):
         host, small = groups[-1][0], [i for i in groups[-1] if sizes[i] < min_rows]
         joined = f" with the smallest other, {labels[host]!r} ({sizes[host]} rows)" if host not in small else ""
@@ -145,6 +146,11 @@ def pool(codes: Ints, labels: list[Any], min_rows: int) -> tuple[Tensor, tuple[H
         lookup[group] = code
     book = {v: code for code, v in enumerate(names)} | dict(zip(labels, lookup.tolist(), strict=True))
     return torch.from_numpy(lookup[codes]), tuple(names), book
+
+
+def is_pooled(name: Hashable) -> bool:
+    """Whether this is the name that `pool` gives to environments with few rows."""
+    return isinstance(name, str) and name.startswith(_POOLED)
 
 
 def _looks_continuous(labels: Sequence[Any], n_rows: int) -> bool:

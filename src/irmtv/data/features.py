@@ -357,8 +357,9 @@ def _text_or_numbers(labels: Sequence[Any], name: Any) -> Labels:
 def _codes(column: Any, labels: Labels) -> Floats:
     """0, 1, ... in the order of the labels; NaN for missing ones and for those that training did not have."""
     place = {label: float(code) for code, label in enumerate(labels)}
-    codes: Floats = column.astype(object).map(lambda v: place.get(plain(v), np.nan)).to_numpy(dtype=np.float64)
-    return codes
+    positions, distinct = pd.factorize(column)  # -1, the last, where missing
+    codes = np.array([*(place.get(plain(v), np.nan) for v in distinct), np.nan])
+    return codes[positions]
 
 
 def _column(column: Any, name: Any) -> Floats:

@@ -36,6 +36,7 @@ T = TypeVar("T")
 Kind = Literal["good", "partly", "bad", "unknown", "plain"]
 # pixels per point of a figure: where a screen has room for fewer, the figure scrolls in its box
 READABLE, LARGEST = 0.8, 1.8
+GENERATOR = '<meta name="generator" content="irmtv">'  # by which a page of ours is known
 
 
 class Badge(TypedDict):
@@ -48,7 +49,7 @@ class Badge(TypedDict):
 class Block(TypedDict):
     """One thing in a section. Which keys it needs depends on `kind`; see `text`, `table`, `figure`, ..."""
 
-    kind: Literal["text", "table", "figure", "formula", "code"]
+    kind: Literal["text", "table", "figure", "formula", "code", "fold"]
     text: NotRequired[str]
     columns: NotRequired[Sequence[str]]
     numeric: NotRequired[Sequence[bool]]  # by column: set flush right
@@ -58,6 +59,8 @@ class Block(TypedDict):
     alt: NotRequired[str]
     name: NotRequired[str]  # of the files of a figure; else that of its section
     data: NotRequired[FigureData]  # of a figure, for its CSV
+    numbers: NotRequired[Block]  # of a figure: the table that is folded under it, else that of its data
+    blocks: NotRequired[Sequence[Block]]  # that are folded away under `text`
 
 
 class Section(TypedDict):
@@ -90,8 +93,9 @@ class Headline(TypedDict):
 
     badge: Badge
     text: str
-    more: str  # "" for nothing
+    more: str  # "" for nothing; an empty line begins another paragraph
     numbers: Sequence[Number]
+    command: NotRequired[str]  # to be copied
 
 
 class Content(TypedDict):
@@ -100,7 +104,7 @@ class Content(TypedDict):
     title: str
     headline: NotRequired[Headline]
     lead: Sequence[str]  # paragraphs
-    facts: Sequence[tuple[str, str]]  # name and value, at the top
+    facts: Sequence[tuple[str, str]]  # name and value, at the top; a word and what it means here
     chapters: Sequence[Chapter]
     foot: str
 
@@ -204,17 +208,33 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def figure(drawn: Figure, alt: str, *, name: str = "", data: FigureData | None = None, text: str = "") -> Block:
+def fold(title: str, blocks: Sequence[Block]) -> Block:
+    """Detail that a reader unfolds; it is printed."""
+    return {"kind": "fold", "text": title, "blocks": blocks}
+
+
+def figure(
+    drawn: Figure,
+    alt: str,
+    *,
+    name: str = "",
+    data: FigureData | None = None,
+    text: str = "",
+    numbers: Block | None = None,
+) -> Block:
     """A matplotlib figure, drawn as for white paper; the page gives it the reader's theme.
 
     `alt`: what it shows, for those who do not see it; `name`: of the files in which a reader may keep it, else that of
-    its section; `data`: its numbers, a table in the page and a CSV to keep; `text`: how to read it, stands under it.
+    its section; `data`: its numbers, a table in the page and a CSV to keep; `text`: how to read it, stands under it;
+    `numbers`: a table in place of that of `data`, rounded and with units.
     """
     block: Block = {"kind": "figure", "svg": figure_svg(drawn, letters=True), "alt": alt, "text": text}
     if name:
         block["name"] = name
     if data is not None:
         block["data"] = data
+    if numbers is not None:
+        block["numbers"] = numbers
     return block
 
 
@@ -310,6 +330,7 @@ def page(content: Content) -> str:
     script = _resource("page.js")
     return _template("page.html").render(
         title=content["title"],
+        generator=Markup(GENERATOR),
         policy=_policy(script),
         style=Markup(_resource("page.css")),
         colours=Markup(definitions(drawing.colours)),
@@ -322,6 +343,30 @@ def page(content: Content) -> str:
 def write_page(content: Content, path: str | os.PathLike[str]) -> Path:
     """Write a page as a whole: the file is the old one or the new one, whatever happens meanwhile."""
     return write_text(Path(path), page(content))
+
+
+def page_beside(model: Path) -> Path:
+    """The page of a model file: "sales.irmtv" has "sales.html".
+
+    >>> page_beside(Path("a/sales.irmtv")).name, page_beside(Path("sales.v2")).name
+    ('sales.html', 'sales.v2.html')
+    """
+    return model.with_name(f"{model.name.removesuffix('.irmtv')}.html")
+
+
+def check_page(path: Path, option: str = "--out") -> None:
+    """Raise where a page would replace a file that is no page of ours; called before any work."""
+    if path.is_file() and path.stat().st_size and not _is_our_page(path):
+        raise ValueError(
+            f"{option} must not replace a file that irmtv did not write. Got {str(path)!r}, which is another one. "
+            f"Name another file with {option}, or move that one away."
+        )
+
+
+def _is_our_page(path: Path) -> bool:
+    """By the mark in its head; by their foot, pages of versions that did not mark them."""
+    written = path.read_bytes()
+    return GENERATOR.encode() in written[:2000] or b"Nothing in this page was loaded from elsewhere." in written
 
 
 def _policy(script: str) -> str:

@@ -1,7 +1,7 @@
 """A metric per environment, for many runs at once: overall, by environment, mean, worst, spread, intervals.
 
 Most metrics are the mean of a score per sample, so one pass of segment sums gives the whole table and a bootstrap
-is a matrix product with resampling counts. Statistics (roc_auc, r2, rmse) are of all rows together.
+is a matrix product with resampling counts. Statistics (roc_auc, f1, r2, rmse, ...) are of all rows together.
 
 Axes: R runs, N rows, E environments, C outputs, B bootstrap draws.
 

@@ -43,7 +43,7 @@ def evaluate_environments(
     environment : (N,) labels of any hashable kind, or (R, N) where each run has its own rows.
         None: one environment "all".
     metric : a name in :data:`METRICS` (means of a score per row: accuracy, log_loss, mse, mae) or :data:`STATISTICS`
-        (roc_auc of two classes, r2, rmse), or a :class:`Metric`.
+        (roc_auc, f1, balanced_accuracy, average_precision; r2, rmse), or a :class:`Metric`.
     names : fixes the environments and their order. With an integer `environment` they are the names of the
         codes 0 ... E - 1; with other labels they are the labels. One without rows is NaN. None: the labels
         that occur, sorted.
@@ -60,8 +60,8 @@ def evaluate_environments(
     average and the spread too large; the intervals inherit that. Where every score of an environment is
     equal (accuracy 1), its interval has no width.
 
-    An environment of one class has no roc_auc, one whose y does not vary no r2: NaN, and left out of mean, worst and
-    spread.
+    An environment of one class has no roc_auc, one without rows of the second of two classes no f1 and no
+    average_precision, one whose y does not vary no r2: NaN, and left out of mean, worst and spread.
     """
     chosen = as_metric(metric)
     check_bootstrap(n_bootstrap, confidence)
@@ -146,7 +146,7 @@ def statistic_by_environment(
         overall[runs] = statistic.value(own_f, own_y, once)[:, 0]
         for e in np.unique(own_codes):
             rows = own_codes == e
-            defined = np.broadcast_to(statistic.defined(own_y[:, rows]), len(own_f))
+            defined = np.broadcast_to(statistic.defined(own_f[:, rows], own_y[:, rows]), len(own_f))
             value = statistic.value(own_f[:, rows], own_y[:, rows], once[:, rows])[:, 0]
             values[runs, e], undefined[runs, e] = np.where(defined, value, np.nan), ~defined
     return values, overall, undefined
@@ -218,20 +218,10 @@ def statistic_intervals(
     """Percentile intervals by quantity; rows are resampled within each environment, draws without a value left out."""
     limits = np.empty((2, len(f), len(QUANTITIES) + n_env))
     for runs, own_f, own_y, own_codes in _alike(f, y, codes):
-        rng = np.random.default_rng(draws.seed)
-        drawn = np.full((len(own_f), draws.n, n_env), np.nan)
-        total = np.empty((len(own_f), draws.n))
-        members = {int(e): (own_codes == e).nonzero()[0] for e in np.unique(own_codes)}
-        for part in chunks(draws.n, f.shape[1] * len(own_f)):
-            times = np.zeros((part.stop - part.start, f.shape[1]))
-            for rows in members.values():
-                times[:, rows] = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=len(times))
-            total[:, part] = statistic.value(own_f, own_y, times)
-            for e, rows in members.items():
-                drawn[:, part, e] = statistic.value(own_f[:, rows], own_y[:, rows], times[:, rows])
+        drawn, total = drawn_statistic(statistic, own_f, own_y, own_codes, n_env, draws.n, draws.seed)
         diverged = np.full((len(own_f), 1, n_env), False)  # those are no draws to leave out: the run has no interval
-        for e, rows in members.items():
-            diverged[:, 0, e] = ~np.isfinite(own_f[:, rows]).reshape(len(own_f), -1).all(1)
+        for e in np.unique(own_codes):
+            diverged[:, 0, e] = ~np.isfinite(own_f[:, own_codes == e]).reshape(len(own_f), -1).all(1)
         here = ~np.isnan(drawn) | diverged
         low, high = nan_extremes(drawn, here, -1)
         mean = drawn.sum(-1, where=here) / here.sum(-1)
@@ -239,6 +229,27 @@ def statistic_intervals(
         every = np.concatenate([np.stack(quantities, -1), drawn], -1)  # (R, B, 4 + E)
         limits[:, runs] = _quantiles(every, draws.tails)
     return as_intervals(limits)
+
+
+@np.errstate(all="ignore")
+def drawn_statistic(
+    statistic: Statistic, f: Floats, y: Array, codes: Ints, n_env: int, n_draws: int, seed: int
+) -> tuple[Floats, Floats]:
+    """A statistic on rows drawn again within each environment, by environment (R, B, E) and over all rows (R, B).
+
+    All runs see the same draws, so that their differences are paired. NaN where a draw has no value. codes (N,).
+    """
+    rng = np.random.default_rng(seed)
+    drawn, total = np.full((len(f), n_draws, n_env), np.nan), np.empty((len(f), n_draws))
+    members = {int(e): (codes == e).nonzero()[0] for e in np.unique(codes)}
+    for part in chunks(n_draws, f.shape[1] * len(f)):
+        times = np.zeros((part.stop - part.start, f.shape[1]))
+        for rows in members.values():
+            times[:, rows] = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=len(times))
+        total[:, part] = statistic.value(f, y, times)
+        for e, rows in members.items():
+            drawn[:, part, e] = statistic.value(f[:, rows], y[:, rows], times[:, rows])
+    return drawn, total
 
 
 def _quantiles(drawn: Floats, tails: list[float]) -> Floats:

@@ -271,7 +271,7 @@ def test_words_and_the_page_name_the_model(kind, quick):
     rows = curved(400, "binary")
     found = diagnose(rows.x, rows.y, rows.environment, model=kind)
     name = {"mlp": "a network", "trees": "boosted trees"}[kind]
-    assert f"ERM ({name})" in found.headline[0] and f"({name}; log loss)" in found.losses.sentence
+    assert f"the plain model (ERM, {name})" in found.headline[0] and f"({name}; log loss)" in found.losses.sentence
     summary = json.loads(json.dumps(found.summary, allow_nan=False))
     assert summary["model"] == kind and summary["models"]["name"] == name and summary["models"]["asked"] == kind
     content = diagnosis_content(summary)

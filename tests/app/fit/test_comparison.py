@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, roc_auc_score
 
 from irmtv.app.fit.comparison import SCORES, compare, score_for
 
@@ -148,3 +149,36 @@ def test_the_worst_of_many_environments_lies_in_its_own_interval():
     assert worst["erm"] == low["erm"]
     assert worst["erm"]["low"] < worst["erm"]["value"] < worst["erm"]["high"]
     assert worst["rows"] == 20
+
+
+@pytest.mark.parametrize("metric", ["roc_auc", "f1", "balanced_accuracy", "average_precision"])
+def test_statistics_are_those_of_scikit_learn_with_paired_draws(rows, metric):
+    erm, chosen, y, codes = rows
+    score = {
+        "roc_auc": roc_auc_score,
+        "average_precision": average_precision_score,
+        "f1": lambda y, f: f1_score(y, f > 0),
+        "balanced_accuracy": lambda y, f: balanced_accuracy_score(y, f > 0),
+    }[metric]
+    by, overall, worst = compare(erm, chosen, y, codes, ["a", "b", "c"], SCORES[metric])
+    for e, row in enumerate(by):
+        for name, f in (("erm", erm), ("chosen", chosen)):
+            assert row[name]["value"] == pytest.approx(score(y[codes == e], f[codes == e]))
+        assert row["difference"]["low"] <= row["difference"]["value"] <= row["difference"]["high"]
+    assert overall["chosen"]["value"] == pytest.approx(score(y, chosen))
+    assert worst["chosen"]["value"] == min(row["chosen"]["value"] for row in by)
+    rng = np.random.default_rng(1)
+    there = np.flatnonzero(codes == 0)
+    drawn = [rng.choice(there, len(there)) for _ in range(400)]
+    limits = np.quantile([score(y[d], chosen[d]) - score(y[d], erm[d]) for d in drawn], [0.025, 0.975])
+    assert [by[0]["difference"][k] for k in ("low", "high")] == pytest.approx(limits, abs=0.015)
+    twice = compare(erm, erm, y, codes, ["a", "b", "c"], SCORES[metric])[1]
+    assert twice["difference"] == {"value": 0, "low": 0, "high": 0}
+
+
+def test_an_environment_without_a_value_is_none_and_never_the_worst(rows):
+    erm, chosen, y, codes = rows
+    by, overall, worst = compare(erm, chosen, np.where(codes == 2, 1, y), codes, ["a", "b", "c"], SCORES["roc_auc"])
+    nothing = {"value": None, "low": None, "high": None}
+    assert by[2]["erm"] == by[2]["chosen"] == by[2]["difference"] == nothing
+    assert worst["erm"]["value"] == by[1]["erm"]["value"] and overall["erm"]["value"] > 0.5

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from app.pages.summaries import ODD, summary, with_erm_kept, with_gaps, with_some_gaps, with_unseen
+from irmtv.app.fit.answer import answer
 from irmtv.app.pages.inferred import binned
 from irmtv.app.pages.model import is_summary, model_content
 from irmtv.core.numbers import MetricFormat
@@ -78,59 +79,89 @@ def test_every_summary_has_a_page(name):
     assert not re.search(r">(nan|None|inf)<", body)
 
 
-def test_the_answer_stands_first():
+def test_the_answer_stands_first_in_three_paragraphs_and_its_words_are_explained_under_it():
     made, content = summary(), plain_content()
-    assert content["headline"]["badge"] == {"text": "An invariant model was found", "kind": "good"}
-    assert content["headline"]["text"].replace("\u00a0", " ") == made["headline"]
-    assert content["headline"]["more"] == made["message"]
-    worst, overall, weight = content["headline"]["numbers"]
-    assert re.fullmatch(r"\d\d\.\d → \d\d\.\d %", worst["value"]) and "difference +" in worst["note"]
-    assert overall["name"] == "accuracy, all rows" and (weight["value"], weight["note"]) == (
-        "1000",
-        "p of invariance 0.25",
-    )
+    said, headline = answer(made), content["headline"]
+    assert headline["badge"] == {"text": said["title"], "kind": "partly"}
+    whole = f"{headline['text']} {headline['more']}".replace("\u00a0", " ").replace("\n\n", " ")
+    assert whole == f"{said['expect']} {said['choice']} {said['next']}"
+    assert headline["command"] == said["command"] and headline["numbers"] == []
     shown = page(content)
-    assert shown.index('class="headline good"') < shown.index("<nav") < shown.index("<main")
+    assert shown.index('class="headline partly"') < shown.index("<dl>") < shown.index("<nav") < shown.index("<main")
+    facts = dict(content["facts"])
+    assert facts["plain model"] == ("a linear model, trained on all rows alike (ERM, empirical risk minimisation)")
+    assert facts["environment"] == "where a row came from: a value of site; the table has 5"
+    assert "the penalty is what it pays for fitting environments differently" in facts["chosen model"]
+    assert facts["accuracy"].startswith("the share of rows") and facts["held-out rows"].startswith("rows that a model")
+    assert "chosen model" not in dict(model_content(with_erm_kept(summary(outcome="erm-kept")))["facts"])
 
 
-def test_an_unseen_environment_is_the_first_number_and_the_first_figure():
+def test_every_number_is_shown_once():
+    """In a figure, with its table folded under it, and not in a table beside."""
+    for blocks in blocks_of(model_content(with_unseen(summary(known_features=False), kept=False))).values():
+        kinds = [block["kind"] for block in blocks]
+        assert not {"figure", "table"} <= set(kinds), kinds
+        assert all(
+            "numbers" in b or b["name"] in ("training", "loss-by-environment") for b in blocks if b["kind"] == "figure"
+        )
+
+
+def test_an_unseen_environment_is_the_first_figure():
     made = with_unseen(summary(), missing="red", kept=False)
     content = model_content(made)
     taken = made["new_environment"]["families"][-1]
-    first = content["headline"]["numbers"][0]
     of = MetricFormat("accuracy")
-    plain, chosen = (taken[key]["mean"] for key in ("plain_expected", "expected"))
-    assert first["name"] == "accuracy, unseen environment"
-    assert first["value"] == f"{of.value(plain)} → {of.with_unit(chosen)}"
-    kept = model_content(with_unseen(summary()))["headline"]["numbers"][0]["value"]
-    assert kept == of.with_unit(plain), "one model, one number"
-    assert f"worst of 5: {of.value(taken['expected']['worst'])}" in first["note"]
     blocks = blocks_of(content)
-    assert next(iter(blocks)) == "unseen" and blocks["unseen"][0]["text"] == made["new_environment"]["message"]
+    assert next(iter(blocks)) == "unseen"
     block = figure_of(content, "unseen")
     assert len(block["data"]["rows"]) == 15 and block["data"]["rows"][-1][0] == "trees"
-    for text in ("linear, ERM", "mlp, ERM", "trees, ERM", "trees, chosen (taken)", "one more", "Erfurt"):
+    for text in ("linear, plain", "mlp, plain", "trees, plain", "trees, chosen (taken)", "a new one", "Erfurt"):
         assert text in block["svg"]
-    assert "linear, chosen" not in block["svg"], "the same as its ERM"
-    table = blocks["unseen"][2]
+    assert "linear, chosen" not in block["svg"], "the same as the plain one"
+    table = block["numbers"]
     assert table["columns"][2:] == [
-        "linear, ERM", "mlp, ERM", "trees, ERM", "trees, chosen (taken)", "classes missing in training",
+        "linear, plain", "mlp, plain", "trees, plain", "trees, chosen (taken)", "classes missing in training",
     ]  # fmt: skip
     assert [row[0] for row in table["rows"]][:3] == ["mean", "worst", "90 % of new ones"]
     for row, line in zip(table["rows"][3:], taken["environments"], strict=True):
         assert row[-2:] == [of.value(line["chosen"]), "red"]
-    facts = dict(content["facts"])
-    assert facts["made"].endswith("41.7 s, 12.5 s of it without each environment")
 
 
-def test_without_an_estimate_the_page_says_why_and_old_summaries_say_nothing():
+def test_without_an_estimate_the_answer_says_why():
     made = with_unseen(summary(2))
     made["new_environment"].update(expected=None, families=[], message="It is not known: there are two.")
     content = model_content(made)
-    assert [b["text"] for b in blocks_of(content)["unseen"]] == ["It is not known: there are two."]
-    assert content["headline"]["numbers"][0]["name"] == "accuracy, worst known environment"
-    assert "without each" not in dict(content["facts"])["made"]
+    assert "unseen" not in blocks_of(content)
+    assert content["headline"]["text"] == "What to expect in a new environment is not known: there are two."
     assert not {"unseen", "kinds"} & set(blocks_of(plain_content()))
+
+
+def test_times_stand_in_their_order_as_a_line():
+    years = [str(year) for year in (2015, 2011, 2013, 2012, 2014)]
+    content = model_content(summary(names=years))
+    block = figure_of(content, "environments")
+    assert [row[0] for row in block["data"]["rows"]] == ["overall", *sorted(years)]
+    assert [row[0] for row in block["numbers"]["rows"]][2:] == sorted(years)
+    assert (
+        "in the order of time" in block["text"]
+        and "the worst for" in figure_of(plain_content(), "environments")["text"]
+    )
+    texts = [t.text for t in ET.fromstring(block["svg"]).iter("{http://www.w3.org/2000/svg}text")]
+    assert [t for t in texts if t in years] == sorted(years)
+
+
+def test_how_the_environments_differ_and_the_command_that_shows_all_of_it():
+    made = summary()
+    assert "differ" not in blocks_of(model_content(made)), "older files do not say"
+    column = {"name": "zip", "environment": "Aachen", "share": 0.991}
+    made["first_look"] = {"overlap": "The features clearly tell.", "auc": 0.9, "p": 0.02, "loss_p": 0.001,
+                          "telling": [column], "smallest": "Erfurt", "smallest_rows": 80}  # fmt: skip
+    blocks = blocks_of(model_content(made))["differ"]
+    texts = [b["text"] for b in blocks if b["kind"] == "text"]
+    assert texts[0] == "The features clearly tell." and "differs between the environments (p = 0.001" in texts[1]
+    assert next(b for b in blocks if b["kind"] == "table")["rows"] == [["zip", "Aachen", "99.1"]]
+    assert "The smallest environment is Erfurt: 80 rows." in texts
+    assert blocks[-1]["text"] == "irmtv diagnose sites.csv --target ill --environment site"
 
 
 def test_the_kinds_of_models_are_compared_in_a_table():
@@ -145,9 +176,10 @@ def test_the_kinds_of_models_are_compared_in_a_table():
 @pytest.mark.parametrize(
     ("outcome", "kind", "words"),
     [
-        ("erm-invariant", "good", "ERM is already invariant"),
-        ("none-found", "bad", "No invariant model was found"),
-        (None, "plain", "chosen by iid"),
+        ("erm-invariant", "plain", "The plain model is kept: nothing was found against it"),
+        ("erm-kept", "plain", "The plain model is kept"),
+        ("none-found", "partly", "The plain model is kept, with a warning"),
+        (None, "plain", "Chosen by the rule iid"),
     ],
 )
 def test_the_outcome_is_said_in_words_and_colour(outcome, kind, words):
@@ -156,21 +188,19 @@ def test_the_outcome_is_said_in_words_and_colour(outcome, kind, words):
 
 def test_where_erm_is_kept_there_is_one_model_to_show():
     content = model_content(with_erm_kept(summary(outcome="erm-invariant")))
-    worst = content["headline"]["numbers"][0]
-    assert re.fullmatch(r"\d\d\.\d %", worst["value"])
-    assert re.fullmatch(r"\d\d\.\d to \d\d\.\d; ERM, which is kept", worst["note"])
     block = figure_of(content, "environments")
-    assert "ERM, which is kept" in block["svg"] and ">chosen" not in block["svg"]
-    table = blocks_of(content)["environments"][1]
-    assert {row[4] for row in table["rows"]} == {"0.0 (0.0 to 0.0)"}
+    assert "plain model, which is kept" in block["svg"] and ">chosen" not in block["svg"]
+    assert block["numbers"]["columns"] == ["environment", "rows", "plain, accuracy (%)"]
+    assert block["data"]["columns"] == ["environment", "rows", "plain value", "plain low", "plain high"]
+    assert "losses" not in blocks_of(content)
 
 
 def test_the_worst_environment_is_named_where_it_is_one():
     made = summary()
-    rows = blocks_of(plain_content())["environments"][1]["rows"]
+    rows = figure_of(plain_content(), "environments")["numbers"]["rows"]
     assert rows[1][0] == f"worst: {made['worst']['name']}"
     made["worst"]["name"] = "worst environment"
-    rows = blocks_of(model_content(made))["environments"][1]["rows"]
+    rows = figure_of(model_content(made), "environments")["numbers"]["rows"]
     assert rows[1][0] == "worst environment"
 
 
@@ -187,9 +217,10 @@ def test_a_map_has_the_north_above():
 def test_the_sections_and_what_is_left_out():
     all_of_them = [
         "environments",
-        "losses",
         "features",
+        "rule",
         "path",
+        "losses",
         "inferred",
         "training",
         "data",
@@ -199,7 +230,7 @@ def test_the_sections_and_what_is_left_out():
     ]
     assert list(blocks_of(model_content(summary(n_aux=1)))) == all_of_them
     made = summary()
-    made.update(path=[], curves=None, inferred=None, features=[], losses=[])
+    made.update(path=[], curves=None, inferred=None, features=[], losses=[], message="")
     made["data"]["missing"] = {}
     assert list(blocks_of(model_content(made))) == ["environments", "data", "settings", "again"]
     drawn = [
@@ -217,7 +248,7 @@ def test_environments_are_in_the_order_of_the_chosen_model_with_all_in_the_table
     chosen = [row[5] for row in rows[1:]]
     assert chosen == sorted(chosen) == sorted(r["chosen"]["value"] for r in made["environments"])
     assert "24 of 60 are drawn" in block["text"] and "36 in between" in block["svg"]
-    table = blocks_of(content)["environments"][1]
+    table = block["numbers"]
     assert len(table["rows"]) == 62 and table["rows"][0][0] == "all rows" and table["rows"][1][0].startswith("worst: ")
     regression = figure_of(model_content(summary(task="regression")), "environments")["data"]["rows"]
     chosen = [row[5] for row in regression[1:]]
@@ -229,7 +260,7 @@ def test_all_numbers_of_the_environments_are_in_the_file():
     shown = page(model_content(made))
     by_name = {line["environment"]: line for line in downloaded(shown, "environments.csv")}
     for row in made["environments"]:
-        assert float(by_name[row["name"]]["ERM low"]) == row["erm"]["low"]
+        assert float(by_name[row["name"]]["plain low"]) == row["erm"]["low"]
         assert float(by_name[row["name"]]["difference high"]) == row["difference"]["high"]
         assert int(by_name[row["name"]]["rows"]) == row["rows"]
 
@@ -241,7 +272,7 @@ def test_features_largest_first_the_rest_summed():
     size = [max(abs(row[1]), abs(row[2])) for row in block["data"]["rows"]]
     assert len(size) == 5000 and size == sorted(size, reverse=True)
     assert "4,975 others, sum" in block["svg"] and block["svg"].count("feature ") == 25
-    table = blocks_of(content)["features"][1]
+    table = block["numbers"]
     assert len(table["rows"]) == 25 and "known to be" not in table["columns"]
 
 
@@ -252,7 +283,7 @@ def test_invariant_and_spurious_features_are_apart_and_summed():
     ):
         f.update(invariant=invariant, erm=erm, chosen=chosen)
     blocks = blocks_of(model_content(made))["features"]
-    assert "30 % of the weight under ERM and 90 % in the chosen model" in blocks[1]["text"]
+    assert "30 % of the weight in the plain model and 90 % in the chosen model" in blocks[1]["text"]
     drawn = re.findall(r">(feature \d · \w+)<", blocks[0]["svg"])
     assert [d.split(" · ")[1] for d in drawn] == ["invariant", "invariant", "spurious", "spurious"]
 
@@ -269,31 +300,33 @@ def of_trees(shares, model="trees (4 leaves)", plain="trees (12 leaves)"):
 
 def test_importances_of_trees_in_the_order_of_their_change():
     content = model_content(of_trees([(0.5, 0.45), (0.1, 0.4), (0.4, 0.15)]))
-    block, table = blocks_of(content)["features"]
+    (block,) = blocks_of(content)["features"]
+    table = block["numbers"]
     assert [row[0] for row in table["rows"]] == ["feature 2", "feature 3", "feature 1"]
     assert table["columns"][3] == "change, points"
     assert [row[3] for row in table["rows"]] == ["+30.0", "−25.0", "−5.0"]
     assert [row[0] for row in block["data"]["rows"]] == ["feature 2", "feature 3", "feature 1"]
-    assert "share in how far all move the score" in block["svg"] and "chosen − ERM, points" in block["svg"]
+    assert "share in how far all move the score" in block["svg"] and "chosen − plain, points" in block["svg"]
     assert "the largest is that of feature 2, from 10 % to 40 %" in block["alt"]
     assert block["text"].startswith("Feature importances: how far a feature moves the score")
     assert figure_of(content, "training")["data"]["columns"][0] == "round"
-    assert blocks_of(content)["path"][1]["columns"][1] == "round"
+    assert figure_of(content, "path")["numbers"]["columns"][1] == "round"
 
 
-def test_where_plain_boosting_is_kept_it_is_said_that_nothing_changed():
+def test_where_plain_boosting_is_kept_there_is_one_series_of_importances():
     content = model_content(of_trees([(0.2, 0.2), (0.5, 0.5), (0.3, 0.3)]))
-    said, block, table = blocks_of(content)["features"]
-    assert said["text"].endswith("nothing changed in what its features weigh.")
+    (block,) = blocks_of(content)["features"]
+    table = block["numbers"]
+    assert table["columns"] == ["feature", "plain, %"] and "plain model, which is kept" in block["svg"]
     assert [row[0] for row in table["rows"]] == ["feature 2", "feature 3", "feature 1"], "by their size"
-    assert "chosen − ERM" not in block["svg"]
+    assert "chosen" not in block["svg"]
 
 
 def test_features_are_compared_within_one_kind_of_model_and_that_is_said():
     content = model_content(of_trees([(0.2, 0.1), (0.8, 0.9)], plain="linear"))
     said = blocks_of(content)["features"][0]["text"]
-    assert said.startswith("Elsewhere in this page ERM is linear") and "one kind of model, trees" in said
-    assert ("model", "trees (4 leaves), irm-tv-l1, chosen by invariance; ERM is linear") in content["facts"]
+    assert said.startswith("Elsewhere in this page the plain model is linear") and "one kind of model, trees" in said
+    assert dict(content["facts"])["plain model"].startswith("a linear model")
 
 
 def test_paths_of_two_kinds_of_models_stand_side_by_side():
@@ -302,7 +335,8 @@ def test_paths_of_two_kinds_of_models_stand_side_by_side():
     one = figure_of(model_content(made), "path")["svg"]
     made["path"] = [*lines, *({**p, "label": f"trees: {p['label']}"} for p in made["path"])]
     content = model_content(made)
-    block, table = blocks_of(content)["path"]
+    (block,) = blocks_of(content)["path"]
+    table = block["numbers"]
     assert table["columns"][1] == "step or round" and len(table["rows"]) == 12
     assert "kind of model: penalty weight" in block["svg"] and "kind of model" not in one
     assert "linear: 1000" in block["svg"] and "trees: 1000" in block["svg"]
@@ -322,9 +356,10 @@ def by_newton(made):
 
 def test_newtons_method_has_classifiers_and_starts_and_no_steps():
     content = model_content(by_newton(summary()))
-    block, table = blocks_of(content)["path"]
+    (block,) = blocks_of(content)["path"]
+    table = block["numbers"]
     assert block["text"].startswith("Each weight at its best classifier and start. ")
-    assert table["columns"][:3] == ["penalty weight λ", "classifier, start", "risk"]
+    assert table["columns"][:3] == ["penalty weight λ", "classifier, start", "log loss"]
     tried = [row[1] for row in table["rows"]]
     assert tried == ["–", *["vector, from ERM"] * 3, *["vector, from equal risks"] * 2]
     training = figure_of(content, "training")
@@ -336,7 +371,8 @@ def test_newtons_method_beside_trees():
     made = of_trees([(0.2, 0.1), (0.8, 0.9)])
     lines = by_newton(summary())["path"]
     made["path"] = [*({**p, "chosen": False} for p in lines), *made["path"]]
-    block, table = blocks_of(model_content(made))["path"]
+    (block,) = blocks_of(model_content(made))["path"]
+    table = block["numbers"]
     assert block["text"].startswith("Each weight at its best classifier and start, or at its best round. ")
     assert table["columns"][1:3] == ["classifier, start", "round"]
     assert [row[2] for row in table["rows"]][:6] == ["–"] * 6 and [row[1] for row in table["rows"]][6:] == ["–"] * 6
@@ -355,12 +391,14 @@ def test_summaries_of_before_there_were_trees_have_the_same_page():
     content = model_content(made)
     section = next(s for c in content["chapters"] for s in c["sections"] if s["id"] == "features")
     assert section["note"] == "permutation importance on held-out rows"
-    assert blocks_of(content)["path"][1]["columns"][1] == "step"
+    assert figure_of(content, "path")["numbers"]["columns"][1] == "step"
 
 
 def test_the_path_marks_the_choice_and_what_passed():
     content = plain_content()
-    block, table = blocks_of(content)["path"][:2]
+    (block,) = blocks_of(content)["path"]
+    table = block["numbers"]
+    assert "Log loss on held-out rows" in block["svg"], "the risk by its name"
     assert "Chosen: 1000" in block["alt"] and "2 of 6 pass" in block["alt"]
     assert [row[-1] for row in table["rows"]] == ["", "", "", "", "chosen", ""]
     assert table["marks"] == ["plain"] * 4 + ["good", "plain"]
@@ -374,13 +412,15 @@ def test_the_path_marks_the_choice_and_what_passed():
 
 def test_losses_are_in_the_order_of_erm():
     made = summary(7)
-    block, table = blocks_of(model_content(made))["losses"]
+    (block,) = blocks_of(model_content(made))["losses"]
+    assert block["data"]["columns"] == ["environment", "ERM", "TV-l1"], "nobody asked for TV-l2"
     erm = [row[1] for row in block["data"]["rows"]]
     assert erm == sorted(made["losses"][0]["risk"])
     names = {row["name"]: i for i, row in enumerate(made["environments"])}
     for name, *risks in block["data"]["rows"]:
-        assert risks == [curve["risk"][names[name]] for curve in made["losses"]]
-    assert float(table["rows"][0][4]) == pytest.approx(max(erm) - min(erm), abs=1e-4)
+        assert risks == [curve["risk"][names[name]] for curve in made["losses"][:2]]
+    made["objective"] = "irm-tv-l2"
+    assert figure_of(model_content(made), "losses")["data"]["columns"][-1] == "TV-l2"
 
 
 @pytest.mark.parametrize(("n_aux", "kind"), [(1, "A curve"), (2, "A map"), (3, "Curves")])
@@ -427,8 +467,13 @@ def test_metric_formats():
 def test_settings_are_text():
     made = summary()
     made["settings"] = {"grid": {"l2": [0.0, 0.1]}, "seed": None, "refit": False, "path": [], "name": "x"}
-    rows = dict(next(b for b in blocks_of(model_content(made))["settings"])["rows"])
-    assert rows["grid"] == "l2 = 0, 0.1" and rows["seed"] == "none" and rows["refit"] == "no" and rows["path"] == "none"
+    table, fold = blocks_of(model_content(made))["settings"]
+    words = dict(table["rows"])
+    assert words["rule of the choice"] == "invariance" and words["method"] == "irm-tv-l1" and "grid" not in words
+    assert fold["text"] == "All settings"
+    rows = dict(fold["blocks"][1]["rows"])
+    assert rows == {"seed": "none", "refit": "no", "path": "none", "name": "x"}
+    assert fold["blocks"][2]["text"] == "grid:" and fold["blocks"][3]["rows"] == [["l2", "0, 0.1"]]
     assert value_text(1e-5) == "1e-05"
     assert made["command"] in page(model_content(made))
 
@@ -437,3 +482,22 @@ def test_what_is_a_summary():
     assert is_summary(summary()) and not is_summary({}) and not is_summary({"schema": 1, "mine": 2})
     with pytest.raises(ValueError, match="schema 2, of a newer irmtv"):
         is_summary({**summary(), "schema": 2})
+
+
+def test_other_rows_have_a_section_where_there_are_some():
+    made = summary()
+    assert "test" not in blocks_of(model_content(made))
+    pairs = zip(made["environments"][:2], ("Gotha <b>", "Hof"), strict=True)
+    rows = [{**r, "name": name, "verdict": "worse"} for r, name in pairs]
+    scores = {"file": "later.csv", "rows": 321, "environments": rows, "notes": ["a note"], "verdict": ["It is worse."]}
+    made["test"] = {**scores, "overall": made["overall"], "worst": made["worst"]}
+    text, shown, note = blocks_of(model_content(made))["test"]
+    said = "By accuracy on 321 rows of later.csv, which had no part in training and choice: It is worse."
+    assert said in str(text) and "a note" in str(note)
+    assert len(shown["rows"]) == 4 and {r[0] for r in shown["rows"][2:]} == {"Gotha <b>", "Hof"}
+    assert [r[-1] for r in shown["rows"]] == ["", "", "worse", "worse"]
+    made["test"] = {**scores, "environments": rows[:1], "overall": made["overall"], "worst": made["worst"]}
+    assert len(blocks_of(model_content(made))["test"][1]["rows"]) == 2  # the worst of one is that one
+    made["test"] = {**scores, "environments": [], "notes": [], "overall": made["overall"], "worst": None}
+    assert len(blocks_of(model_content(made))["test"][1]["rows"]) == 1
+    assert "later.csv" in page(model_content(made))

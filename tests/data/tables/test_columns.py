@@ -179,3 +179,22 @@ def test_dates_in_two_orders_are_refused():
     told = refusal(table(when=["13/01/2020", "14/01/2020", "01/15/2020", "15/01/2020"]), aux="when")
     assert "Got 1 of 4 values" in told and "'01/15/2020'" in told and "write dates as 2014-12-31" in told
     assert "Got 1 of 4" in refusal(table(when=["soon", "14/01/2020", "01/01/2020", "15/01/2020"]), aux="when")
+
+
+def test_features_by_name():
+    frame = table(id=[1, 2, 3, 4])
+    how = {"target": "y", "environment": "site"}
+    assert split_columns(frame, **how, drop="id").features.columns.tolist() == ["x", "t"]
+    assert split_columns(frame, **how, features=["t", "x"]).features.columns.tolist() == ["x", "t"]
+    assert split_columns(frame, **how, drop=["id"], categorical=["x"]).features["x"].tolist() == [1, 2, 3, 4]
+    for wrong, message in (
+        ({"drop": "idd"}, "drop must be a column of the table. Got 'idd'. Did you mean 'id'"),
+        ({"drop": "id", "features": "x"}, "drop and features say the same in two ways"),
+        ({"drop": "site"}, "drop names 'site', which is the environment and so no feature in any case"),
+        ({"features": ["x", "y"]}, "features cannot hold 'y', which is the target"),
+        ({"drop": ["x", "t", "id"]}, "drop must leave some features. Got all of them"),
+        ({"categorical": "y"}, "'y' is the target, which needs no such word"),
+        ({"features": "x", "categorical": "t"}, "'t' is not a feature here"),
+    ):
+        with pytest.raises(TableError, match=message):
+            split_columns(frame, **how, **wrong)

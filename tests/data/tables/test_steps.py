@@ -206,3 +206,60 @@ def test_surprises_are_told():
     _, surprises = steps.named_steps["numbers"].read(aligned)
     assert unread == {}
     assert surprises.unread == {"date": 20} and surprises.new == {"few": {"z": 20}}
+
+
+# ---- categories on demand, and what trees read -----------------------------------------------------------------------
+
+
+def test_codes_are_categories_on_demand_however_they_are_written():
+    frame = mixed()
+    steps = Pipeline(table_steps(["whole", "code"])).fit(frame)
+    names = steps.get_feature_names_out().tolist()
+    assert [n for n in names if n.startswith("whole")] == [f"whole_{k}" for k in range(5)]
+    assert [n for n in names if n.startswith("code")] == ["code_1", "code_2", "code_x"]  # "01" is 1
+    for same in (frame["whole"].astype(float), frame["whole"].astype(str), frame["whole"].astype("category")):
+        np.testing.assert_array_equal(steps.transform(frame.assign(whole=same)), steps.transform(frame))
+    new, surprises = steps[1].read(steps[0].transform(frame.assign(whole=9).iloc[:3]))
+    assert surprises.new["whole"] == {"9": 3} and (new[:, [names.index(f"whole_{k}") for k in range(5)]] == 0).all()
+
+
+def test_many_categories_are_one_number_each_on_demand_and_too_many_are_refused():
+    frame = pd.DataFrame({"zip": np.arange(600) % 300, "x": 1.5 * np.arange(600)})
+    assert Pipeline(table_steps(["zip"])).fit_transform(frame).shape == (600, 301)
+    wide = pd.DataFrame({"zip": np.arange(1200), "x": 1.0})
+    with pytest.raises(TableError, match=r"'zip' has 1,200 different values; at most 1,000 can be categories"):
+        Pipeline(table_steps(["zip"])).fit(wide)
+
+
+def test_trees_read_gaps_and_categories_as_they_are():
+    frame = mixed()
+    steps = Pipeline(table_steps(["whole"], for_trees=True))
+    made = steps.fit_transform(frame)
+    assert made.columns.tolist() == steps.get_feature_names_out().tolist() and "never" not in made
+    np.testing.assert_array_equal(made["number"], frame["number"])
+    for name in ("few", "two", "many"):  # as the table has them, also where there are 90
+        assert isinstance(made[name].dtype, pd.CategoricalDtype)
+        assert made[name].astype(object).where(made[name].notna(), None).tolist() == (
+            frame[name].astype(object).where(frame[name].notna(), None).tolist()
+        )
+    assert made["whole"].astype(str).tolist() == frame["whole"].astype(str).tolist()
+    np.testing.assert_array_equal(made["day_year"].isna(), frame["day"].isna())
+    pd.testing.assert_frame_equal(steps.transform(frame), made)
+    piece = steps.transform(frame.iloc[100:103])
+    pd.testing.assert_frame_equal(piece, made.iloc[100:103])
+
+
+def test_trees_do_not_know_new_categories_and_take_rows_without_any_value():
+    frame = mixed()
+    steps = Pipeline(table_steps(for_trees=True)).fit(frame)
+    new, surprises = steps[1].read(steps[0].transform(frame.assign(few="z").iloc[:2]))
+    assert new["few"].isna().all() and surprises.new["few"] == {"z": 2}
+    empty = pd.DataFrame({name: [np.nan] for name in frame.columns})
+    assert steps.transform(empty).isna().all(axis=None)
+
+
+def test_more_texts_than_trees_take_as_categories_are_numbers_with_gaps():
+    texts = [f"street {k}" for k in range(300)]
+    made = Pipeline(table_steps(for_trees=True)).fit_transform(pd.DataFrame({"t": [*texts, None], "x": 1.0}))
+    letters = made.filter(like="t_")
+    assert letters.shape == (301, 16) and letters.iloc[-1].isna().all() and letters.iloc[:-1].notna().all(axis=None)

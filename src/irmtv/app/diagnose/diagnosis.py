@@ -144,14 +144,14 @@ def _hurts(losses: LossByEnvironment) -> str:
     name = losses.environments[losses.worst]
     if not losses.differs or worst is None or overall is None:
         return (
-            f"No shift that hurts is shown: ERM ({losses.model}) has a similar loss in every "
+            f"No shift that hurts is shown: the plain model (ERM, {losses.model}) has a similar loss in every "
             f"environment ({p_text(losses.p)} for equality)."
         )
     times = worst / overall if overall > 0 else float("inf")
     more = f"{100 * (times - 1):.0f} % above" if times < 2 else f"{number(times, 2)} times"
     return (
-        f"There is a shift that hurts: in {name} the loss of ERM ({losses.model}) is {more} that of all rows "
-        f"({p_text(losses.p)})."
+        f"There is a shift that hurts: in {name} the loss of the plain model (ERM, {losses.model}) is {more} that of "
+        f"all rows ({p_text(losses.p)})."
     )
 
 
@@ -189,15 +189,15 @@ def _invariance(features: FeatureChanges, informative: tuple[Informative, ...]) 
     if shown:
         where = listed("the given environments" if i.source == "given" else "those found in aux" for i in shown)
         return (
-            f"Invariance has something to work with: ERM is not invariant over {where} "
+            f"Invariance has something to work with: the plain model is not invariant over {where} "
             f"({p_text(max(i.p for i in shown))})."
         )
     if features.changes:
         return (
-            "Invariance may have something to work with: the relation of features to the target changes, though ERM "
-            "as a whole passes the test."
+            "Invariance may have something to work with: the relation of features to the target changes, though the "
+            "plain model as a whole passes the test."
         )
     return (
-        "Invariance has nothing to work with as far as these rows show: ERM passes the test "
+        "Invariance has nothing to work with as far as these rows show: the plain model passes the test "
         f"({p_text(min((i.p for i in informative), default=1.0))})."
     )

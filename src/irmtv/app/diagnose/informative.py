@@ -64,7 +64,7 @@ class Informative(Part):
         what = "The given environments" if self.source == "given" else "Environments found in aux"
         verdict = "are not shown to be informative: the invariance penalty is"
         if self.informative:
-            verdict = "are informative: ERM is not invariant over them; its penalty is"
+            verdict = "are informative: the plain model is not invariant over them; its penalty is"
         return (
             f"{what} {verdict} {number(self.ratio, 2)} times what chance reaches "
             f"({p_text(self.p)}, {self.permutations} permutations)."

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from irmtv.app.diagnose.erm_model import KINDS, ErmModel
-from irmtv.app.diagnose.rows import DiagnosisRows
+from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.app.diagnose.words import LEVEL
 from irmtv.core.numbers import Estimate, number, p_text, within
 from irmtv.core.plain_json import estimate, finite
@@ -52,7 +52,7 @@ class LossByEnvironment:
     @property
     def sentence(self) -> str:
         """One sentence."""
-        loss = f"The held-out loss of ERM ({self.model}; {self.loss_name})"
+        loss = f"The held-out loss of the plain model ({self.model}; {self.loss_name})"
         if not self.differs:
             return (
                 f"{loss} is {within(self.overall)} over all rows; that it differs between the environments is not "
@@ -86,22 +86,18 @@ def loss_by_environment(rows: DiagnosisRows, model: ErmModel, seed: int) -> Loss
     """Means with bootstrap intervals (rows drawn within environments), and the test that they are all equal."""
     loss_metric, metric = ("mse", "rmse") if rows.task == "regression" else ("log_loss", "accuracy")
     drawing: dict[str, Any] = {"names": rows.names, "n_bootstrap": DRAWS, "random_state": seed}
-    codes, sizes, scale = rows.codes, rows.sizes, rows.y_scale
+    codes, scale = rows.codes, rows.y_scale
     table = evaluate_environments(model.outputs[None], rows.y, codes, metric=loss_metric, **drawing)
     y = scale * rows.y if metric == "rmse" else rows.y
     beside = evaluate_environments(scale * model.outputs[None], y, codes, metric=metric, **drawing)
-    mean = np.bincount(codes, model.loss, len(rows.names)) / sizes
-    variance = np.bincount(codes, (model.loss - mean[codes]) ** 2, len(rows.names)) / np.maximum(sizes - 1, 1)
-    p = equal_means(torch.as_tensor(mean)[None], torch.as_tensor(variance / sizes)[None], torch.as_tensor(sizes)[None])
-
     loss, overall = _estimates(table)
     metrics, metric_overall = _estimates(beside)
     return LossByEnvironment(
         environments=rows.names,
-        rows=tuple(sizes.tolist()),
+        rows=tuple(rows.sizes.tolist()),
         loss=loss,
         overall=overall,
-        p=float(p[0]),
+        p=p_of_equal_losses(model.loss, codes, len(rows.names)),
         loss_name="squared error / variance of the target" if rows.task == "regression" else "log loss",
         metric=metric,
         metric_values=metrics,
@@ -110,6 +106,15 @@ def loss_by_environment(rows: DiagnosisRows, model: ErmModel, seed: int) -> Loss
         constant=_constant_loss(rows),
         model=model.name,
     )
+
+
+def p_of_equal_losses(loss: Floats, codes: Ints, n_environments: int) -> float:
+    """The p-value of "the loss has the same mean in every environment", of loss and environment of every row."""
+    sizes = np.bincount(codes, minlength=n_environments)
+    mean = np.bincount(codes, loss, n_environments) / sizes
+    variance = np.bincount(codes, (loss - mean[codes]) ** 2, n_environments) / np.maximum(sizes - 1, 1)
+    p = equal_means(torch.as_tensor(mean)[None], torch.as_tensor(variance / sizes)[None], torch.as_tensor(sizes)[None])
+    return float(p[0])
 
 
 def _estimates(table: EnvironmentTable) -> tuple[tuple[Estimate, ...], Estimate]:

@@ -17,9 +17,10 @@ from irmtv.app.diagnose.diagnosis import Diagnosis, Progress, diagnose_rows
 from irmtv.app.diagnose.erm_model import check_model
 from irmtv.app.diagnose.rows import FOLDS, DiagnosisRows, read_rows
 from irmtv.app.diagnose.words import NOTHING_TO_COMPARE
-from irmtv.app.fit.summary import versions
 from irmtv.app.io import Columns, Table, split_columns, table_steps, task_of
+from irmtv.app.io.codes import about_codes
 from irmtv.core.messages import check_length
+from irmtv.core.versions import versions
 from irmtv.data.environments import as_labels
 from irmtv.data.rows import as_matrix, check_row_order, read_aux
 from irmtv.data.target import raw_target
@@ -36,6 +37,9 @@ def diagnose_table(
     *,
     model: str = "auto",
     task: str | None = None,
+    drop: Sequence[str] = (),
+    features: Sequence[str] = (),
+    categorical: Sequence[str] = (),
     random_state: int = 0,
     max_rows: int | None = MOST_ROWS,
     encoding: str | None = None,
@@ -60,6 +64,8 @@ def diagnose_table(
         simpler one whose risk is within 1 % of it.
     task : {"binary", "multiclass", "regression"} or None, default None
         None: by the target's values.
+    drop, features, categorical : names of columns, default ()
+        Columns that are no features; the only ones that are; features that hold categories, though they are numbers.
     random_state : int, default 0
         Seed of folds, permutations and networks.
     max_rows : int or None, default 20000
@@ -95,8 +101,11 @@ def diagnose_table(
     if not environment and not aux:
         raise ValueError(NOTHING_TO_COMPARE)
     table = Table.of(source, encoding)
-    columns = split_columns(table.frame, target=target, environment=environment, aux=aux)
-    rows = _rows_of_table(table, columns, task, max_rows, random_state)
+    said = _names(categorical)
+    columns = split_columns(
+        table.frame, target=target, environment=environment, aux=aux, drop=drop, features=features, categorical=said
+    )
+    rows = _rows_of_table(table, columns, task, max_rows, random_state, said)
     about = {
         "command": command,
         "file": "" if table.path is None else table.path.name,
@@ -113,13 +122,18 @@ def diagnose_table(
 
 
 def _rows_of_table(
-    table: Table, columns: Columns, task: str | None, max_rows: int | None, random_state: int
+    table: Table,
+    columns: Columns,
+    task: str | None,
+    max_rows: int | None,
+    random_state: int,
+    categorical: Sequence[str],
 ) -> DiagnosisRows:
     """A sample of the rows, their features as numbers."""
     assert columns.y is not None
     kind, why = task_of(columns.y, task)
     some, sampled = _sample(len(columns.y), max_rows, random_state)
-    steps = Pipeline(table_steps())
+    steps = Pipeline(table_steps(categorical))
     x = steps.fit_transform(columns.features.iloc[some])
     return read_rows(
         x,
@@ -130,7 +144,13 @@ def _rows_of_table(
         aux=None if columns.aux is None else columns.aux.iloc[some].to_numpy(),
         aux_names=() if columns.aux is None else [str(name) for name in columns.aux.columns],
         aux_is_date=columns.aux_is_date,
-        notes=[*table.notes, *columns.notes, *([why] if why else []), *sampled],
+        notes=[
+            *table.notes,
+            *columns.notes,
+            *([why] if why else []),
+            *about_codes(columns.features, categorical),
+            *sampled,
+        ],
     )
 
 

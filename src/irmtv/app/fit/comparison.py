@@ -16,23 +16,27 @@ import numpy.typing as npt
 from irmtv.app.fit.summary import EnvironmentRow
 from irmtv.core.messages import did_you_mean
 from irmtv.core.numbers import Estimate
+from irmtv.core.plain_json import finite
 from irmtv.data.features import Scaler
 from irmtv.data.training import TrainingData
-from irmtv.metrics import METRICS
+from irmtv.metrics import METRICS, STATISTICS
+from irmtv.metrics.evaluate import drawn_statistic, statistic_by_environment
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 DRAWS = 4000
+RESAMPLES, FEWEST_RESAMPLES = 1000, 200  # bootstrap draws of a statistic; fewer where there are many rows
+RESAMPLED_ROWS = 50_000_000  # rows in all draws together
 LEVEL = (0.025, 0.975)
 WORST = "worst environment"
 
 
 @dataclass(frozen=True)
 class Score:
-    """A metric as a mean of scores of rows, and what is done to the mean."""
+    """A metric: the mean of scores of rows, and what is done to the mean; or a statistic of all rows together."""
 
     name: str
-    of_rows: str  # a name in METRICS
+    of_rows: str  # a name in METRICS, or in STATISTICS
     greater_is_better: bool
     of_mean: Callable[[Floats], Floats] = lambda v: v
 
@@ -43,8 +47,10 @@ SCORES = {
     "rmse": Score("rmse", "mse", False, np.sqrt),
     "mse": Score("mse", "mse", False),
     "mae": Score("mae", "mae", False),
+    **{name: Score(name, name, True) for name in ("roc_auc", "f1", "balanced_accuracy", "average_precision", "r2")},
 }
-_OF_NUMBERS, _OF_CLASSES = ("rmse", "mae", "mse"), ("accuracy", "log_loss")
+_OF_NUMBERS = ("rmse", "mae", "mse", "r2")  # the first is the default
+_OF_CLASSES = tuple(name for name in SCORES if name not in _OF_NUMBERS)
 
 
 def score_for(task: str, metric: str | None) -> Score:
@@ -94,35 +100,55 @@ def compare(
     Of an environment's n rows the pair of mean scores is drawn 4,000 times: losses from the normal distribution that
     such rows give, with the covariance of the two models' scores / n (around the logarithm of the mean, so that they
     stay positive), accuracies from the Dirichlet distribution of their four cases. Values and differences are computed
-    in each draw, and intervals are quantiles. The worst environment is the one that is worst on these rows, for each
-    model its own; that it was picked among several makes it look a little worse than it is.
+    in each draw, and intervals are quantiles. Of a statistic of all rows together (an area, F1, R^2) rows are drawn
+    again, the same for both models; an environment that has no value of it (one class alone) is None. The worst
+    environment is the one that is worst on these rows, for each model its own; that it was picked among several makes
+    it look a little worse than it is.
     """
-    metric = METRICS[score.of_rows]
-    both = np.stack([metric.score(f[None], y[None])[0] for f in (erm, chosen)])  # (2, N)
     n_environments = len(names)
     rows = np.bincount(codes, minlength=n_environments)
     there = np.flatnonzero(rows)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.stack([np.bincount(codes, weights=v, minlength=n_environments) / rows for v in both])[:, there]
-    share = rows[there] / rows.sum()
-    rng = np.random.default_rng(seed)
     place = np.searchsorted(there, codes)
-    if score.of_rows == "accuracy":
-        draws = _drawn_shares(both > 0.5, place, len(there), rng)  # (2, D, E)
-        drawn, pooled = draws, draws @ share
-    else:
-        draws = _drawn_means(both, mean, place, rows[there], rng)
-        drawn, pooled = _positive(draws, mean), _positive(draws @ share, mean @ share)
-    value = score.of_mean(mean)
-    drawn, pooled = score.of_mean(drawn), score.of_mean(pooled)
+    both = np.stack([erm, chosen])  # (2, N) or (2, N, C)
+    measure = _measured_statistic if score.of_rows in STATISTICS else _measured_mean
+    value, drawn, over_all, pooled = measure(score, both, y, place, rows[there], seed)
     by_environment = [
         _row(str(names[e]), int(rows[e]), value[:, i], drawn[:, :, i]) for i, e in enumerate(there.tolist())
     ]
-    overall = _row("all rows", int(rows.sum()), score.of_mean(mean @ share), pooled)
+    overall = _row("all rows", int(rows.sum()), over_all, pooled)
     # the environment that is the worst of these: with the worst of every draw noise would count twice
-    worst = value.argmin(-1) if score.greater_is_better else value.argmax(-1)  # (2,), one for each model
+    order = -value if score.greater_is_better else value
+    worst = np.where(np.isnan(order), -np.inf, order).argmax(-1)  # (2,), one for each model
     each = np.arange(2)
     return by_environment, overall, _row(WORST, int(rows[there][worst[1]]), value[each, worst], drawn[each, :, worst])
+
+
+Measured = tuple[Floats, Floats, Floats, Floats]  # values (2, E), draws (2, D, E); of all rows (2,), draws (2, D)
+
+
+def _measured_mean(score: Score, both: Floats, y: npt.NDArray[Any], codes: Ints, rows: Ints, seed: int) -> Measured:
+    scores = np.stack([METRICS[score.of_rows].score(f[None], y[None])[0] for f in both])  # (2, N)
+    mean = np.stack([np.bincount(codes, weights=v, minlength=len(rows)) / rows for v in scores])
+    share = rows / rows.sum()
+    rng = np.random.default_rng(seed)
+    if score.of_rows == "accuracy":
+        draws = _drawn_shares(scores > 0.5, codes, len(rows), rng)  # (2, D, E)
+        drawn, pooled = draws, draws @ share
+    else:
+        draws = _drawn_means(scores, mean, codes, rows, rng)
+        drawn, pooled = _positive(draws, mean), _positive(draws @ share, mean @ share)
+    return score.of_mean(mean), score.of_mean(drawn), score.of_mean(mean @ share), score.of_mean(pooled)
+
+
+def _measured_statistic(
+    score: Score, both: Floats, y: npt.NDArray[Any], codes: Ints, rows: Ints, seed: int
+) -> Measured:
+    """By a bootstrap of the rows of every environment, the same for both models."""
+    statistic, n = STATISTICS[score.of_rows], len(rows)
+    value, overall, _ = statistic_by_environment(statistic, both, y[None], codes, n)
+    draws = max(FEWEST_RESAMPLES, min(RESAMPLES, RESAMPLED_ROWS // len(codes)))
+    drawn, pooled = drawn_statistic(statistic, both, y[None], codes, n, draws, seed)
+    return value, drawn, overall, pooled
 
 
 def _drawn_shares(right: npt.NDArray[np.bool_], codes: Ints, n: int, rng: np.random.Generator) -> Floats:
@@ -166,12 +192,14 @@ def _row(name: str, rows: int, value: Floats, drawn: Floats) -> EnvironmentRow:
     return {
         "name": name,
         "rows": rows,
-        "erm": _estimate(float(value[0]), drawn[0]),
-        "chosen": _estimate(float(value[1]), drawn[1]),
-        "difference": _estimate(float(value[1] - value[0]), drawn[1] - drawn[0]),
+        "erm": _estimate(value[0], drawn[0]),
+        "chosen": _estimate(value[1], drawn[1]),
+        "difference": _estimate(value[1] - value[0], drawn[1] - drawn[0]),
     }
 
 
 def _estimate(value: float, drawn: Floats) -> Estimate:
-    low, high = (float(q) for q in np.quantile(drawn, LEVEL))
-    return {"value": value, "low": low, "high": high}
+    """None where these rows have no value; the interval is of the draws that have one."""
+    known = drawn[~np.isnan(drawn)]
+    low, high = np.quantile(known, LEVEL) if len(known) and not np.isnan(value) else (np.nan, np.nan)
+    return {"value": finite(value), "low": finite(low), "high": finite(high)}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from irmtv.app.fit.preparation import Reading
 from irmtv.app.fit.summary import FeaturesKind
 from irmtv.core.types import Runs
 from irmtv.data.training import TrainingData
@@ -21,19 +23,19 @@ from irmtv.estimators import (
     InvariantClassifierCV,
     InvariantRegressorCV,
 )
-from irmtv.models.base import Model, TrainedPath
+from irmtv.models.base import KeepOutputs, Model, TrainedPath
 from irmtv.models.erm import ALIKE
 from irmtv.models.importances import network_importances
 from irmtv.models.networks.fit import train_network
-from irmtv.models.networks.model import NetworkModel, NetworkPath
+from irmtv.models.networks.model import NetworkPath
 from irmtv.models.networks.predictor import Predictor, keep
 from irmtv.models.networks.settings import DEFAULT_HIDDEN, NetworkParameters, batch_size_for, training_settings
 from irmtv.models.search import Search, search_model
 from irmtv.models.search import search as search_networks
 from irmtv.models.trees.fit import fit_trees
-from irmtv.models.trees.model import TreeModel, TreePath
+from irmtv.models.trees.model import TreePath
+from irmtv.models.trees.predictor import TreePredictor
 from irmtv.objectives import OBJECTIVES
-from irmtv.objectives.base import Objective
 
 Floats = npt.NDArray[np.float64]
 HIDDEN = DEFAULT_HIDDEN
@@ -45,6 +47,9 @@ ERM = OBJECTIVES["erm"]
 
 class Family(ABC):
     """One model family, with the rows as it reads them."""
+
+    reads: ClassVar[Reading]
+    _erm: Any = None  # what `erm_predictor` has made
 
     def __init__(self, estimator: Any, table: Sequence[Any]) -> None:
         features, target, environment, aux = table
@@ -70,37 +75,29 @@ class Family(ABC):
     def erm_risk(self, bar: ProgressBar | None, share: float) -> float:
         """Of ERM on held-out rows: how this family suits the rows, before any penalty."""
 
-    def search(self, bar: ProgressBar | None, share: float, time_ordered: bool = False) -> Search:
+    def search(self, bar: ProgressBar | None, share: float, keep_outputs: KeepOutputs = True) -> Search:
         """The whole path on every fold, with what the rule chooses from it. `share` is that of the bar."""
         start_stage(bar, f"penalty path, {self.name}", share)
-        search: Search = self.estimator.search(
-            self.rows, report=bar, erm_beside=True, keep_outputs=True, time_ordered=time_ordered
-        )
+        search: Search = self.estimator.search(self.rows, report=bar, erm_beside=True, keep_outputs=keep_outputs)
         return search
 
-    def search_objective(self, objective: Objective, like: TrainedPath, step: int) -> tuple[Search, int]:
-        """Another objective with the size and hyper-parameters of a path: the search, and its candidate of that weight
-        and (nearly) that step."""
-        data = replace(self.rows, objective=objective)
-        weight = like.penalty_weight
-        weights = [0.0, weight] if weight != 0 else [0.0]
-        model = self._like(self.estimator.model(data, keep_outputs=True), like)
-        search = search_model(
-            model,
-            data.task,
-            objective,
-            [{**like.combination, "penalty_weight": w} for w in weights],
-            rule="iid",
-            n_folds=self.estimator.cv,
-            seed=model.seed,
-            erm_beside=True,
-        )
-        same = [i for i, c in enumerate(search.candidates) if search.paths[c.combination].penalty_weight == weight]
-        return search, min(same, key=lambda i: abs(search.candidates[i].step - step))
+    def erm_predictor(self, search: Search) -> Any:
+        """ERM, stopped where it did best on held-out rows, trained on all rows of the search; the choice where that is
+        ERM."""
+        if search.candidates[search.erm] == search.chosen:
+            return self.estimator.predictor_
+        if self._erm is None:
+            self._erm = self._train_erm(search)
+        return self._erm
 
     @abstractmethod
-    def _like(self, model: Any, path: TrainedPath) -> Any:
-        """A model with the size that was tuned for this path."""
+    def _train_erm(self, search: Search) -> Any: ...
+
+    def erm_estimator(self, search: Search) -> Any:
+        """The fitted estimator with ERM in place of the choice."""
+        estimator = copy.copy(self.estimator)
+        estimator.predictor_ = self.erm_predictor(search)
+        return estimator
 
     @abstractmethod
     def feature_weights(self, search: Search) -> tuple[Floats, Floats]:
@@ -126,6 +123,8 @@ class Networks(Family):
     steps : of training.
     parameters : further parameters of the estimator.
     """
+
+    reads = "numbers"
 
     def __init__(
         self, model: str, task: str, table: Sequence[Any], *, steps: int, parameters: Mapping[str, Any]
@@ -182,16 +181,12 @@ class Networks(Family):
             self.undecided = False
         return lowest[self.estimator.hidden]
 
-    def search(self, bar: ProgressBar | None, share: float, time_ordered: bool = False) -> Search:
+    def search(self, bar: ProgressBar | None, share: float, keep_outputs: KeepOutputs = True) -> Search:
         if self.undecided:
             self.erm_risk(bar, 0.2 * share)
             share *= 0.8
         self.estimator.batch_size = batch_size_for(self.estimator.hidden, len(self.rows.task.train))
-        return super().search(bar, share, time_ordered)
-
-    def _like(self, model: NetworkModel, path: TrainedPath) -> NetworkModel:
-        assert isinstance(path, NetworkPath)
-        return replace(model, settings={**model.settings, "l2": path.batch.settings.get("l2", 0.0)}, l2_from=())
+        return super().search(bar, share, keep_outputs)
 
     def settings(self, path: TrainedPath) -> dict[str, Any]:
         """Newton's method needs no steps, learning rate and batches."""
@@ -207,16 +202,12 @@ class Networks(Family):
 
     def feature_weights(self, search: Search) -> tuple[Floats, Floats]:
         """A linear model: coefficient x standard deviation. Others: how much risk rises when a feature is shuffled."""
-        models = self._erm_model(search), self.estimator.predictor_
+        models = self.erm_predictor(search), self.estimator.predictor_
         erm, chosen = (network_importances(m, self.rows.task, self.estimator.random_state) for m in models)
         return erm, chosen
 
-    def _erm_model(self, search: Search) -> Predictor:
-        """ERM on the rows of the search, stopped where it did best on held-out rows."""
+    def _train_erm(self, search: Search) -> Predictor:
         candidate, path = search.candidates[search.erm], search.path_of(search.erm)
-        if candidate == search.chosen:
-            predictor: Predictor = self.estimator.predictor_
-            return predictor
         assert isinstance(path, NetworkPath)
         parameters = replace(
             NetworkParameters.of(self.estimator),
@@ -231,7 +222,7 @@ class Networks(Family):
 
 
 class Trees(Family):
-    """Gradient boosting. It reads the same numbers as networks do.
+    """Gradient boosting. It reads gaps and categories as they are.
 
     Parameters
     ----------
@@ -242,7 +233,9 @@ class Trees(Family):
     """
 
     name = "trees"
+    reads = "gaps and categories"
     features_kind = "contributions"
+    _importances: Floats | None = None  # of ERM
 
     def __init__(self, task: str, table: Sequence[Any], *, rounds: int, parameters: Mapping[str, Any]) -> None:
         estimator = InvariantBoostingRegressorCV if task == "regression" else InvariantBoostingClassifierCV
@@ -258,9 +251,6 @@ class Trees(Family):
         seed = self.estimator.random_state
         return _lowest_risk(search_model(model, data.task, ERM, [{}], rule="iid", n_folds=2, seed=seed, report=bar))
 
-    def _like(self, model: TreeModel, path: TrainedPath) -> TreeModel:
-        return replace(model, parameters=replace(model.parameters, num_leaves=_leaves(path)), leaves_from=())
-
     def settings(self, path: TrainedPath) -> dict[str, Any]:
         names = {"folds": "cv", "rounds": "n_estimators", "learning_rate": "learning_rate", "reserve": "reserve"}
         return {name: getattr(self.estimator, attribute) for name, attribute in names.items()}
@@ -268,15 +258,20 @@ class Trees(Family):
     def feature_weights(self, search: Search) -> tuple[Floats, Floats]:
         """How far features move the score, as shares. ERM stops where it did best on held-out rows."""
         chosen: Floats = self.estimator.feature_importances_
-        candidate = search.candidates[search.erm]
-        if candidate == search.chosen:
+        if search.candidates[search.erm] == search.chosen:
             return chosen, chosen
+        self.erm_predictor(search)
+        assert self._importances is not None
+        return self._importances, chosen
+
+    def _train_erm(self, search: Search) -> TreePredictor:
         data = replace(self.all_rows, objective=ERM)
-        model = self._like(self.estimator.model(data), search.path_of(search.erm))
-        model = replace(model, parameters=replace(model.parameters, n_estimators=candidate.step))
-        erm = fit_trees(model, data, model.settings(ERM)).importances
-        assert erm is not None
-        return erm, chosen
+        model = self.estimator.model(data).like(search.path_of(search.erm))
+        model = replace(model, parameters=replace(model.parameters, n_estimators=search.candidates[search.erm].step))
+        fitted = fit_trees(model, data, model.settings(ERM))
+        self._importances = fitted.importances
+        predictor: TreePredictor = fitted.predictor
+        return predictor
 
 
 def comparable_families(families: Sequence[Family], bar: ProgressBar | None) -> list[Family]:

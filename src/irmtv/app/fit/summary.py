@@ -6,15 +6,11 @@ without the rows.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from importlib import metadata
 from typing import Any, Literal, NotRequired, TypedDict
 
-from irmtv._version import __version__
 from irmtv.core.numbers import Estimate
 from irmtv.core.outcomes import Outcome
 
-PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "skrub")  # that the numbers depend on
 # coefficient x standard deviation; rise of the risk when a feature is shuffled; mean absolute Shapley value of trees
 FeaturesKind = Literal["coefficients", "shuffling", "contributions"]
 
@@ -27,6 +23,7 @@ class EnvironmentRow(TypedDict):
     erm: Estimate
     chosen: Estimate
     difference: Estimate
+    verdict: NotRequired[str]  # of other rows: "worse", "perhaps worse", "as expected", "better", "unknown"
 
 
 class PathPoint(TypedDict):
@@ -113,8 +110,8 @@ class NewEnvironment(TypedDict):
     Penalty weight and step of the choice are those that were chosen once, on all environments.
     """
 
-    metric: str  # that of the summary; "rmse" in place of "mae"
-    message: str  # in plain words; or why there is no estimate
+    metric: str  # that of the summary; of older files "rmse" in place of "mae"
+    message: str  # why there is no estimate; older files: the estimate in words
     left_out: str  # "environments", "in order" of time, or "blocks of aux"
     expected: Expected | None  # of the chosen model; None where there is no estimate
     coverage: float  # of the interval
@@ -158,24 +155,71 @@ class Feature(TypedDict):
 
 
 class LossCurve(TypedDict):
-    """The loss as a function of the environment: held-out risks of ERM and two penalties."""
+    """The loss as a function of the environment: held-out risks of ERM and of the choice, where that is another."""
 
-    model: str  # "ERM", "TV-l1", "TV-l2"
+    model: str  # "ERM", "TV-l1", "eills"; older files: also "TV-l2"
     penalty_weight: float | None
     risk: list[float | None]  # in the order of `environments` of the summary
 
 
+class TellingColumn(TypedDict):
+    """A column that gives an environment away: by its value alone a row of it is told from rows of the others."""
+
+    name: str
+    environment: str  # the one that it tells best
+    share: float  # of rows that are told right, those of the environment and those of the others counting alike
+
+
+class FirstLook(TypedDict):
+    """How the environments differ, as far as that is cheap to say; `irmtv diagnose` has all of it."""
+
+    overlap: str  # sentence: whether the features tell the environments apart
+    auc: float | None  # of a classifier that tells them apart: 0.5 is guessing
+    p: float  # of "the features have the same distribution in all environments"
+    loss_p: float | None  # of "the plain model has the same loss in all environments"
+    telling: list[TellingColumn]  # the clearest first
+    smallest: str  # environment
+    smallest_rows: int
+
+
+class Answer(TypedDict):
+    """The answer in three paragraphs, each to be understood by itself."""
+
+    title: str  # in a few words
+    kind: Literal["good", "partly", "plain"]  # good: confirmed; partly: with a warning
+    expect: str  # in a new environment
+    choice: str  # what was chosen, and where it is better or worse than the plain model
+    next: str  # what to do next
+    command: str  # that `next` ends with; "" where there is none
+
+
 class Data(TypedDict):
     file: str
+    path: NotRequired[str]  # as it was given; older files do not say
     rows: int  # in the file
     rows_used: int
     target: str
     environment: list[str]  # columns; empty where none is given
     aux: list[str]
     columns: list[str]  # read as features
+    dropped: NotRequired[list[str]]  # columns that were left out on demand (--drop, --features); older files: none
+    categorical: NotRequired[list[str]]  # features that were said to be categories
+    options: NotRequired[dict[str, list[str]]]  # how the table is read, as it was given: "drop", "features", ...
     features: int  # numbers made of them
     missing: dict[str, float]  # by column with missing values: their share
     notes: list[str]  # what was done to the table, in sentences
+
+
+class TestScores(TypedDict):
+    """ERM and the chosen model on other rows, which played no part in the choice (`--test`)."""
+
+    file: str
+    rows: int
+    environments: list[EnvironmentRow]  # empty where the rows do not say where they come from
+    overall: EnvironmentRow
+    worst: EnvironmentRow | None
+    verdict: NotRequired[list[str]]  # sentences: whether these scores are what was expected; older files do not say
+    notes: list[str]
 
 
 class FitSummary(TypedDict):
@@ -195,9 +239,12 @@ class FitSummary(TypedDict):
     settings: dict[str, Any]
     families: NotRequired[Families | None]  # None where there was one; older files: the rule chose among all
     rule: str
+    sought: NotRequired[bool]  # False: objective "erm" was asked for, and no invariant model was looked for
     outcome: Outcome | None  # None where another rule than "invariance" chose
     new_environment: NotRequired[NewEnvironment]  # older files do not say
-    headline: str  # one sentence: the outcome; with held-out scores where there is no estimate for new environments
+    first_look: NotRequired[FirstLook | None]  # None where no environments are given; older files do not say
+    answer: NotRequired[Answer]  # older files: made of the rest
+    headline: str  # the second paragraph of the answer; older files: the outcome in one sentence
     message: str  # what the rule says, in full
     metric: str
     greater_is_better: bool
@@ -210,11 +257,4 @@ class FitSummary(TypedDict):
     features: list[Feature]
     features_kind: NotRequired[FeaturesKind]  # older files: coefficients of linear models, else shuffling
     losses: list[LossCurve]
-
-
-def versions() -> dict[str, str]:
-    """The versions of irmtv and of the packages that its numbers depend on."""
-    installed = {"irmtv": __version__, **{name: metadata.version(name) for name in PACKAGES}}
-    with suppress(metadata.PackageNotFoundError):
-        installed["lightgbm"] = metadata.version("lightgbm")  # an extra
-    return installed
+    test: NotRequired[TestScores]  # where other rows were given

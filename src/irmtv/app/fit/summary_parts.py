@@ -18,9 +18,8 @@ from irmtv.core.plain_json import finite
 from irmtv.data.training import TrainingData
 from irmtv.models.families import FamilyChoice
 from irmtv.models.search import Search
-from irmtv.objectives import OBJECTIVES
 from irmtv.selection import p_values
-from irmtv.selection.invariant import DEFAULTS
+from irmtv.selection.options import DEFAULTS
 
 POINTS = 1000  # rows whose inferred environments are shown
 
@@ -241,53 +240,26 @@ def feature_weights(searches: Searches) -> list[Feature]:
 
 
 def loss_curves(searches: Searches) -> list[LossCurve]:
-    """Held-out risk by environment: ERM, and the two total variations at the same weight, of which one is trained.
-
-    A choice of another objective, beside the path, comes before them.
-    """
+    """Held-out risk by environment: of ERM and of the choice, where that is another."""
     search = searches.search
-    made = [_loss_curve(searches, search, search.erm, "ERM")]
-    index = _penalised(search)
-    if index is None:
-        return made
-    name = searches.data.objective.name
-    chosen = search.path_of(index).objective.name
-    if chosen not in (name, "erm"):
-        made.append(_loss_curve(searches, search, index, chosen))
-        index = _penalised(search, name)
-        if index is None:
-            return made
-    made.append(_loss_curve(searches, search, index, {"l1": "TV-l1", "l2": "TV-l2"}.get(name[-2:], name)))
-    other = {"irm-tv-l1": "irm-tv-l2", "minimax-tv-l1": "minimax-tv-l2"}.get(name)
-    if other is not None:
-        path, step = search.path_of(index), search.candidates[index].step
-        twin = searches.family.search_objective(OBJECTIVES[other], path, step)
-        made.append(_loss_curve(searches, *twin, "TV-l2"))
+    made = [_loss_curve(searches, search.erm, "ERM")]
+    if not bool(search.records.reference[search.choice.index]):
+        name = search.path.objective.name
+        made.append(_loss_curve(searches, search.choice.index, {"l1": "TV-l1", "l2": "TV-l2"}.get(name[-2:], name)))
     return made
 
 
-def _penalised(search: Search, objective: str | None = None) -> int | None:
-    """The choice; where that is ERM, or one of this objective is wanted, the candidate nearest to invariance."""
-    records = search.records
-    if objective is None and not bool(records.reference[search.choice.index]):
-        return search.choice.index
-    if records.risk.shape[-1] < 2:
-        return None
-    pooled = records.pooled()
-    # a model that predicts nothing is invariant, and no example
-    example = ~records.reference & (pooled.overall < records.constant)
-    if objective is not None:
-        mine = [search.path_of(i).objective.name == objective for i in range(len(search.candidates))]
-        example &= torch.tensor(mine)
-    p = p_values(pooled, search.choice.figures.get("test", "both")).masked_fill(~example, torch.nan)
-    return int(p.nan_to_num(-1).argmax()) if bool(p.isfinite().any()) else None
-
-
-def _loss_curve(searches: Searches, search: Search, index: int, label: str) -> LossCurve:
+def held_out_loss(searches: Searches, search: Search, index: int) -> Floats:
+    """(N,) the loss of a candidate on every row, by the model that was trained without it."""
     task = searches.data.task
     f, y = search.held_out_outputs(index).double(), task.train.y
-    loss = task.loss.value(f, y.to(f.dtype) if y.is_floating_point() else y).double().numpy()
-    n = len(searches.names)
+    loss = task.loss.value(f, y.to(f.dtype) if y.is_floating_point() else y)
+    return np.asarray(loss.double().numpy(), dtype=np.float64)
+
+
+def _loss_curve(searches: Searches, index: int, label: str) -> LossCurve:
+    search, n = searches.search, len(searches.names)
+    loss = held_out_loss(searches, search, index)
     rows = np.bincount(searches.codes, minlength=n)
     total = np.bincount(searches.codes, weights=loss, minlength=n)
     weight = search.path_of(index).penalty_weight

@@ -8,31 +8,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import PathLike
-from typing import Any, Literal
+from typing import Any
 
-import numpy.typing as npt
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 from sklearn.pipeline import Pipeline
 
-from irmtv.app.fit.comparison import Score, compare, score_for, target_of
+from irmtv.app.fit.answer import answer
+from irmtv.app.fit.comparison import compare, target_of
 from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, start_stage
-from irmtv.app.fit.headline import headline
+from irmtv.app.fit.first_look import first_look
 from irmtv.app.fit.new_environment import new_environment
-from irmtv.app.fit.summary import Data, Feature, FitSummary, LossCurve, versions
+from irmtv.app.fit.other_rows import judged, read_other_rows, score_other_rows
+from irmtv.app.fit.preparation import Prepared, about_gaps, prepare
+from irmtv.app.fit.summary import Data, Feature, FirstLook, FitSummary, LossCurve
 from irmtv.app.fit.summary_parts import (
     Searches,
     compared_families,
     curves,
     feature_weights,
+    held_out_loss,
     inferred,
     loss_curves,
     path_points,
 )
-from irmtv.app.io import Columns, Table, split_columns, table_steps, task_of
-from irmtv.core.messages import check_positive, did_you_mean, shown
+from irmtv.app.io import Table
+from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
+from irmtv.core.versions import versions
 from irmtv.engine.progress_bar import ProgressBar
+from irmtv.estimators.new_environment import SCORES, what_was_left_out
+from irmtv.models.base import KeepOutputs
 from irmtv.models.families import pick_family
 from irmtv.models.trees.rounds import lightgbm
 from irmtv.models.trees.settings import suits_trees
@@ -58,14 +63,19 @@ def fit_table(
     objective: str = "auto",
     model: str = "auto",
     task: str | None = None,
+    drop: Sequence[str] = (),
+    features: Sequence[str] = (),
+    categorical: Sequence[str] = (),
     rule: str = "invariance",
+    max_price: float | None = None,
     penalty_weights: Sequence[float] | None = None,
     folds: int = 3,
     steps: int = 1000,
     rounds: int = 100,
     metric: str | None = None,
+    test: str | PathLike[str] | Table | pd.DataFrame | None = None,
     min_rows: int = 10,
-    time_ordered: bool = False,
+    time_ordered: bool | None = None,
     random_state: int = 0,
     encoding: str | None = None,
     command: str = "",
@@ -94,8 +104,17 @@ def fit_table(
         held-out risk of ERM is taken before its path is trained.
     task : {"binary", "multiclass", "regression"} or None, default None
         None: by the target's values.
+    drop : names of columns, default ()
+        Columns that are no features.
+    features : names of columns, default ()
+        Only these are features; all others where none are named.
+    categorical : names of columns, default ()
+        Features whose values are categories, also where they are numbers (codes).
     rule : str, default "invariance"
-        How penalty weight and step, and kind of model, are chosen; see :class:`irmtv.InvariantClassifierCV`.
+        How penalty weight and step are chosen; see :class:`irmtv.InvariantClassifierCV`.
+    max_price : float or None, default None
+        The largest price of invariance that is accepted, of rule "invariance": how much higher than that of ERM the
+        held-out risk (log loss, squared error) over all training rows may be, as a share: 0.05 is 5 %.
     penalty_weights : sequence or None, default None
         The path; 0 is always in it.
     folds : int, default 3
@@ -105,12 +124,17 @@ def fit_table(
     rounds : int, default 100
         Of boosting, for trees.
     metric : str or None, default None
-        For the comparison: "accuracy" or "log_loss"; "rmse", "mae" or "mse". None is the first of them.
+        What is shown: "accuracy", "log_loss", "roc_auc", "f1", "balanced_accuracy" or "average_precision"; "rmse",
+        "mae", "mse" or "r2". None is the first of them. The choice does not depend on it.
+    test : path, Table, DataFrame or None, default None
+        Other rows, with the target: the chosen model and ERM are scored on them, by environment where these columns are
+        there. They play no part in the choice.
     min_rows : int, default 10
         Environments with fewer rows are pooled into one.
-    time_ordered : bool, default False
-        Environments are times, in the order of their labels: what to expect in a new one comes from models of what came
-        before each of them. It takes four or more.
+    time_ordered : bool or None, default None
+        Environments are times: what to expect in a new one comes from models of what came before each of them. It takes
+        four or more. None: where their labels are dates, months, quarters or years; see
+        :class:`irmtv.InvariantClassifierCV`.
     random_state : int, default 0
         Seed of the folds and the models.
     encoding : str or None, default None
@@ -141,7 +165,19 @@ def fit_table(
     clock = _Clock()
     table = Table.of(source, encoding)
     clock.lap("reading")
-    prepared = _prepare(table, target, environment, aux, task, metric)
+    prepared = prepare(
+        table,
+        target,
+        _names(environment),
+        _names(aux),
+        drop=_names(drop),
+        features=_names(features),
+        categorical=_names(categorical),
+        task=task,
+        metric=metric,
+        encoding=encoding,
+    )
+    other = None if test is None else read_other_rows(test, prepared, encoding)
     del table
     clock.lap("preparing")
     if objective == "erm" and rule == "invariance" and not prepared.has_environments:
@@ -152,17 +188,22 @@ def fit_table(
         "penalty_weights": penalty_weights,
         "cv": folds,
         "min_rows": min_rows,
+        "time_ordered": "auto" if time_ordered is None else time_ordered,
         "random_state": random_state,
+        "rule_options": None if max_price is None else {"max_price": max_price},
     }
-    searches = _search_and_train(prepared, model, parameters, steps, rounds, time_ordered, bar)
+    searches = _search_and_train(prepared, model, parameters, steps, rounds, bar)
     start_stage(bar, "comparing", 0.05)
     losses, weights = loss_curves(searches), feature_weights(searches)
     clock.lap("training")
     summary = _summary(prepared, searches, rule, losses, weights, command)
     clock.lap("comparing")
+    if other is not None:
+        summary["test"] = judged(score_other_rows(other, prepared, searches), summary)
+        clock.lap("test rows")
     summary["seconds"] = {**clock.laps, "all": clock.total()}
     start_stage(bar, "done", 0.0)
-    return Answer(Pipeline([*prepared.steps.steps, ("model", searches.estimator)]), summary)
+    return Answer(Pipeline([*prepared.steps[searches.family.reads].steps, ("model", searches.estimator)]), summary)
 
 
 def _check(objective: str, model: str, environment: bool, aux: bool, steps: int, rounds: int) -> None:
@@ -173,54 +214,12 @@ def _check(objective: str, model: str, environment: bool, aux: bool, steps: int,
     check_positive(rounds, "rounds")
 
 
-@dataclass
-class _Prepared:
-    """A table as numbers, and what was done to it."""
-
-    columns: Columns
-    steps: Pipeline  # fitted preprocessing
-    features: npt.NDArray[Any] | None  # (N, D); None once the model families have read it
-    task: Literal["binary", "multiclass", "regression"]
-    score: Score
-    data: Data
-
-    @property
-    def has_environments(self) -> bool:
-        return self.columns.environment is not None and self.columns.environment.nunique() > 1
-
-
-def _prepare(
-    table: Table, target: str, environment: Sequence[str], aux: Sequence[str], task: str | None, metric: str | None
-) -> _Prepared:
-    """Columns by their role, and features as numbers."""
-    columns = split_columns(table.frame, target=target, environment=environment, aux=aux)
-    assert columns.y is not None
-    kind, why = task_of(columns.y, task)
-    score = score_for(kind, metric)
-    steps = Pipeline(table_steps())
-    features = steps.fit_transform(columns.features)
-    data: Data = {
-        "file": table.path.name if table.path is not None else "a DataFrame",
-        "rows": len(table.frame),
-        "rows_used": len(columns.kept),
-        "target": target,
-        "environment": list(environment),
-        "aux": list(aux),
-        "columns": [str(c) for c in columns.features.columns],
-        "features": features.shape[1],
-        "missing": dict(columns.missing),
-        "notes": [*table.notes, *columns.notes, *([why] if why else []), *_about_gaps(columns)],
-    }
-    return _Prepared(columns, steps, features, kind, score, data)
-
-
 def _search_and_train(
-    prepared: _Prepared,
+    prepared: Prepared,
     model: str,
     parameters: Mapping[str, Any],
     steps: int,
     rounds: int,
-    time_ordered: bool,
     bar: ProgressBar | None,
 ) -> Searches:
     """The path of every model family, one of the families, and its choice trained on all rows.
@@ -231,24 +230,28 @@ def _search_and_train(
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
         families = _families(prepared, model, parameters, steps, rounds)
-        prepared.features = None
+        prepared.features.clear()
         _about_rows(families[0], prepared.data)
         families = comparable_families(families, bar)
-        if time_ordered:
-            _check_times(families[0], prepared.columns.environment)
-        each = [family.search(bar, 0.85 / len(families), time_ordered) for family in families]
-        names = prepared.steps.get_feature_names_out().tolist()
+        keep: KeepOutputs = True if prepared.score.name in SCORES else "left-out"
+        each = [family.search(bar, 0.85 / len(families), keep) for family in families]
         picked = pick_family(each, [family.name for family in families])
+        names = prepared.steps[families[picked.index].reads].get_feature_names_out().tolist()
         searches = Searches(families, each, picked, names, parameters["random_state"])
+        prepared.data["features"] = len(names)
+        notes += about_gaps(prepared.columns, searches.family.reads)
         start_stage(bar, "training on all rows", 0.1)
         searches.estimator.fit_choice(searches.family.all_rows, searches.search)
+    if parameters["time_ordered"] == "auto" and what_was_left_out(searches.search) == "in order":
+        column = " / ".join(prepared.data["environment"])
+        notes.append(f"{column!r} is read as times, in their order; --no-time-ordered leaves each out in turn instead")
     message = searches.estimator.selected_["message"]
     notes += [note for note in dict.fromkeys(str(w.message) for w in warned) if message not in note]
     return searches
 
 
 def _summary(
-    prepared: _Prepared,
+    prepared: Prepared,
     searches: Searches,
     rule: str,
     losses: list[LossCurve],
@@ -282,10 +285,12 @@ def _summary(
         "settings": _settings(searches, prepared.data["rows_used"]),
         "families": compared_families(searches),
         "rule": rule,
+        "sought": searches.data.objective.name != "erm",
         "outcome": selected["outcome"],
         "headline": "",
         "message": selected["message"],
         "new_environment": new_environment(searches, prepared.score),
+        "first_look": _first_look(prepared, searches),
         "metric": prepared.score.name,
         "greater_is_better": prepared.score.greater_is_better,
         "environments": rows,
@@ -298,8 +303,25 @@ def _summary(
         "features_kind": family.features_kind,
         "losses": losses,
     }
-    summary["headline"] = headline(summary)
+    summary["answer"] = answer(summary)
+    summary["headline"] = summary["answer"]["choice"]
     return summary
+
+
+def _first_look(prepared: Prepared, searches: Searches) -> FirstLook | None:
+    """How the environments that are given differ."""
+    rows, columns = searches.data.task.train, prepared.columns
+    if columns.environment is None or rows.environment is None:
+        return None
+    return first_look(
+        rows.x.double().numpy(),
+        columns.features,
+        columns.environment,
+        held_out_loss(searches, searches.search, searches.search.erm),
+        searches.codes,
+        searches.names,
+        searches.random_state,
+    )
 
 
 def _check_columns(objective: str, environment: bool, aux: bool) -> None:
@@ -317,6 +339,11 @@ def _check_columns(objective: str, environment: bool, aux: bool) -> None:
         )
 
 
+def _names(given: Sequence[str]) -> list[str]:
+    """A single name is one name, not its letters."""
+    return [given] if isinstance(given, str) else list(given)
+
+
 class _Clock:
     """How long each part took."""
 
@@ -332,30 +359,14 @@ class _Clock:
         return self._last - self._begin
 
 
-def _about_gaps(columns: Columns) -> list[str]:
-    """Which features have gaps, and what is done about them."""
-    if not columns.missing:
-        return []
-    gaps = shown([f"{name} ({100 * share:.2g} %)" for name, share in columns.missing.items()], form=str)
-    return [f"missing values are filled (numbers with their mean, categories with none of them) and marked: {gaps}"]
-
-
-def _target(y: pd.Series) -> Any:
-    """Numbers as they are; anything else as text of a fixed width, which is looked through far faster than objects."""
-    return y.to_numpy() if is_numeric_dtype(y.dtype) else y.to_numpy(dtype=str)
-
-
-def _families(prepared: _Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int) -> list[Family]:
+def _families(prepared: Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int) -> list[Family]:
     """The model families that are asked for, of "auto" those that can minimise the objective; the simplest first."""
-    columns = prepared.columns
-    assert columns.y is not None
-    table = (prepared.features, _target(columns.y), columns.environment, columns.aux)
 
     def networks(kind: str) -> Family:
-        return Networks(kind, prepared.task, table, steps=steps, parameters=parameters)
+        return Networks(kind, prepared.task, prepared.table(Networks.reads), steps=steps, parameters=parameters)
 
     def trees() -> Family:
-        return Trees(prepared.task, table, rounds=rounds, parameters=parameters)
+        return Trees(prepared.task, prepared.table(Trees.reads), rounds=rounds, parameters=parameters)
 
     if model == "trees":
         return [trees()]
@@ -375,16 +386,6 @@ def _families(prepared: _Prepared, model: str, parameters: Mapping[str, Any], st
         prepared.data["notes"].append(f"trees are not compared: {error}")
         return families
     return [*families, trees()]
-
-
-def _check_times(family: Family, environment: pd.Series | None) -> None:
-    """Pooled environments have no place in the order of time."""
-    n = 0 if environment is None else environment.nunique()
-    if n != len(family.all_rows.task.train.names) and n > 1:
-        raise ValueError(
-            f"time_ordered needs at least min_rows={family.estimator.min_rows} rows in every environment: those with "
-            "fewer are pooled, and have no place in the order of time. Use --min-rows 1, or a coarser label."
-        )
 
 
 def _about_rows(family: Family, data: Data) -> None:
@@ -419,5 +420,6 @@ def _settings(searches: Searches, n_rows: int) -> dict[str, Any]:
         "rows": n_rows,
         "candidates": sum(len(one.candidates) for one in searches.each),
         "chosen": plain_json(chosen),
+        **{name.replace("_", " "): value for name, value in (family.estimator.rule_options or {}).items()},
         "figures": plain_json(search.choice.figures),
     }

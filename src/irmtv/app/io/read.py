@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from irmtv.app.io.delimited import UNNAMED, check_columns, open_text, read_text, text_batches, typed
 from irmtv.app.io.source import check_file
 from irmtv.core.messages import check_positive, shown
+from irmtv.core.numbers import several
 from irmtv.data.tables.errors import TableError
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
@@ -76,8 +77,8 @@ def read_table(
     -------
     Table
         A column of a text file is numbers where every value that is not missing is one, else text without spaces around
-        it. Missing are empty cells and NA, N/A, n/a, #N/A, <NA>, NaN, nan, -nan, NULL, null and ?; a note tells of
-        those in columns of text.
+        it. Missing are empty cells and NA, N/A, n/a, #N/A, <NA>, NaN, nan, -nan, NULL, null and ?; a note tells
+        which columns of text have which of these.
 
     Raises
     ------
@@ -95,7 +96,7 @@ def read_table(
     >>> table.frame["size"].tolist(), table.frame["where"].isna().tolist()
     ([1, 2], [False, True])
     >>> table.notes
-    ('columns are separated by a semicolon', "'where': 1 cell with NA counts as missing")
+    ('columns are separated by a semicolon', 'read as missing: NA in where (1 cell)')
     """
     path = Path(path)
     if _is_parquet(path):
@@ -114,12 +115,15 @@ def _typed_columns(
     """The columns as numbers or text, with notes; `untyped` is emptied, so that text is freed column by column."""
     series: dict[str, pd.Series] = {}
     notes, with_commas = list[str](), list[str]()
+    marks: dict[str, dict[str, int]] = {}  # by what stands for a missing value: columns of text, and how often
     for name in list(untyped):
         column = untyped.pop(name)
         series[name], missing, comma = typed(column, name in text, decimal_comma)
         del column
-        notes += _about_missing(name, missing)
+        for mark, n in missing.items():
+            marks.setdefault(mark, {})[name] = n
         with_commas += [name] * comma
+    notes += [_about_missing(marks)] if marks else []
     if with_commas:
         notes.append(f"1,5 is read as the number 1.5 in {shown(with_commas)}")
     for name in [name for name in series if name.startswith(UNNAMED)]:
@@ -236,11 +240,13 @@ def _is_parquet(path: Path) -> bool:
     )
 
 
-def _about_missing(name: str, missing: dict[str, int]) -> list[str]:
-    if not missing:
-        return []
-    n = sum(missing.values())
-    return [f"{name!r}: {n:,} cell{'s' * (n > 1)} with {shown(missing, form=str)} count{'s' * (n == 1)} as missing"]
+def _about_missing(marks: dict[str, dict[str, int]]) -> str:
+    """One note for all columns of text that have marks such as "?"."""
+
+    def counted(columns: dict[str, int]) -> str:
+        return shown([f"{name} ({several(n, 'cell')})" for name, n in columns.items()], 12, form=str)
+
+    return "read as missing: " + "; ".join(f"{mark} in {counted(columns)}" for mark, columns in marks.items())
 
 
 def _about_unnamed(name: str, series: dict[str, pd.Series]) -> str:

@@ -19,7 +19,8 @@ from irmtv.app.io.write import TableWriter, check_table_writable
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.data.tables.columns import refuse_infinite, split_columns
 from irmtv.data.tables.errors import TableError
-from irmtv.data.tables.steps import TableColumns, TableNumbers, check_names
+from irmtv.data.tables.kinds import check_names
+from irmtv.data.tables.steps import TableColumns, TableNumbers
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
 
 
@@ -31,7 +32,7 @@ class TableModel:
     columns : list of str
         The features, by name.
     kinds : dict of str to str
-        "number", "date" or "text", by column; empty where the model does not say.
+        "number", "date", "text" or "category", by column; empty where the model does not say.
     text : list of str
         Columns to read as text: all that are not numbers.
     estimator : the last step.
@@ -57,7 +58,7 @@ class TableModel:
             )
         self.columns = [str(name) for name in names]
         own = dict(first.kinds_) if isinstance(first, TableColumns) else {}
-        self.kinds = own | _kinds(self.steps)
+        self.kinds = own | {name: kind for name, kind in _kinds(self.steps).items() if own.get(name) != "category"}
         self.text = [name for name, kind in (own or self.kinds).items() if kind != "number"]
         self.classes: list[Any] = self.estimator.classes_.tolist() if is_classifier(self.estimator) else []
         self._given: Counter[str] = Counter()  # values that are not missing
@@ -224,7 +225,9 @@ def evaluate_file(
     environment : sequence of str, default ()
         Columns; those of several are joined. Without, all rows are one environment.
     metric : str or None, default None
-        "accuracy", "log_loss", "roc_auc"; "mse", "rmse", "mae", "r2". None is the first that fits.
+        "accuracy", "log_loss", "roc_auc", "f1", "balanced_accuracy", "average_precision"; "mse", "rmse", "mae", "r2".
+        None is the first that fits. Two classes: "f1" and "average_precision" look for the second, in sorted order;
+        several: each against the rest, and their mean.
     n_bootstrap, seed : int, default 1000 and 0
         Draws for the intervals of 95 %.
 
@@ -251,7 +254,7 @@ def evaluate_file(
     assert columns.y is not None
     table = evaluate_environments(
         np.concatenate(outputs)[columns.kept][None],
-        _codes(columns.y, model.classes) if model.classes else _numbers(columns.y),
+        class_codes(columns.y, model.classes) if model.classes else target_numbers(columns.y),
         None if columns.environment is None else columns.environment.astype(str).to_numpy(dtype=object),
         metric=chosen,
         n_bootstrap=n_bootstrap,
@@ -260,7 +263,7 @@ def evaluate_file(
     return table, [*columns.notes, *model.notes()]
 
 
-def _codes(y: pd.Series, classes: Sequence[Any]) -> Any:
+def class_codes(y: pd.Series, classes: Sequence[Any]) -> Any:
     """Positions of the labels among the classes of training: 1, 1.0 and "1" are the same, where that is one class."""
     exact = {str(label).strip(): c for c, label in enumerate(classes)}
     numbers: list[float | None] = [_number(label) for label in classes]
@@ -287,7 +290,8 @@ def _number(label: Any) -> float | None:
         return None
 
 
-def _numbers(y: pd.Series) -> Any:
+def target_numbers(y: pd.Series) -> Any:
+    """The target of a regression as float64."""
     if not is_numeric_dtype(y.dtype):
         unread = y[pd.to_numeric(y.astype(str), errors="coerce").isna()]
         raise TableError(

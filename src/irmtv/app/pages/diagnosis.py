@@ -173,7 +173,7 @@ def _losses(summary: Part) -> page.Section:
     )
     return page.section(
         "losses",
-        "How does the loss of ERM differ across them?",
+        "How does the loss of the plain model (ERM) differ across them?",
         "held-out rows, five folds",
         [page.text(losses["said"]), losses_figure(losses), page.text(about)],
         _badge(_significant(losses["p"]), "differs", "not shown to differ", "bad"),

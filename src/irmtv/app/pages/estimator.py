@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from sklearn.pipeline import Pipeline
 from irmtv._version import __version__
 from irmtv.app.fit.summary import Curves, PathPoint
 from irmtv.app.pages.features import MOST_FEATURES
-from irmtv.app.pages.model import BADGES
 from irmtv.app.pages.model_figures import curves_figure, path_figure, path_table
 from irmtv.core.messages import plain
 from irmtv.core.numbers import percent, several, short
+from irmtv.core.outcomes import OUTCOMES, Outcome
 from irmtv.core.plain_json import finite, floats
 from irmtv.html import drawing, page
+from irmtv.selection.options import DEFAULTS
 
 MOST_NAMES = 12  # of classes and environments among the facts
 # columns of `cv_results_` that are no hyper-parameters
@@ -65,8 +67,8 @@ def _path(results: Any) -> list[page.Section]:
     if not isinstance(results, pd.DataFrame) or results.empty:
         return []
     points = path_points(results)
-    blocks = [path_figure(points), path_table(points, tested=False)]
-    return [page.section("path", "The path of penalty weights", "held-out rows", blocks)]
+    block = path_figure(points, numbers=path_table(points, tested=False))
+    return [page.section("path", "The path of penalty weights", "held-out rows", [block])]
 
 
 def path_points(results: pd.DataFrame) -> list[PathPoint]:
@@ -128,12 +130,21 @@ def _headline(estimator: Any) -> page.Headline:
     selected: dict[str, Any] = dict(getattr(estimator, "selected_", None) or {})
     outcome: Any = selected.get("outcome")
     rule = str(selected.get("rule", "fixed"))
-    badge: page.Badge = BADGES.get(outcome, {"text": f"rule {rule}", "kind": "plain"})
+    badge: page.Badge = {"text": f"rule {rule}", "kind": "plain"}
+    if outcome in OUTCOMES:
+        badge = {"text": OUTCOMES[outcome].title, "kind": _kind(outcome, selected.get("figures") or {})}
     answer = selected.get("message")
     if not answer:
         objective = getattr(estimator, "objective_", None)
         answer = f"A fitted {type(estimator).__name__}" + (f" with the objective {objective}." if objective else ".")
     return {"badge": badge, "text": str(answer), "more": "", "numbers": []}
+
+
+def _kind(outcome: Outcome, figures: Mapping[str, Any]) -> page.Kind:
+    """Good where a choice on half of the folds is borne out by the other; a warning where not, or nothing was found."""
+    if outcome == "invariant-found":
+        return "good" if (figures.get("p_confirmed") or 0.0) >= DEFAULTS["level"] else "partly"
+    return "partly" if outcome == "none-found" or figures.get("contradicted") else "plain"
 
 
 def _facts(estimator: Any) -> list[tuple[str, str]]:

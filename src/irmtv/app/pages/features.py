@@ -1,4 +1,4 @@
-"""What a model's features weigh, ERM beside the chosen model: figure, table and words."""
+"""What a model's features weigh, the plain beside the chosen model: figure, table and words."""
 
 from __future__ import annotations
 
@@ -62,16 +62,12 @@ def feature_blocks(summary: FitSummary) -> list[page.Block]:
     if by_change:
         ordered.sort(key=lambda f: abs(change(f) or 0.0), reverse=True)
     blocks = [page.text(note) for note in _which_models(summary, same)]
-    if any(size(f) > 0 for f in ordered):
-        blocks.append(features_figure(ordered, kind, by_change))
+    drawn = any(size(f) > 0 for f in ordered)
+    blocks.append(
+        features_figure(ordered, kind, by_change, same) if drawn else _features_table(ordered, by_change, same)
+    )
     if any(f["invariant"] is not None for f in ordered):
         blocks.append(_share_of_invariant(ordered))
-    blocks.append(_features_table(ordered, by_change))
-    if len(ordered) > _drawn(ordered):
-        which = "that changed most" if by_change else "largest"
-        blocks.append(
-            page.text(f"The {MOST_FEATURES} {which} of {len(ordered):,}. The CSV of the figure has all of them.")
-        )
     return blocks
 
 
@@ -89,40 +85,46 @@ def _share_of_invariant(features: Sequence[Feature]) -> page.Block:
         of_invariant = sum(w for w, f in zip(weights, labelled, strict=True) if f["invariant"])
         shares.append(short(of_invariant / sum(weights) if sum(weights) else None, 100, " %"))
     return page.text(
-        f"Which features are invariant is known here. They have {shares[0]} of the weight under ERM and {shares[1]} in "
-        "the chosen model."
+        f"Which features are invariant is known here. They have {shares[0]} of the weight in the plain model and "
+        f"{shares[1]} in the chosen model."
     )
 
 
-def _features_table(ordered: Sequence[Feature], by_change: bool) -> page.Block:
+def _features_table(ordered: Sequence[Feature], by_change: bool, same: bool) -> page.Block:
+    """In numbers; one model where both are `same`."""
     labelled = any(f["invariant"] is not None for f in ordered)
-    columns = ["feature", "ERM, %", "chosen, %", "change, points" if by_change else "change of size"]
+    columns = ["feature", "plain, %"]
+    columns += [] if same else ["chosen, %", "change, points" if by_change else "change of size"]
     rows = []
     for f in ordered[: _drawn(ordered)]:
         what = NO_VALUE if f["invariant"] is None else "invariant" if f["invariant"] else "spurious"
-        weights = [percent(f["erm"]), percent(f["chosen"]), percent(change(f), sign=True)]
+        weights = [percent(f["erm"])]
+        weights += [] if same else [percent(f["chosen"]), percent(change(f), sign=True)]
         rows.append([f["name"], *weights, *([what] if labelled else [])])
     if labelled:
         columns.append("known to be")
-    return page.table(columns, rows, [False, True, True, True, *([False] if labelled else [])])
+    return page.table(columns, rows, [title not in ("feature", "known to be") for title in columns])
 
 
 def _which_models(summary: FitSummary, same: bool) -> list[str]:
     """Which two models are compared, where that is not plain to see."""
     model, plain = summary["model"], summary.get("plain_model", summary["model"])
     if same and any(f["chosen"] is not None for f in summary["features"]):
-        return ["The chosen model is ERM: nothing changed in what its features weigh."]
+        return []
     kind, plain_kind = (name.partition(" ")[0] for name in (model, plain))
     if kind != plain_kind:
         return [
-            f"Elsewhere in this page ERM is {plain}, with which ERM predicts held-out rows best. What features weigh "
-            f"is compared within one kind of model, {kind}: ERM is here that of this kind."
+            f"Elsewhere in this page the plain model is {plain}, which predicts held-out rows best. What features "
+            f"weigh is compared within one kind of model, {kind}: the plain model is here that of this kind."
         ]
     return []
 
 
-def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: bool = False) -> page.Block:
-    """Bars of the first features, ERM beside the chosen model, and the rest as one; `by_change`: also the change."""
+def features_figure(
+    ordered: Sequence[Feature], kind: FeaturesKind, by_change: bool = False, same: bool = False
+) -> page.Block:
+    """Bars of the first features, the plain beside the chosen model, and the rest as one; `by_change`: also the change;
+    `same`: one model."""
     first, rest = list(ordered[: _drawn(ordered)]), ordered[_drawn(ordered) :]
     kinds = {True: " · invariant", False: " · spurious", None: ""}
     if any(f["invariant"] is not None for f in ordered):
@@ -134,10 +136,9 @@ def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: b
     made = drawing.new_figure(1.0 + 0.3 * (place[0] - place[-1] + 1))
     ratios = (1.55, 1.0) if by_change else (1.0,)
     ax, *others = made.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
-    handles = [
-        drawing.bars(ax, place + 0.19, erm, 0.36, drawing.PLAIN),
-        drawing.bars(ax, place - 0.19, chosen, 0.36, drawing.CHOSEN),
-    ]
+    handles = [drawing.bars(ax, place + (0 if same else 0.19), erm, 0.56 if same else 0.36, drawing.PLAIN)]
+    if not same:
+        handles.append(drawing.bars(ax, place - 0.19, chosen, 0.36, drawing.CHOSEN))
     drawing.plain_axes(ax, x=AXES[kind], grid="x")
     drawing.zero_line(ax)
     drawing.name_rows(ax, place, names)
@@ -145,14 +146,19 @@ def features_figure(ordered: Sequence[Feature], kind: FeaturesKind, by_change: b
         by = np.nan_to_num(np.abs(chosen) - np.abs(erm))
         changes.hlines(place, 0, by, color=drawing.INK, lw=1.4)
         changes.plot(by, place, "o", color=drawing.INK, ms=4, ls="none")
-        drawing.second_panel(changes, "chosen − ERM, points", 4)
-    drawing.legend(made, handles, ["ERM", "chosen"])
+        drawing.second_panel(changes, "chosen − plain, points", 4)
+    drawing.legend(made, handles, ["plain model, which is kept"] if same else ["plain model", "chosen model"])
     data: FigureData = {
-        "columns": ["feature", "ERM", "chosen", "invariant"],
+        "columns": ["feature", "plain", "chosen", "invariant"],
         "rows": [[f["name"], f["erm"], f["chosen"], f["invariant"]] for f in ordered],
     }
     return page.figure(
-        made, _alt(ordered, len(first), by_change), name="features", data=data, text=_caption(kind, ordered, by_change)
+        made,
+        _alt(ordered, len(first), by_change, same),
+        name="features",
+        data=data,
+        text=_caption(kind, ordered, by_change),
+        numbers=_features_table(ordered, by_change, same),
     )
 
 
@@ -183,11 +189,17 @@ def _caption(kind: FeaturesKind, ordered: Sequence[Feature], by_change: bool) ->
     return caption
 
 
-def _alt(features: Sequence[Feature], shown: int, by_change: bool) -> str:
+def _alt(features: Sequence[Feature], shown: int, by_change: bool, same: bool) -> str:
+    if same:
+        first = max(features, key=size)
+        return (
+            f"Bars: the weight of {several(shown, 'feature')} in the plain model. Most: {first['name']} "
+            f"({short(first['erm'], 100, ' %')})."
+        )
     most = [max(features, key=lambda f: abs(f[key] or 0.0)) for key in ("erm", "chosen")]
     words = (
-        f"Bars: the weight of {several(shown, 'feature')} under ERM and in the chosen model. Most under ERM: "
-        f"{most[0]['name']} ({short(most[0]['erm'], 100, ' %')}); in the chosen model: "
+        f"Bars: the weight of {several(shown, 'feature')} in the plain and in the chosen model. Most in the plain one: "
+        f"{most[0]['name']} ({short(most[0]['erm'], 100, ' %')}); in the chosen one: "
         f"{most[1]['name']} ({short(most[1]['chosen'], 100, ' %')})."
     )
     if by_change:

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from irmtv.app.fit.summary import Data, EnvironmentRow, Families, FamilyRow, FitSummary, LossCurve
-from irmtv.app.pages import new_environment
+from irmtv.app.fit.answer import answer, chosen_words, model_words
+from irmtv.app.fit.comparing import LEVEL, erm_is_kept
+from irmtv.app.fit.summary import Data, Families, FamilyRow, FirstLook, FitSummary, LossCurve, TellingColumn
+from irmtv.app.pages import new_environment, other_rows
 from irmtv.app.pages.features import NOTES, feature_blocks, features_kind
 from irmtv.app.pages.inferred import inferred_figure
 from irmtv.app.pages.model_figures import (
-    by_quality,
+    MODEL_KEYS,
     curves_figure,
     environments_figure,
-    erm_is_kept,
+    environments_table,
     losses_figure,
     path_figure,
     path_table,
 )
-from irmtv.core.numbers import NO_VALUE, MetricFormat, decimal, percent, probability, several
-from irmtv.core.outcomes import OUTCOMES, Outcome
+from irmtv.core.numbers import MetricFormat, decimal, p_text, percent, several
 from irmtv.html import drawing, page
 
 MOST_COLUMNS = 60  # that are named among the settings
+MOST_TELLING = 12  # columns that give an environment away
 SCHEMA = 1  # of the summaries that are shown here
-BADGES: Mapping[Outcome, page.Badge] = {
-    outcome: {"text": words.title, "kind": "bad" if outcome == "none-found" else "good"}
-    for outcome, words in OUTCOMES.items()
+MEANINGS = {
+    "accuracy": "the share of rows whose class is predicted right; more is better",
+    "log_loss": "how surprising the true classes are to the model; less is better",
+    "roc_auc": "how often a row of a class is ranked above one that is not of it; 1 is always, 0.5 is guessing",
+    "f1": "the balance of how many of a class are found and how many of those found are right; 1 is best, 0 is worst",
+    "balanced_accuracy": "the share of rows that are predicted right, in the mean over the classes; more is better",
+    "average_precision": "the share of right ones among the rows ranked highest, on average over how many are looked "
+    "at; 1 is best, and the share of the class is guessing",
+    "r2": "the share of the target's variance that predictions explain; 1 is best, 0 is as good as the mean",
+    "rmse": "how far predictions typically lie from the truth, in units of the target; less is better",
+    "mae": "how far predictions lie from the truth on average, in units of the target; less is better",
+    "mse": "the mean of squared errors; less is better",
+}
+# settings in words; what is not here is folded away
+SETTINGS = {
+    "folds": "folds of cross-validation",
+    "steps": "training steps at most",
+    "rounds": "boosting rounds at most",
+    "learning_rate": "learning rate",
+    "random_state": "random seed",
+    "candidates": "models that were compared",
 }
 
 
@@ -39,7 +59,7 @@ def model_content(summary: FitSummary) -> page.Content:
         _facts(summary),
         {
             "The answer in numbers": _answer(summary),
-            "How it was found": _search(summary),
+            "How it was chosen": _search(summary),
             "The data and the settings": _settings(summary),
         },
         summary["versions"].get("irmtv", ""),
@@ -60,136 +80,154 @@ def is_summary(about: Mapping[str, Any]) -> TypeGuard[FitSummary]:
 
 
 def _headline(summary: FitSummary) -> page.Headline:
-    outcome, message = summary["outcome"], summary["message"]
-    badge: page.Badge = (
-        BADGES[outcome] if outcome is not None else {"text": f"chosen by {summary['rule']}", "kind": "plain"}
-    )
-    more = message[:1].upper() + message[1:] if message != summary["headline"] else ""
-    answer = summary["headline"].replace(" %", "\u00a0%")  # a number and its unit stay in one line
-    return {"badge": badge, "text": answer, "more": more, "numbers": _numbers(summary)}
-
-
-def _numbers(summary: FitSummary) -> list[page.Number]:
-    of = MetricFormat(summary["metric"])
-    numbers = new_environment.first_number(summary)
-    for where, row in (("worst known environment", summary["worst"]), ("all rows", summary["overall"])):
-        erm, chosen = row["erm"], row["chosen"]
-        if erm["value"] is None and chosen["value"] is None:
-            continue
-        if erm_is_kept(summary):
-            known = erm["low"] is not None and erm["high"] is not None
-            value = of.with_unit(erm["value"])
-            note = f"{of.value(erm['low'])} to {of.value(erm['high'])}; " * known + "ERM, which is kept"
-        else:
-            value = f"{of.value(erm['value'])} → {of.with_unit(chosen['value'])}"
-            difference = of.interval(row["difference"], sign=True)
-            note = "ERM → chosen" + ("" if difference == NO_VALUE else f"; difference {difference}")
-        numbers.append({"name": f"{summary['metric']}, {where}", "value": value, "note": note})
-    point = next((p for p in summary["path"] if p["chosen"]), None)
-    if point is not None:
-        note = "" if point["p"] is None else f"p of invariance {probability(point['p'])}"
-        numbers.append({"name": "penalty weight λ", "value": point["label"], "note": note})
-    return numbers
+    said = answer(summary)
+    first, stop, rest = said["expect"].partition(". ")
+    paragraphs = "\n\n".join(filter(None, [rest, said["choice"], said["next"]]))
+    expect, more = (text.replace(" %", "\u00a0%") for text in (first + stop.strip(), paragraphs))  # units stay beside
+    badge: page.Badge = {"text": said["title"], "kind": said["kind"]}
+    return {"badge": badge, "text": expect, "more": more, "numbers": [], "command": said["command"]}
 
 
 def _facts(summary: FitSummary) -> list[tuple[str, str]]:
-    data, classes = summary["data"], summary["classes"]
+    """The words of the answer, each with what it means here; and where all this comes from."""
+    data, classes, metric = summary["data"], summary["classes"], summary["metric"]
     better = "more is better" if summary["greater_is_better"] else "less is better"
-    where = ", ".join(data["environment"]) or "none given"
-    task = summary["task"] + (f" ({several(len(classes), 'class', 'classes')})" if classes else "")
-    erm_model = summary.get("plain_model", summary["model"])
-    other = "" if erm_model == summary["model"] else f"; ERM is {erm_model}"
-    unseen = summary.get("new_environment")
-    without = f", {unseen['seconds']:.1f} s of it without each environment" if unseen and unseen["expected"] else ""
-    made = f"{summary['created'].replace('T', ' ')[:16]}, in {summary['seconds'].get('all', 0.0):.1f} s{without}"
+    kind = f"{several(len(classes), 'class', 'classes')}: {_some(classes)}" if classes else "a number"
+    folds = summary["settings"].get("folds")
+    held_out = "rows that a model was not trained on" + (f": each row is, once, in {folds} folds" if folds else "")
+    chosen = f"{chosen_words(summary)}; the penalty is what it pays for fitting environments differently"
+    plain = summary.get("plain_model", summary["model"])
     return [
-        ("file", f"{data['file']}, {several(data['rows_used'], 'row')} used"),
-        ("target", f"{data['target']}, {task}"),
-        ("environment", f"{where}; {several(len(summary['environments']), 'environment')}"),
-        ("aux", ", ".join(data["aux"])),
-        ("model", f"{summary['model']}, {summary['objective']}, chosen by {summary['rule']}{other}"),
-        ("metric", f"{summary['metric']}, {better}; on held-out rows"),
-        ("made", made),
+        ("target", f"{data['target']}, {kind}"),
+        ("environment", _environment_words(summary)),
+        ("plain model", f"{model_words(plain)}, trained on all rows alike (ERM, empirical risk minimisation)"),
+        ("chosen model", "" if erm_is_kept(summary) else chosen),
+        (MetricFormat.in_words(metric).words, MEANINGS.get(metric, better)),
+        ("held-out rows", held_out),
+        ("table", f"{data['file']}, {several(data['rows_used'], 'row')} used"),
+        ("made", f"{summary['created'].replace('T', ' ')[:16]}, in {summary['seconds'].get('all', 0.0):.0f} s"),
     ]
+
+
+def _some(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _environment_words(summary: FitSummary) -> str:
+    data, n = summary["data"], len(summary["environments"])
+    if data["environment"]:
+        return f"where a row came from: a value of {' with '.join(data['environment'])}; the table has {n}"
+    if data["aux"]:
+        found = several(n, "group")
+        return f"a group of rows that training found by {', '.join(data['aux'])}; it found {found}"
+    return "where a row came from; none is given here"
 
 
 # --- the answer in numbers ----------------------------------------------------------------------------------
 
 
 def _answer(summary: FitSummary) -> list[page.Section]:
-    unseen = summary.get("new_environment")
-    sections = [_environments(summary)] if unseen is None else [new_environment.section(unseen), _environments(summary)]
-    curves = [curve for curve in summary["losses"] if drawing.known(curve["risk"])]
-    names = [row["name"] for row in summary["environments"]]
-    if curves and names:
-        columns = ["model", "penalty weight", "lowest", "highest", "highest − lowest", "mean"]
-        blocks = [losses_figure(curves, names), page.table(columns, [_span(c) for c in curves], [False, *[True] * 5])]
-        sections.append(page.section("losses", "The loss as a function of the environment", "held-out rows", blocks))
+    unseen, look = summary.get("new_environment"), summary.get("first_look")
+    sections = [] if unseen is None or unseen["expected"] is None else [new_environment.section(summary, unseen)]
+    sections.append(_environments(summary))
+    other = other_rows.section(summary)
+    sections += [] if other is None else [other]
+    if look is not None:
+        sections.append(_first_look(look, answer(summary)["command"]))
     if summary["features"]:
         note = NOTES[features_kind(summary)]
         sections.append(page.section("features", "Which features it looks at", note, feature_blocks(summary)))
     return sections
 
 
-def _span(curve: LossCurve) -> list[str]:
-    risks = [r for r in curve["risk"] if r is not None]
-    weight = curve["penalty_weight"]
-    measures = (min(risks), max(risks), max(risks) - min(risks), sum(risks) / len(risks))
-    return [curve["model"], NO_VALUE if weight is None else f"{weight:g}", *map(decimal, measures)]
-
-
 def _environments(summary: FitSummary) -> page.Section:
-    of = MetricFormat(summary["metric"])
-    ordered = by_quality(summary["environments"], summary["greater_is_better"])
-    rows: list[EnvironmentRow] = [
-        {**summary["overall"], "name": "all rows"},
-        {**summary["worst"], "name": _worst_name(summary)},
-        *ordered,
-    ]
-    columns: Mapping[str, Callable[[EnvironmentRow], str]] = {
-        "environment": lambda row: row["name"],
-        "rows": lambda row: f"{row['rows']:,}",
-        f"ERM, {of.title}": lambda row: of.interval(row["erm"]),
-        f"chosen, {of.title}": lambda row: of.interval(row["chosen"]),
-        f"chosen − ERM{of.difference_unit}": lambda row: of.interval(row["difference"], sign=True),
-    }
-    drawn = any(row[key]["value"] is not None for row in [summary["overall"], *ordered] for key in ("erm", "chosen"))
-    blocks = [environments_figure(summary)] if drawn else []
-    blocks.append(page.table_of(rows, columns, words=["environment"]))
-    blocks.append(page.text("In brackets: 95 % intervals. The worst environment of each model may be a different one."))
-    return page.section("environments", "Every environment: ERM and the chosen model", "held-out rows", blocks)
+    title = "Every environment: the plain and the chosen model"
+    if erm_is_kept(summary):
+        title = "Every environment: the plain model, which is kept"
+    drawn = any(
+        row[key]["value"] is not None for row in [summary["overall"], *summary["environments"]] for key in MODEL_KEYS
+    )
+    block = environments_figure(summary) if drawn else environments_table(summary)
+    return page.section("environments", title, "held-out rows", [block])
 
 
-def _worst_name(summary: FitSummary) -> str:
-    """The name of the worst environment, where the summary says it."""
-    name = summary["worst"]["name"]
-    return f"worst: {name}" if name in [row["name"] for row in summary["environments"]] else "worst environment"
+def _first_look(look: FirstLook, command: str) -> page.Section:
+    """How the environments differ, as far as `fit` looked, and the command that shows all of it."""
+    loss = {
+        None: "",
+        True: "How well the plain model predicts differs between the environments",
+        False: "That the plain model predicts some environments better than others is not shown",
+    }[None if look["loss_p"] is None else look["loss_p"] < LEVEL]
+    blocks = [page.text(look["overlap"])]
+    if loss:
+        blocks.append(page.text(f"{loss} ({p_text(look['loss_p'])} for the same loss in all)."))
+    if look["telling"]:
+        columns: Mapping[str, Callable[[TellingColumn], str]] = {
+            "column": lambda c: c["name"],
+            "gives away": lambda c: c["environment"],
+            "rows told right, %": lambda c: percent(c["share"]),
+        }
+        blocks.append(page.text("Columns that give an environment away by themselves, by their values or their gaps:"))
+        blocks.append(page.table_of(look["telling"][:MOST_TELLING], columns, words=["column", "gives away"]))
+    else:
+        blocks.append(page.text("No column gives an environment away by itself."))
+    rows = several(look["smallest_rows"], "row")
+    blocks.append(page.text(f"The smallest environment is {look['smallest']}: {rows}."))
+    blocks += [page.text("All of how they differ:"), page.code(command)] if command else []
+    return page.section("differ", "How the environments differ", "a first look", blocks)
 
 
-# --- how it was found ---------------------------------------------------------------------------------------
+# --- how it was chosen ---------------------------------------------------------------------------------------
 
 
 def _search(summary: FitSummary) -> list[page.Section]:
     families = summary.get("families")
-    sections = [] if families is None else [_families(families)]
+    sections = [_rule(summary)] if summary["message"] else []
+    sections += [] if families is None else [_families(families)]
     if summary["path"]:
         sections.append(_path(summary))
+    losses = [c for c in summary["losses"] if drawing.known(c["risk"]) and _asked_for(c, summary)]
+    names = [row["name"] for row in summary["environments"]]
+    if len(losses) > 1 and names and not erm_is_kept(summary):
+        blocks = [losses_figure(losses, names, risk_name(summary))]
+        sections.append(page.section("losses", "The loss as a function of the environment", "held-out rows", blocks))
     inferred = summary["inferred"]
     if inferred is not None and inferred["points"] and inferred["aux"] and inferred["names"]:
         what = "curve" if len(inferred["aux"]) == 1 else "map" if len(inferred["aux"]) == 2 else "curves"
         note = f"{what} over {several(len(inferred['aux']), 'aux column')}"
         sections.append(page.section("inferred", "The environments that were found", note, [inferred_figure(inferred)]))
-    curves = summary["curves"]
+    curves, rhythm = summary["curves"], "round" if summary["model"].startswith("trees") else "step"
     if curves is not None and curves["steps"] and any(drawing.known(row) for row in curves["risk"]):
         sections.append(
             page.section(
                 "training",
                 "Training",
                 "the final model, on all rows",
-                [curves_figure(curves, "round" if summary["model"].startswith("trees") else "step")],
+                [curves_figure(curves, rhythm, risk_name(summary))],
             )
         )
     return sections
+
+
+def _rule(summary: FitSummary) -> page.Section:
+    """What the rule says, in its own terms."""
+    message = summary["message"]
+    said = page.fold("What was tested, in the terms of the method", [page.text(message[:1].upper() + message[1:])])
+    why = {"invariance": "It keeps the plain model unless another one holds in all environments alike and pays."}
+    text = f"The rule {summary['rule']!r} chose. {why.get(summary['rule'], '')}".strip()
+    return page.section("rule", "The choice", "", [page.text(text), said])
+
+
+def _asked_for(curve: LossCurve, summary: FitSummary) -> bool:
+    """Older summaries have a second penalty that nobody asked for."""
+    return curve["model"] != "TV-l2" or summary["objective"].endswith("-l2")
+
+
+def risk_name(summary: FitSummary) -> str:
+    """What the models minimise, by its name and unit."""
+    if summary["task"] == "regression":
+        return f"squared error / variance of {summary['data']['target']}"
+    return "log loss"
 
 
 def _families(families: Families) -> page.Section:
@@ -212,9 +250,10 @@ def _families(families: Families) -> page.Section:
 def _path(summary: FitSummary) -> page.Section:
     path = summary["path"]
     model = summary["model"]
-    blocks: list[page.Block] = [path_figure(path, model)] if drawing.known([p["risk"] for p in path]) else []
-    blocks.append(path_table(path, model))
-    return page.section("path", "The path of penalty weights", f"held-out rows, rule {summary['rule']}", blocks)
+    name = risk_name(summary)
+    numbers = path_table(path, model, risk=name)
+    block = path_figure(path, model, name, numbers) if drawing.known([p["risk"] for p in path]) else numbers
+    return page.section("path", "The path of penalty weights", "held-out rows", [block])
 
 
 # --- data and settings ----------------------------------------------------------------------------------------
@@ -226,26 +265,37 @@ def _settings(summary: FitSummary) -> list[page.Section]:
     if data["missing"]:
         ordered = sorted(data["missing"].items(), key=lambda pair: -pair[1])
         counted = (
-            f"{several(len(ordered), 'column')} of {len(data['columns']):,} had missing values, which were filled in "
-            "and marked."
+            f"{several(len(ordered), 'column')} of {len(data['columns']):,} had missing values. Notes above say how "
+            "they were read."
         )
         rows = [[name, percent(share)] for name, share in ordered]
         blocks = [page.text(counted), page.table(["column", "missing, %"], rows, [False, True])]
         sections.append(page.section("missing", "Missing values", "", blocks))
-    more = len(data["columns"]) - MOST_COLUMNS
-    settings = {
-        "objective": summary["objective"],
-        "model": summary["model"],
-        "rule": summary["rule"],
-        **({"classes": ", ".join(summary["classes"])} if summary["classes"] else {}),
-        **summary["settings"],
-        "feature columns": ", ".join(data["columns"][:MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else ""),
-    }
-    sections.append(page.section("settings", "Settings", "", [page.settings_table(settings)]))
+    sections.append(_how_trained(summary))
     again = page.text("The same command with the same versions gives the same model.")
-    blocks = [again, page.code(summary["command"]), page.versions_table(summary["versions"])]
+    versions = page.fold("Versions", [page.versions_table(summary["versions"])])
+    blocks = [again, page.code(summary["command"]), versions]
     sections.append(page.section("again", "To run it again", "", blocks))
     return sections
+
+
+def _how_trained(summary: FitSummary) -> page.Section:
+    """The settings that a reader may want, in words; all of them folded away."""
+    data, settings = summary["data"], summary["settings"]
+    more = len(data["columns"]) - MOST_COLUMNS
+    words = {
+        "model": summary["model"],
+        "method": summary["objective"],
+        "rule of the choice": summary["rule"],
+        **{words: settings[name] for name, words in SETTINGS.items() if settings.get(name) not in (None, [], ())},
+        "feature columns": ", ".join(data["columns"][:MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else ""),
+    }
+    nested = {name: value for name, value in settings.items() if isinstance(value, Mapping)}
+    flat = {name: value for name, value in settings.items() if name not in nested}
+    tables = [page.text("As the Python classes name them."), page.settings_table(flat)]
+    for name, value in nested.items():
+        tables += [page.text(f"{name}:"), page.settings_table(value)]
+    return page.section("settings", "Settings", "", [page.settings_table(words), page.fold("All settings", tables)])
 
 
 def _rows_and_columns(data: Data) -> list[page.Block]:

@@ -3,50 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from irmtv.app.fit.comparing import erm_is_kept, in_order
 from irmtv.app.fit.summary import Curves, EnvironmentRow, FitSummary, LossCurve, PathPoint, variant
 from irmtv.core.numbers import NO_VALUE, MetricFormat, decimal, probability, several, short
 from irmtv.core.plain_json import finite
 from irmtv.html import drawing, page
-from irmtv.html.texts import Value, estimate_cells
+from irmtv.html.texts import FigureData, Value, estimate_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_ENVIRONMENTS = 24  # drawn; the worst and the best of more
 NEWTON = ("ERM", "final model")  # what steps 0 and 1 of Newton's method are
 MOST_LINES = 7  # of training, each with a colour, a dash and a name
+MODEL_KEYS: tuple[Literal["erm", "chosen"], ...] = ("erm", "chosen")
+NAMES = {"erm": "plain", "chosen": "chosen", "difference": "difference"}
+SERIES = (("erm", drawing.PLAIN, 0.19), ("chosen", drawing.CHOSEN, -0.19))  # key, style, how far from the row's middle
 MODELS = {"ERM": drawing.PLAIN, "TV-l1": drawing.CHOSEN, "TV-l2": drawing.STYLES[2]}
 
 
 # --- environments -----------------------------------------------------------------------------------------
 
 
-def by_quality(rows: Sequence[EnvironmentRow], greater_is_better: bool) -> list[EnvironmentRow]:
-    """The worst for the chosen model first; those without a value last."""
-    sign = 1 if greater_is_better else -1
-
-    def key(row: EnvironmentRow) -> tuple[bool, float]:
-        value = row["chosen"]["value"] if row["chosen"]["value"] is not None else row["erm"]["value"]
-        return value is None, sign * (value or 0.0)
-
-    return sorted(rows, key=key)
-
-
-def erm_is_kept(summary: FitSummary) -> bool:
-    """Whether the chosen model is ERM: then there is one model to show."""
-    pairs = [(row["erm"]["value"], row["chosen"]["value"]) for row in [summary["overall"], *summary["environments"]]]
-    valued = [(a, b) for a, b in pairs if a is not None and b is not None]
-    return bool(valued) and all(abs(a - b) <= 1e-9 * abs(a) for a, b in valued)
-
-
 def environments_figure(summary: FitSummary) -> page.Block:
+    """The scores of every environment: over time where they are times, else bars with the worst first."""
+    of, (ordered, times) = MetricFormat(summary["metric"]), in_order(summary, summary["environments"])
+    kept = erm_is_kept(summary)
+    made = _drift(summary, ordered, of) if times else _bars(summary, ordered, of)
+    better = "more is better" if summary["greater_is_better"] else "less is better"
+    order = "in the order of time" if times else "the worst for the chosen model first"
+    text = f"Held-out rows; {better}; lines are 95 % intervals; {order}."
+    if len(ordered) > MOST_ENVIRONMENTS and not times:
+        text += f" {MOST_ENVIRONMENTS} of {len(ordered)} are drawn; the numbers below and the CSV have all."
+    keys = ("erm",) if kept else ("erm", "chosen", "difference")
+    columns = ["environment", "rows"]
+    columns += [f"{NAMES[key]} {end}" for key in keys for end in ("value", "low", "high")]
+    cells = [
+        [row["name"], row["rows"], *estimate_cells(*(cast(Any, row)[key] for key in keys))]
+        for row in [summary["overall"], *ordered]
+    ]
+    data: FigureData = {"columns": columns, "rows": cells}
+    numbers = environments_table(summary)
+    return page.figure(
+        made, _environments_alt(summary, of, better), name="environments", data=data, text=text, numbers=numbers
+    )
+
+
+def environments_table(summary: FitSummary) -> page.Block:
+    """All environments in numbers, over all rows first; one model where the plain one is kept."""
+    of, (ordered, _) = MetricFormat(summary["metric"]), in_order(summary, summary["environments"])
+    columns: dict[str, Callable[[EnvironmentRow], str]] = {
+        "environment": lambda row: row["name"],
+        "rows": lambda row: f"{row['rows']:,}",
+        f"plain, {of.title}": lambda row: of.interval(row["erm"]),
+    }
+    if not erm_is_kept(summary):
+        columns[f"chosen, {of.title}"] = lambda row: of.interval(row["chosen"])
+        means = "better" if summary["greater_is_better"] else "worse"
+        columns[f"chosen − plain{of.difference_unit}, + is {means}"] = lambda row: of.interval(
+            row["difference"], sign=True
+        )
+    worst: EnvironmentRow = {**summary["worst"], "name": _worst_name(summary)}
+    rows: list[EnvironmentRow] = [{**summary["overall"], "name": "all rows"}, worst, *ordered]
+    return page.table_of(rows, columns, words=["environment"])
+
+
+def _worst_name(summary: FitSummary) -> str:
+    """The name of the worst environment, where the summary says it; of two models it may be two."""
+    name = summary["worst"]["name"]
+    return f"worst: {name}" if name in [row["name"] for row in summary["environments"]] else "worst environment"
+
+
+def _drift(summary: FitSummary, rows: Sequence[EnvironmentRow], of: MetricFormat) -> Figure:
+    """A line over the times for every model, with the interval of every time."""
+    kept = erm_is_kept(summary)
+    made = drawing.new_figure(3.0)
+    ax = made.subplots()
+    x = np.arange(len(rows), dtype=np.float64)
+    handles = []
+    for key, style, offset in SERIES[:1] if kept else SERIES:
+        value, low, high = drawing.estimates([cast(Any, row)[key] for row in rows], of.factor)
+        at = x if kept else x - 0.4 * offset
+        ax.errorbar(at, value, yerr=drawing.error_bars(value, low, high), fmt="none", ecolor=style.colour, lw=1.0)
+        handles.append(drawing.line(ax, at, value, style, lw=1.5, ms=5 if len(rows) <= 30 else 3))
+    every = max(1, -(-len(rows) // 12))
+    ticks = [drawing.label(row["name"], 14) for row in rows[::every]]
+    ax.set_xticks(x[::every], ticks)
+    if sum(len(tick) + 2 for tick in ticks) > 60:
+        drawing.turn_ticks(ax, 45)
+    drawing.plain_axes(ax, y=of.title, grid="y")
+    drawing.legend(made, handles, _legend(kept))
+    return made
+
+
+def _legend(kept: bool) -> list[str]:
+    return ["plain model, which is kept"] if kept else ["plain model", "chosen model"]
+
+
+def _bars(summary: FitSummary, ordered: Sequence[EnvironmentRow], of: MetricFormat) -> Figure:
     """Bars of both models with intervals, and beside them the difference with its own."""
-    kept, of = erm_is_kept(summary), MetricFormat(summary["metric"])
-    ordered = by_quality(summary["environments"], summary["greater_is_better"])
+    kept = erm_is_kept(summary)
     half, left_out = MOST_ENVIRONMENTS // 2, len(ordered) - MOST_ENVIRONMENTS
     rows = ordered if left_out <= 0 else [*ordered[:half], *ordered[-half:]]
     drawn = [summary["overall"], *rows]
@@ -62,32 +123,22 @@ def environments_figure(summary: FitSummary) -> page.Block:
     for differences in others:
         value, low, high = drawing.estimates([row["difference"] for row in drawn], of.factor)
         drawing.points(differences, place, (value, low, high), drawing.INK, 4)
-        drawing.second_panel(differences, "chosen − ERM" + of.difference_unit.replace(" ", "\n"), 3)
+        better = "right" if summary["greater_is_better"] else "left"
+        unit = of.difference_unit.replace(" (", ", ").replace(")", "")
+        drawing.second_panel(differences, f"chosen − plain{unit}\n({better} is better)", 3)
         drawing.room(differences, np.concatenate([value, low, high, np.zeros(1)]))
     if left_out > 0:
         gap = (place[half] + place[half + 1]) / 2
         levels.text(0.01, gap, f"… {left_out} in between", transform=levels.get_yaxis_transform(), va="center",
                     fontsize=drawing.SMALL, color=drawing.SOFT, style="italic")  # fmt: skip
-    drawing.legend(made, handles, ["ERM, which is kept"] if kept else ["ERM", "chosen"])
-    better = "more is better" if summary["greater_is_better"] else "less is better"
-    text = f"Held-out rows; {better}; lines are 95 % intervals. The worst environment of the chosen model stands first."
-    if left_out > 0:
-        text += f" {MOST_ENVIRONMENTS} of {len(ordered)} are drawn; the table and the CSV have all."
-    columns = ["environment", "rows"]
-    columns += [f"{model} {end}" for model in ("ERM", "chosen", "difference") for end in ("value", "low", "high")]
-    cells = [
-        [row["name"], row["rows"], *estimate_cells(row["erm"], row["chosen"], row["difference"])]
-        for row in [summary["overall"], *ordered]
-    ]
-    alt = _environments_alt(summary, of, better)
-    return page.figure(made, alt, name="environments", data={"columns": columns, "rows": cells}, text=text)
+    drawing.legend(made, handles, _legend(kept))
+    return made
 
 
 def _draw_levels(ax: Axes, place: drawing.Floats, rows: Sequence[Any], of: MetricFormat, kept: bool) -> list[Any]:
     handles: list[Any] = []
     everything: list[drawing.Floats] = []
-    series = (("erm", drawing.PLAIN, 0.19), ("chosen", drawing.CHOSEN, -0.19))
-    for key, style, offset in series[:1] if kept else series:
+    for key, style, offset in SERIES[:1] if kept else SERIES:
         value, low, high = drawing.estimates([row[key] for row in rows], of.factor)
         at = place if kept else place + offset
         handles.append(drawing.bars(ax, at, value, 0.56 if kept else 0.36, style, (low, high)))
@@ -100,12 +151,17 @@ def _draw_levels(ax: Axes, place: drawing.Floats, rows: Sequence[Any], of: Metri
 
 
 def _environments_alt(summary: FitSummary, of: MetricFormat, better: str) -> str:
-    worst, overall = summary["worst"], summary["overall"]
+    worst, overall, n = summary["worst"], summary["overall"], several(len(summary["environments"]), "environment")
+    if erm_is_kept(summary):
+        return (
+            f"The {summary['metric']} of the plain model in {n}, {better}, with 95 % intervals: over all rows "
+            f"{of.with_unit(overall['erm']['value'])}, in the worst environment {of.with_unit(worst['erm']['value'])}."
+        )
     return (
-        f"Bars of the {summary['metric']} in {several(len(summary['environments']), 'environment')}, {better}, ERM "
-        f"beside the chosen model, with 95 % intervals, and points for the difference. Over all rows ERM has "
-        f"{of.with_unit(overall['erm']['value'])} and the chosen model {of.with_unit(overall['chosen']['value'])}; "
-        f"in the worst environment {of.with_unit(worst['erm']['value'])} and {of.with_unit(worst['chosen']['value'])}."
+        f"The {summary['metric']} in {n}, {better}, the plain model beside the chosen one, with 95 % intervals. Over "
+        f"all rows the plain model has {of.with_unit(overall['erm']['value'])} and the chosen one "
+        f"{of.with_unit(overall['chosen']['value'])}; in the worst environment {of.with_unit(worst['erm']['value'])} "
+        f"and {of.with_unit(worst['chosen']['value'])}."
     )
 
 
@@ -122,10 +178,13 @@ def rhythm_of(path: Sequence[PathPoint], model: str = "") -> str:
     return " or ".join(dict.fromkeys("round" if of_trees else "step" for of_trees in rounds))
 
 
-def path_figure(path: Sequence[PathPoint], model: str = "") -> page.Block:
+def path_figure(
+    path: Sequence[PathPoint], model: str = "", risk: str = "risk", numbers: page.Block | None = None
+) -> page.Block:
     """Risk, variation and the test of invariance over the penalty weights, the choice marked.
 
-    Several kinds of models stand one after the other, with a gap between.
+    Several kinds of models stand one after the other, with a gap between. `risk` is its name; `numbers` are folded
+    under the figure.
     """
     kinds = [(p.get("model", "").partition(" ")[0], p.get("objective")) for p in path]
     starts = [i for i in range(1, len(path)) if kinds[i] != kinds[i - 1]]
@@ -141,8 +200,8 @@ def path_figure(path: Sequence[PathPoint], model: str = "") -> page.Block:
     for (name, values), style in zip(risks.items(), drawing.STYLES, strict=False):
         of_style = {"color": style.colour, "ls": style.dash, "marker": style.marker}
         handles.append(_line(axes["risk"], x, drawing.floats(values), starts, ms=5, **of_style))
-        names.append(f"risk {name}")
-    drawing.plain_axes(axes["risk"], "Held-out risk", grid="y")
+        names.append(name)
+    drawing.plain_axes(axes["risk"], f"{risk[:1].upper()}{risk[1:]} on held-out rows".replace("$", r"\$"), grid="y")
     if "variation" in axes:
         variation = drawing.floats([p["variation"] for p in path])
         _line(
@@ -163,7 +222,10 @@ def path_figure(path: Sequence[PathPoint], model: str = "") -> page.Block:
     rhythm, several_tried = rhythm_of(path, model), any(map(variant, path))
     best = [*(["classifier and start"] if several_tried else []), *([rhythm] if rhythm else [])]
     text = f"Each weight at its best {', or at its best '.join(best)}. " if best else ""
-    text += "A model that is invariant has slope 0 in every environment. "
+    text += (
+        "The larger the penalty weight λ, the more a model pays for fitting environments differently; 0 is the plain "
+        "model. A slope says how far an environment would rescale the model: invariance is 0 in all of them. "
+    )
     if any(p["passes"] is not None for p in path):
         text += "Filled points pass the test of invariance, hollow crosses do not."
     columns = {"penalty weight": "penalty_weight", "label": "label"}
@@ -172,7 +234,8 @@ def path_figure(path: Sequence[PathPoint], model: str = "") -> page.Block:
     columns |= {key: key for key in ("risk", "worst", "variation", "p", "passes", "chosen")}
     rows: list[list[Value]] = [[_cell(p, key) for key in columns.values()] for p in path]
     alt = _path_alt(path, panels)
-    return page.figure(made, alt, name="penalty-path", data={"columns": list(columns), "rows": rows}, text=text.strip())
+    data: FigureData = {"columns": list(columns), "rows": rows}
+    return page.figure(made, alt, name="penalty-path", data=data, text=text.strip(), numbers=numbers)
 
 
 def _cell(point: PathPoint, key: str) -> Value:
@@ -229,14 +292,14 @@ def _draw_p(ax: Axes, x: drawing.Floats, path: Sequence[PathPoint], starts: Sequ
     drawing.plain_axes(ax, "p of the test of invariance", grid="y")
 
 
-def path_table(path: Sequence[PathPoint], model: str = "", tested: bool = True) -> page.Block:
+def path_table(path: Sequence[PathPoint], model: str = "", tested: bool = True, risk: str = "risk") -> page.Block:
     """The path in numbers; `tested`: with the total variation and whether the point passes the test of invariance."""
     rhythm = rhythm_of(path, model)
     columns: dict[str, Callable[[PathPoint], str]] = {
         "penalty weight λ": lambda p: p["label"],
         **({"classifier, start": lambda p: variant(p) or NO_VALUE} if any(map(variant, path)) else {}),
         **({rhythm: lambda p: NO_VALUE if p.get("solver") == "newton" else f"{p['step']:,}"} if rhythm else {}),
-        "risk": lambda p: decimal(p["risk"]),
+        risk: lambda p: decimal(p["risk"]),
         "worst environment": lambda p: decimal(p["worst"]),
         "total variation": lambda p: decimal(p["variation"]),
         "p" if tested else "p of equal slopes": lambda p: probability(p["p"]),
@@ -252,7 +315,7 @@ def path_table(path: Sequence[PathPoint], model: str = "", tested: bool = True) 
 # --- training ---------------------------------------------------------------------------------------------
 
 
-def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
+def curves_figure(curves: Curves, rhythm: str = "step", risk_name: str = "risk") -> page.Block:
     """The risk of every environment over the steps (of trees: rounds); of many, the highest at the end are named.
 
     Newton's method has ERM and the final model.
@@ -275,7 +338,7 @@ def curves_figure(curves: Curves, rhythm: str = "step") -> page.Block:
         every = 1 if newton else (k % 3, max(1, len(steps) // 8))
         handles.append(drawing.line(ax, steps, risk[e], style, lw=1.5, ms=4, markevery=every, zorder=4))
         names.append(drawing.label(curves["environments"][e], 22))
-    drawing.plain_axes(ax, x="" if newton else rhythm, y="risk of the training rows", grid="y")
+    drawing.plain_axes(ax, x="" if newton else rhythm, y=_on_axis(f"{risk_name}, training rows"), grid="y")
     if newton:
         ax.set_xticks(steps, NEWTON)
     else:
@@ -308,7 +371,7 @@ def _draw_others(ax: Axes, steps: drawing.Floats, risk: drawing.Floats, others: 
 # --- the loss as a function of the environment --------------------------------------------------------------
 
 
-def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> page.Block:
+def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str], risk_name: str = "risk") -> page.Block:
     """A line for each model over the environments, in the order of the risk of the first."""
     n = len(environments)
     risks = {
@@ -333,7 +396,7 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> p
     if n == 1:
         ax.set_xlim(-1, 1)
     by_risk = f"environment, in the order of the risk of {drawing.label(losses[0]['model'])}"
-    drawing.plain_axes(ax, x=by_risk, y="held-out risk", grid="y")
+    drawing.plain_axes(ax, x=by_risk, y=_on_axis(f"{risk_name}, held-out rows"), grid="y")
     drawing.legend(made, handles, names)
     spans = "; ".join(f"{name} from {_span(r, 'to')}" for name, r in risks.items())
     alt = f"Lines: the held-out risk of {several(len(losses), 'model')} in {several(n, 'environment')}: {spans}."
@@ -344,6 +407,11 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str]) -> p
     rows: list[list[Value]] = [[environments[e], *(finite(r[e]) for r in risks.values())] for e in order]
     columns = ["environment", *risks]
     return page.figure(made, alt, name="loss-by-environment", data={"columns": columns, "rows": rows}, text=text)
+
+
+def _on_axis(text: str) -> str:
+    """A name with a target's in it: not too long, and no formula."""
+    return drawing.label(text, 44)
 
 
 def _span(values: drawing.Floats, to: str) -> str:

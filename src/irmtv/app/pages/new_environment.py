@@ -1,4 +1,4 @@
-"""What to expect in an environment that nobody has seen: the section of the page, and its first number."""
+"""What to expect in an environment that nobody has seen: the section of the page."""
 
 from __future__ import annotations
 
@@ -7,34 +7,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from irmtv.app.fit.expectation import expect
 from irmtv.app.fit.summary import Expected, FitSummary, LeftOutFamily, NewEnvironment
 from irmtv.core.numbers import MetricFormat, listed, several
 from irmtv.html import drawing, page
 from irmtv.html.texts import Value
 
 STYLES = dict(zip(("linear", "mlp", "trees"), drawing.STYLES, strict=False))
-ONE_MORE = "one more"
+ONE_MORE = "a new one"
 
 
-def first_number(summary: FitSummary) -> list[page.Number]:
-    """The estimate for a new environment, large; none where there is none."""
-    unseen = summary.get("new_environment")
-    if unseen is None or unseen["expected"] is None:
-        return []
-    of, expected = MetricFormat(unseen["metric"]), unseen["expected"]
-    interval = f"{of.value(expected['low'])} to {of.value(expected['high'])}"
-    taken = _taken(unseen)
-    note = f"worst of {len(taken['environments'])}: {of.value(expected['worst'])}; 90 % of new ones {interval}"
-    before = f"{of.value(taken['plain_expected']['mean'])} → " if len(_models(taken)) > 1 else ""
-    value = before + of.with_unit(expected["mean"])
-    return [{"name": f"{unseen['metric']}, unseen environment", "value": value, "note": note}]
-
-
-def section(unseen: NewEnvironment) -> page.Section:
-    """Every left-out environment, ERM and choice of every kind of model, and the interval for one more."""
-    title = "An environment that nobody has seen"
-    if unseen["expected"] is None:
-        return page.section("unseen", title, "", [page.text(unseen["message"])])
+def section(summary: FitSummary, unseen: NewEnvironment) -> page.Section:
+    """Every left-out environment, the plain model and the choice of every kind, and the interval for one more."""
     trained = {
         "in order": "on what came before each of these times",
         "blocks of aux": "without each of these blocks of the first aux column",
@@ -44,29 +28,35 @@ def section(unseen: NewEnvironment) -> page.Section:
         f"once, on all rows. The interval is for one more environment, {unseen['assumption']}."
     )
     drawn = any(drawing.known([row["plain"], row["chosen"]]) for f in unseen["families"] for row in f["environments"])
-    figures = [_figure(unseen)] if drawn else []
-    blocks = [page.text(unseen["message"]), *figures, _table(unseen), page.text(how)]
-    return page.section("unseen", title, "environments that training left out", blocks)
+    blocks = [
+        _figure(summary, unseen) if drawn else _table(unseen),
+        page.fold("How this was measured", [page.text(how)]),
+    ]
+    in_order = unseen["left_out"] == "in order"
+    lead = "times, each predicted from what came before" if in_order else "environments that training left out"
+    return page.section("unseen", "A new environment", lead, blocks)
+
+
+def _without(unseen: NewEnvironment) -> str:
+    """What training had no row of."""
+    return "predicted from what came before each" if unseen["left_out"] == "in order" else "that training left out"
 
 
 def _models(family: LeftOutFamily) -> Mapping[str, tuple[Literal["plain", "chosen"], Expected]]:
     """What there is to show of a kind of model: ERM and its choice, or one where they are the same."""
     rows, taken = family["environments"], " (taken)" * family["taken"]
     if all(row["plain"] == row["chosen"] for row in rows):
-        return {f"{family['name']}, ERM{taken}": ("plain", family["plain_expected"])}
+        return {f"{family['name']}, plain{taken}": ("plain", family["plain_expected"])}
     return {
-        f"{family['name']}, ERM": ("plain", family["plain_expected"]),
+        f"{family['name']}, plain": ("plain", family["plain_expected"]),
         f"{family['name']}, chosen{taken}": ("chosen", family["expected"]),
     }
 
 
-def _taken(unseen: NewEnvironment) -> LeftOutFamily:
-    return next(family for family in unseen["families"] if family["taken"])
-
-
-def _figure(unseen: NewEnvironment) -> page.Block:
+def _figure(summary: FitSummary, unseen: NewEnvironment) -> page.Block:
     of, families = MetricFormat(unseen["metric"]), unseen["families"]
     names = [row["name"] for row in families[0]["environments"]]
+    longest = 24 if unseen["left_out"] == "in order" else 18  # "2011-03-01 to 2011-05-31"
     place = -np.arange(len(names) + 1, dtype=np.float64)
     place[1:] -= 0.35  # apart from the interval
     made = drawing.new_figure(1.25 + (0.2 + 0.12 * len(families)) * (len(names) + 1))
@@ -88,26 +78,30 @@ def _figure(unseen: NewEnvironment) -> page.Block:
     drawing.plain_axes(ax, x=of.title, grid="x")
     drawing.room(ax, np.concatenate(everything))
     drawing.few_ticks(ax, 5)
-    drawing.name_rows(ax, place, [ONE_MORE, *(drawing.label(name, 18) for name in names)], air=0.65)
+    drawing.name_rows(ax, place, [ONE_MORE, *(drawing.label(name, longest) for name in names)], air=0.65)
     ax.axhline((place[0] + place[1]) / 2, color=drawing.LINE, lw=0.8)
     drawing.legend(made, handles, labels, columns=2)
     kinds = listed(family["name"] for family in families)
     alt = (
-        f"Points of the {unseen['metric']} in {several(len(names), 'environment')} that training left out, of {kinds}, "
-        f"and above them the mean with the interval for one more environment. {unseen['message']}"
+        f"Points of the {unseen['metric']} in {several(len(names), 'environment')} {_without(unseen)}, of {kinds}, "
+        f"and above them the mean with the interval for one more environment. {expect(summary)}"
     )
+    names_of = {"mlp": "mlp is a network", "trees": "trees are boosted ones"}
+    of_names = "".join(f"; {names_of[family['name']]}" for family in families if family["name"] in names_of)
+    kinds_of = f"{len(families)} kinds of models: t" if len(families) > 1 else "T"
     text = (
-        f"{several(len(families), 'kind')} of models: ERM and, where it is another, what the rule chose from the path. "
-        f"Above: the mean, and between which values {100 * unseen['coverage']:.0f} % of new environments are."
+        f"{kinds_of}he plain model and, where it is another, what the rule chose"
+        f"{of_names}. Above: the mean, and between which values {100 * unseen['coverage']:.0f} % of new environments "
+        "are."
     )
     cells: list[list[Value]] = [
         [family["name"], row["name"], row["rows"], row["plain"], row["chosen"], row["missing"]]
         for family in families
         for row in family["environments"]
     ]
-    columns = ["kind of model", "environment", "rows", "ERM", "chosen", "classes missing in training"]
+    columns = ["kind of model", "environment", "rows", "plain", "chosen", "classes missing in training"]
     data: Any = {"columns": columns, "rows": cells}
-    return page.figure(made, alt, name="unseen-environments", data=data, text=text)
+    return page.figure(made, alt, name="unseen-environments", data=data, text=text, numbers=_table(unseen))
 
 
 def _table(unseen: NewEnvironment) -> page.Block:

@@ -61,6 +61,9 @@ def split_columns(
     target: str | None,
     environment: str | Sequence[str] = (),
     aux: str | Sequence[str] = (),
+    drop: str | Sequence[str] = (),
+    features: str | Sequence[str] = (),
+    categorical: str | Sequence[str] = (),
     fitting: bool = True,
 ) -> Columns:
     """Divide a table into target, environment, aux and features.
@@ -73,6 +76,12 @@ def split_columns(
         The column to be predicted; None where there is none.
     environment, aux : str or sequence of str, default ()
         Columns. Rows where one of these or the target is missing are left out, and a note counts them.
+    drop : str or sequence of str, default ()
+        Columns that are no features.
+    features : str or sequence of str, default ()
+        Only these columns are features; all others where none are named.
+    categorical : str or sequence of str, default ()
+        Features whose values are categories, whatever they look like (`table_steps` reads them so); checked here.
     fitting : bool, default True
         Whether a model shall be learned: then the target must vary, and there must be features.
 
@@ -104,20 +113,22 @@ def split_columns(
             f"the table must have features besides {shown(taken)}. Got no other column. Add some, or take fewer as "
             "environment or aux."
         )
+    unused = _unused(frame, roles, _as_list(drop), _as_list(features))
+    _check_categorical(frame, roles, unused, _as_list(categorical))
     kept, notes = _complete(frame, taken)
     frame = frame if len(kept) == len(frame) else frame.iloc[kept]
     y = None if target is None else _target(frame[target], fitting)
     labels = _labels(frame, roles["environment"]) if roles["environment"] else None
     values, is_date, date_notes = _numbers(frame[roles["aux"]]) if roles["aux"] else (None, (), [])
     notes += date_notes
-    features = frame.drop(columns=taken)
-    missing = _check_features(features) if fitting else {}
+    x = frame.drop(columns=[*taken, *unused])
+    missing = _check_features(x) if fitting else {}
     empty = [name for name, share in missing.items() if share == 1]
-    if empty and len(empty) == features.shape[1]:
+    if empty and len(empty) == x.shape[1]:
         raise TableError(f"all features are missing in all rows: {shown(empty)}. Check how the table was written.")
     if empty:
         notes.append(f"without any value, and so without use: {shown(empty)}")
-    return Columns(features, y, labels, values, is_date, kept, tuple(notes), missing)
+    return Columns(x, y, labels, values, is_date, kept, tuple(notes), missing)
 
 
 def task_of(y: pd.Series, task: str | None = None) -> tuple[TaskName, str]:
@@ -211,18 +222,62 @@ def _check_roles(frame: pd.DataFrame, roles: dict[str, list[str]], fitting: bool
             "separator."
         )
     for role, names in roles.items():
-        for name in names:
-            if name not in set(present):
-                raise TableError(
-                    f"{role} must be a column of the table. Got {name!r}.{did_you_mean(name, present)} The columns are "
-                    f"{shown(present, 20)}. Name one of them."
-                )
+        _check_present(role, names, present)
     uses = Counter(name for names in roles.values() for name in dict.fromkeys(names))
     # a column may say both where a row came from and what environments are looked for in; never the target
     for name in roles["target"]:
         if uses[name] > 1:
             other = next(role for role in ("environment", "aux") if name in roles[role])
             raise TableError(f"{name!r} cannot be both target and {other}. Name two different columns.")
+
+
+def _check_present(role: str, names: Sequence[str], present: Sequence[str]) -> None:
+    for name in names:
+        if name not in set(present):
+            raise TableError(
+                f"{role} must be a column of the table. Got {name!r}.{did_you_mean(name, present)} The columns are "
+                f"{shown(present, 20)}. Name one of them."
+            )
+
+
+def _unused(frame: pd.DataFrame, roles: dict[str, list[str]], drop: list[str], features: list[str]) -> list[str]:
+    """Columns that shall be no features, beside target, environment and aux."""
+    if drop and features:
+        raise TableError(
+            f"drop and features say the same in two ways. Got drop={drop} and features={features}. Use drop for the "
+            "columns to leave out, or features for all that shall stay."
+        )
+    option, names = ("features", features) if features else ("drop", drop)
+    _check_present(option, names, list(frame.columns))
+    for role, taken in roles.items():
+        clash = [name for name in names if name in taken]
+        if clash and features:
+            raise TableError(
+                f"features cannot hold {shown(clash)}, which is the {role}: a model does not see it when it predicts. "
+                "Leave it out of features."
+            )
+        if clash:
+            raise TableError(
+                f"drop names {shown(clash)}, which is the {role} and so no feature in any case. Leave it out of drop, "
+                f"or name another {role}."
+            )
+    own = {name for taken in roles.values() for name in taken}
+    others = [name for name in frame.columns if name not in own]
+    unused = [name for name in others if name not in set(features)] if features else list(drop)
+    if others and len(set(unused)) == len(others):
+        raise TableError(f"drop must leave some features. Got all of them: {shown(others)}. Drop fewer.")
+    return list(dict.fromkeys(unused))
+
+
+def _check_categorical(
+    frame: pd.DataFrame, roles: dict[str, list[str]], unused: Sequence[str], categorical: Sequence[str]
+) -> None:
+    _check_present("categorical", categorical, list(frame.columns))
+    for name in categorical:
+        role = next((role for role, names in roles.items() if name in names), None)
+        if role is not None or name in unused:
+            why = "is not a feature here" if role is None else f"is the {role}, which needs no such word"
+            raise TableError(f"categorical must name features. {name!r} {why}. Leave it out of categorical.")
 
 
 def _complete(frame: pd.DataFrame, taken: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:

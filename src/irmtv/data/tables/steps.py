@@ -8,8 +8,11 @@ fills what is missing. Nothing missing comes out, whatever goes in:
 - a number or date that is missing: the mean of training, and 1 in the column's indicator, which is there where
   training had missing values, too;
 - a category that is missing: a category of its own where training had it, else as one that training did not have;
-- a category that training did not have: none of the known ones (all zeros), or by its letters where there are many;
+- a category that training did not have: none of the known ones (all zeros), or by its letters where there are many
+  and nobody said that they are categories;
 - a date in another format, or text where numbers were: as missing; `TableColumns` warns of text among numbers.
+
+Trees read gaps and categories as they are: for these `TableForTrees` stands in place of `TableNumbers`.
 
 What a cell becomes depends on its value alone, so skrub's `TableVectorizer` is given every different value of a column
 once, and its answer is spread over the rows: a million rows cost little more than their different values.
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,24 +30,33 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import skrub
-from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils.validation import check_is_fitted
 
-from irmtv.core.messages import did_you_mean, shown, users_stacklevel
+from irmtv.core.messages import shown, users_stacklevel
 from irmtv.data.tables.errors import TableError
+from irmtv.data.tables.kinds import as_frame, as_kind, check_names, kind_of
 
 COMPONENTS = 16  # numbers that a column with many texts becomes
 LEVELS = 20_000  # texts that these are learned from, at most
+MOST_CATEGORIES = 1000  # of a column that is said to hold categories
+TREE_CATEGORIES = 255  # of a column of text, for trees: as many as LightGBM has bins
 TOGETHER = 10_000  # maximum number of different values of a column that shares a TableVectorizer
 BLOCK = 1 << 12  # rows that are filled at a time, so that they stay in the cache
 
 Floats = npt.NDArray[np.float32]
 
 
-def table_steps() -> list[tuple[str, Any]]:
+def table_steps(categorical: Sequence[str] = (), for_trees: bool = False) -> list[tuple[str, Any]]:
     """The preprocessing of a Pipeline: a raw DataFrame in, float32 numbers without missing values out.
+
+    Parameters
+    ----------
+    categorical : sequence of str, default ()
+        Columns whose values are categories, also where they look like numbers or dates.
+    for_trees : bool, default False
+        A DataFrame comes out, with missing values and categories, for the boosting estimators.
 
     Returns
     -------
@@ -64,26 +76,38 @@ def table_steps() -> list[tuple[str, Any]]:
     >>> pipeline.get_feature_names_out().tolist()
     ['size', 'where_north', 'where_south', 'where_nan', 'size missing']
     """
-    return [("columns", TableColumns()), ("numbers", TableNumbers())]
+    numbers = TableForTrees() if for_trees else TableNumbers()
+    return [("columns", TableColumns(tuple(categorical))), ("numbers", numbers)]
 
 
 class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """The columns of training, by name, with the types of training; others are ignored.
+
+    Parameters
+    ----------
+    categorical : sequence of str, default ()
+        Columns whose values are categories. 1, 1.0 and "1" are the same one.
 
     Attributes
     ----------
     feature_names_in_ : array of str
         The columns.
     kinds_ : dict of str to str
-        "number", "date" or "text", by column.
+        "number", "date", "text" or "category", by column.
     """
+
+    categorical: Sequence[str] = ()  # of files that older versions wrote
+
+    def __init__(self, categorical: Sequence[str] = ()) -> None:
+        self.categorical = categorical
 
     def fit(self, X: Any, y: Any = None) -> TableColumns:
         """Remember names and kinds of the columns."""
-        frame = _as_frame(X)
+        frame = as_frame(X)
         self.feature_names_in_ = np.asarray([str(name) for name in frame.columns], dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
-        self.kinds_ = {str(name): kind_of(frame[name]) for name in frame.columns}
+        said = {str(name) for name in self.categorical}
+        self.kinds_ = {str(n): "category" if str(n) in said else kind_of(frame[n]) for n in frame.columns}
         return self
 
     def transform(self, X: Any) -> pd.DataFrame:
@@ -101,11 +125,11 @@ class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def align(self, X: Any) -> tuple[pd.DataFrame, dict[str, int]]:
         """These columns, and by column how many values are not what they were in training."""
         check_is_fitted(self, "kinds_")
-        frame = _as_frame(X)
+        frame = as_frame(X)
         check_names(self.kinds_, list(frame.columns))
         made, unread = {}, {}
         for name, kind in self.kinds_.items():
-            made[name], bad = _as_kind(frame[name], kind)
+            made[name], bad = as_kind(frame[name], kind)
             if bad:
                 unread[name] = bad
         return pd.DataFrame(made, index=frame.index, copy=False), unread
@@ -114,68 +138,6 @@ class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """The names of the columns."""
         check_is_fitted(self, "kinds_")
         return np.asarray(self.feature_names_in_, dtype=object)
-
-
-def check_names(columns: Iterable[str], present: Sequence[Any]) -> None:
-    """Raise where a column of training is not there."""
-    there = set(present)
-    missing = [name for name in columns if name not in there]
-    if missing:
-        raise TableError(
-            f"the table must have the columns that the model was trained on. Missing: {shown(missing, 10)}."
-            f"{did_you_mean(missing[0], present)} It has {shown(present, 10)}. Add or rename columns."
-        )
-
-
-def _as_frame(x: Any) -> pd.DataFrame:
-    if isinstance(x, pd.DataFrame):
-        frame = x
-    elif hasattr(x, "to_pandas") and hasattr(x, "columns"):  # polars
-        frame = x.to_pandas()
-    else:
-        raise TableError(
-            f"X must be a DataFrame with the columns of the table. Got {type(x).__name__}. Use read_table(path).frame."
-        )
-    lasting = [name for name in frame.columns if frame[name].dtype.kind == "m"]
-    if lasting:  # durations, as numbers
-        frame = frame.assign(**{name: frame[name].dt.total_seconds() for name in lasting})
-    return frame if all(isinstance(name, str) for name in frame.columns) else frame.rename(columns=str)
-
-
-def kind_of(column: pd.Series) -> str:
-    """ "number", "date" or "text"."""
-    if is_numeric_dtype(column.dtype):  # bool, too
-        return "number"
-    return "date" if is_datetime64_any_dtype(column.dtype) else "text"
-
-
-def _as_kind(column: pd.Series, kind: str) -> tuple[pd.Series, int]:
-    """A column as one of that kind, and how many values could not be read."""
-    own = kind_of(column)
-    if kind == own:
-        return column, 0
-    if kind == "text":
-        return (column if own == "date" else _as_words(column)), 0
-    given = column.notna()
-    read: pd.Series
-    if kind == "date":
-        # numbers may be years: as missing rather than as seconds since 1970
-        read = pd.to_datetime(column if own == "text" else column.where(~given), errors="coerce")
-    elif own == "date":
-        read = pd.Series(np.nan, index=column.index, name=column.name)
-    else:
-        words = column.astype(object)
-        read = pd.to_numeric(words, errors="coerce").astype(np.float64)
-        if (read.isna() & given).any():
-            read = read.fillna(words.map(lambda value: {"true": 1.0, "false": 0.0}.get(str(value).lower(), np.nan)))
-    return read, int((read.isna() & given).sum())
-
-
-def _as_words(column: pd.Series) -> pd.Series:
-    """Numbers as they would be written: 1 rather than 1.0, whatever a missing value did to the column."""
-    whole = column.dtype.kind == "f" and bool((column.dropna() % 1 == 0).all())
-    words = column.dropna().map(lambda value: str(int(value)) if whole else str(value))
-    return words.astype(object).reindex(column.index)
 
 
 @dataclass(frozen=True)
@@ -200,7 +162,8 @@ class _Levels:
         order[: len(self.values)] = np.arange(len(self.values))
         taken = pd.Series(self.values).take(order).reset_index(drop=True)
         if missing:
-            taken = taken.astype(taken.dtype if taken.dtype.kind == "M" else object)
+            keeps_type = taken.dtype.kind == "M" or isinstance(taken.dtype, pd.CategoricalDtype)
+            taken = taken if keeps_type else taken.astype(object)
             taken.iloc[len(self.values)] = None
         return taken
 
@@ -224,7 +187,7 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     input_to_outputs_ : dict of str to list of str
         The numbers that are made of each column.
     groups_ : list of list of str
-        Columns that are no numbers; those with many different values stand alone.
+        Columns that are no numbers: categories, others, and those with many different values, each alone.
     vectorizers_ : list of TableVectorizer
         One for each group.
     fill_ : dict of str to list of float
@@ -252,14 +215,18 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 outputs |= self._learn_number(name, X[name])
             else:
                 levels[name] = _Levels.of(X[name])
-        few = [name for name, column in levels.items() if len(column.values) <= TOGETHER]
-        many = [[name] for name in levels if name not in set(few)]
-        self.groups_ = [few, *many] if few else many
+        said = [name for name in levels if kind_of(X[name]) == "category"]
+        _check_categories({name: len(levels[name].values) for name in said})
+        few = [name for name in levels if name not in set(said) and len(levels[name].values) <= TOGETHER]
+        many = [[name] for name in levels if name not in {*said, *few}]
+        self.groups_ = [group for group in (said, few) if group] + many
         self.vectorizers_ = []
         tables: dict[str, Floats] = {}
         for group in self.groups_:
-            encoder = LevelEncoder(n_components=COMPONENTS, random_state=0)
-            vectorizer = skrub.TableVectorizer(high_cardinality=encoder)
+            vectorizer = skrub.TableVectorizer(
+                high_cardinality=LevelEncoder(n_components=COMPONENTS, random_state=0),
+                **{**self._encoding(), **({"cardinality_threshold": MOST_CATEGORIES + 1} if group is said else {})},
+            )
             answer = _quietly(vectorizer.fit_transform, _level_frame(group, levels))
             self.vectorizers_.append(vectorizer)
             self.column_to_kind_ |= vectorizer.column_to_kind_
@@ -269,6 +236,10 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 self._learn_gaps(name, tables[name], levels[name])
         self.input_to_outputs_ = {name: outputs[name] for name in X.columns if name in outputs}
         return self._filled(X, levels, tables)
+
+    def _encoding(self) -> dict[str, Any]:
+        """How `TableVectorizer` encodes texts: up to 39 different ones are categories, with a number for each."""
+        return {}
 
     def _learn_number(self, name: str, column: pd.Series) -> dict[str, list[str]]:
         values = _as_floats(column)
@@ -307,7 +278,7 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 if kind in ("datetime", "numeric"):
                     bad = int(rows[np.isnan(tables[name][:-1, 0])].sum())
                     surprises.unread.update({name: bad} if bad else {})
-                elif isinstance(encoder := vectorizer.transformers_[name], OneHotEncoder):
+                elif isinstance(encoder := vectorizer.transformers_[name], (OneHotEncoder, OrdinalEncoder)):
                     known = set(map(str, encoder.categories_[0]))
                     pairs = zip(_texts(levels[name].values), rows.tolist(), strict=True)
                     new = {level: n for level, n in pairs if level not in known}
@@ -342,6 +313,52 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         check_is_fitted(self, "input_to_outputs_")
         names = [output for outputs in self.input_to_outputs_.values() for output in outputs]
         return np.asarray([*names, *(f"{name} missing" for name in self.indicated_)], dtype=object)
+
+
+class TableForTrees(TableNumbers):
+    """The same columns for trees: numbers and dates keep their gaps, categories stay categories.
+
+    Trees find sets of categories themselves, so more texts are categories than for `TableNumbers`.
+    """
+
+    def _encoding(self) -> dict[str, Any]:
+        unknown = {"handle_unknown": "use_encoded_value", "unknown_value": np.nan, "encoded_missing_value": np.nan}
+        return {"low_cardinality": OrdinalEncoder(**unknown), "cardinality_threshold": TREE_CATEGORIES + 1}
+
+    def _learn_number(self, name: str, column: pd.Series) -> dict[str, list[str]]:
+        learned = super()._learn_number(name, column)
+        self.indicated_ = []  # trees see that a value is missing
+        return learned
+
+    def _learn_gaps(self, name: str, table: Floats, levels: _Levels) -> None:
+        """Nothing stands for a missing value."""
+
+    def _filled(self, X: pd.DataFrame, levels: dict[str, _Levels], tables: dict[str, Floats]) -> Any:
+        """Spread over the rows: a DataFrame (N, D) of floats and categories, with gaps."""
+        encoders = {n: e for vectorizer in self.vectorizers_ for n, e in vectorizer.transformers_.items()}
+        made: dict[str, Any] = {}
+        for name, outputs in self.input_to_outputs_.items():
+            if name not in tables:
+                made[name] = _as_floats(X[name])
+                continue
+            table, codes = tables[name], levels[name].codes
+            if isinstance(encoder := encoders[name], OrdinalEncoder):
+                words = pd.Index([str(word) for word in encoder.categories_[0] if isinstance(word, str)])  # no gap
+                places = np.where(np.isnan(table[:, 0]), -1, table[:, 0]).astype(np.int64)
+                made[name] = pd.Categorical.from_codes(places[codes], categories=words)
+                continue
+            table[-1] = np.nan  # letters of a text that is missing
+            made |= {output: table[codes, j] for j, output in enumerate(outputs)}
+        return pd.DataFrame(made, index=X.index, copy=False)
+
+
+def _check_categories(counts: dict[str, int]) -> None:
+    for name, n in counts.items():
+        if n > MOST_CATEGORIES:
+            raise TableError(
+                f"categorical: {name!r} has {n:,} different values; at most {MOST_CATEGORIES:,} can be categories. "
+                "Join some of them, leave it out of categorical, or drop the column."
+            )
 
 
 class LevelEncoder(skrub.StringEncoder):  # type: ignore[misc]  # skrub is not annotated

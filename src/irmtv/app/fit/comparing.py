@@ -1,0 +1,92 @@
+"""Better or worse: words for a difference that never contradict the numbers as they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from irmtv.app.fit.summary import EnvironmentRow, FitSummary
+from irmtv.core.numbers import MetricFormat
+from irmtv.data.times import time_order
+from irmtv.metrics.definitions import as_metric
+
+LEVEL = 0.05  # of the tests that the words rest on
+
+Word = Literal["better", "worse", "about as good"]
+
+
+def better_or_worse(row: EnvironmentRow, greater_is_better: bool, form: MetricFormat) -> Word:
+    """Whether the chosen model is better than the plain one there.
+
+    "about as good" where the 95 % interval of the difference has 0 inside, or both are shown as the same number.
+    """
+    chosen, plain, difference = row["chosen"]["value"], row["erm"]["value"], row["difference"]
+    if chosen is None or plain is None or form.value(chosen) == form.value(plain):
+        return "about as good"
+    low, high = difference["low"], difference["high"]
+    if low is not None and high is not None and low <= 0 <= high:
+        return "about as good"
+    return "better" if (chosen > plain) == greater_is_better else "worse"
+
+
+def left_out_difference(summary: FitSummary) -> Word | None:
+    """The same on average over environments that training left out; None where that is not known, or all are alike."""
+    unseen = summary.get("new_environment")
+    family = None if unseen is None else next((f for f in unseen["families"] if f["taken"]), None)
+    if unseen is None or family is None or all(row["plain"] == row["chosen"] for row in family["environments"]):
+        return None
+    chosen, plain = family["expected"]["mean"], family["plain_expected"]["mean"]
+    if chosen is None or plain is None:
+        return None
+    form = MetricFormat.in_words(unseen["metric"])
+    if form.value(chosen) == form.value(plain):
+        return "about as good"
+    return "better" if (chosen > plain) == as_metric(unseen["metric"]).greater_is_better else "worse"
+
+
+def erm_is_kept(summary: FitSummary) -> bool:
+    """Whether the chosen model is ERM: then there is one model to show."""
+    pairs = [(row["erm"]["value"], row["chosen"]["value"]) for row in [summary["overall"], *summary["environments"]]]
+    valued = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return bool(valued) and all(abs(a - b) <= 1e-9 * abs(a) for a, b in valued)
+
+
+def extremes(summary: FitSummary, model: Literal["erm", "chosen"]) -> list[EnvironmentRow]:
+    """The environments with the worst and the best value of a model; fewer where there are fewer."""
+    valued = [(row[model]["value"], row) for row in summary["environments"]]
+    known = [(value, row) for value, row in valued if value is not None]
+    ordered = [row for _, row in sorted(known, key=lambda pair: pair[0], reverse=not summary["greater_is_better"])]
+    return [ordered[0], ordered[-1]] if len(ordered) > 1 else ordered
+
+
+def in_order(summary: FitSummary, rows: list[EnvironmentRow]) -> tuple[list[EnvironmentRow], bool]:
+    """Environments in the order of time, where they are times (True), else the worst for the chosen model first."""
+    unseen = summary.get("new_environment")
+    told = unseen is not None and unseen["left_out"] == "in order"
+    order = time_order([row["name"] for row in rows], told) if len(rows) > 1 else None
+    if order is not None:
+        return [rows[i] for i in order], True
+    sign = 1 if summary["greater_is_better"] else -1
+
+    def key(row: EnvironmentRow) -> tuple[bool, float]:
+        value = row["chosen"]["value"] if row["chosen"]["value"] is not None else row["erm"]["value"]
+        return value is None, sign * (value or 0.0)
+
+    return sorted(rows, key=key), False
+
+
+def asked_for_erm(summary: FitSummary) -> bool:
+    """Whether nothing but the plain model was to be trained."""
+    return not summary.get("sought", summary["objective"] != "erm")
+
+
+def rule_figures(summary: FitSummary) -> Mapping[str, Any]:
+    """What the rule measured; older files have none of it, or not all."""
+    figures: Mapping[str, Any] = summary["settings"].get("figures", {})
+    return figures
+
+
+def loss_differs(summary: FitSummary) -> bool:
+    """Whether the plain model's loss differs between environments, by the test of `irmtv diagnose`."""
+    look = summary.get("first_look")
+    return look is not None and look["loss_p"] is not None and look["loss_p"] < LEVEL
