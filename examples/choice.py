@@ -4,6 +4,8 @@
     python examples/choice.py simulation     the paper's six settings, environments given
     python examples/choice.py inferred       the same, environments inferred from time
     python examples/choice.py three          three environments
+    python examples/choice.py fit            the six settings through `irmtv fit`, which takes the kind of model, too;
+                                             200,000 test rows of each environment (half an hour of one core)
     python examples/choice.py controls       data on which nothing is to be gained: how often ERM is what is returned
                                              (--inferred: environments inferred from time)
 
@@ -23,9 +25,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from irmtv import InvariantClassifierCV, InvariantRegressorCV, Task
+from irmtv.app.fit import fit_table
 from irmtv.datasets import make_control, make_simulation, make_unit_test, population_accuracy, simulation_limit
 from irmtv.datasets.unit_tests import unit_test_error
 
@@ -59,6 +63,23 @@ def of_simulation(environments: tuple[float, ...], p_v: float, seed: int, inferr
     return 100 * (simulation_limit(p_v, 5) - worst), chosen.selected_["outcome"]
 
 
+def of_fit(environments: tuple[float, ...], p_v: float, seed: int) -> tuple[float, str]:
+    """The same of `irmtv fit`, on test rows: what it takes may be a network, or trees."""
+    torch.set_num_threads(1)
+    task = make_simulation(5000, environments, p_v, random_state=seed, n_test=4 * 200_000)
+    assert task.test is not None and task.train.environment is not None and task.test.environment is not None
+    frames = [pd.DataFrame(rows.x.numpy()).rename(columns="x{}".format) for rows in (task.train, task.test)]
+    table = frames[0].assign(place=task.train.environment.numpy(), label=task.train.y.long().numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answer = fit_table(table, "label", ["place"], random_state=seed)
+        right = np.asarray(answer.pipeline.predict(frames[1])) == task.test.y.long().numpy()
+    worst = min(right[task.test.environment.numpy() == e].mean() for e in range(len(task.test.names)))
+    (kind,) = (one["name"] for one in answer.summary["families"]["compared"] if one["taken"])
+    outcome = f"{answer.summary['outcome']} ({kind})"
+    return 100 * (simulation_limit(p_v, 5) - float(worst)), outcome
+
+
 def of_unit_test(name: str, kind: dict[str, int], seed: int) -> tuple[float, float, str]:
     """Error, the oracle's, and the outcome."""
     task = make_unit_test(name, 10_000, random_state=seed, **kind)
@@ -79,11 +100,13 @@ def told(outcomes: Iterable[str]) -> str:
     return ", ".join(f"{n} {name}" for name, n in sorted(Counter(outcomes).items()))
 
 
-def simulations(run: Callable[..., list[Any]], cases: list[tuple[tuple[float, ...], float]], inferred: bool) -> None:
+def simulations(
+    run: Callable[..., list[Any]], cases: list[tuple[tuple[float, ...], float]], one: Callable[..., Any]
+) -> None:
     print("p_s                  p_v   distance from the limit   outcomes")
     means = []
     for environments, p_v in cases:
-        each = run(partial(of_simulation, environments, p_v, inferred=inferred))
+        each = run(partial(one, environments, p_v))
         means.append(np.mean([d for d, _ in each]))
         print(f"{environments!s:20} {p_v}   {means[-1]:5.2f}   {told(o for _, o in each)}")
     print(f"mean {np.mean(means):.2f}")
@@ -101,7 +124,7 @@ def controls(run: Callable[..., list[Any]], inferred: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["unit-tests", "simulation", "inferred", "three", "controls"])
+    parser.add_argument("what", choices=["unit-tests", "simulation", "inferred", "three", "fit", "controls"])
     parser.add_argument("--first-seed", type=int, default=7000)
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -113,10 +136,11 @@ def main() -> None:
         def run(one: Callable[[int], Any]) -> list[Any]:
             return list(pool.map(partial(_with_seed, one), seeds))
 
-        if args.what in ("simulation", "inferred"):
-            simulations(run, [((0.999, p), p_v) for p, p_v in SETTINGS], args.what == "inferred")
+        if args.what in ("simulation", "inferred", "fit"):
+            one = of_fit if args.what == "fit" else partial(of_simulation, inferred=args.what == "inferred")
+            simulations(run, [((0.999, p), p_v) for p, p_v in SETTINGS], one)
         elif args.what == "three":
-            simulations(run, [(environments, p_v) for environments in THREE for p_v in (0.9, 0.8)], False)
+            simulations(run, [(environments, p_v) for environments in THREE for p_v in (0.9, 0.8)], of_simulation)
         elif args.what == "unit-tests":
             print("test                         oracle    chosen   beyond the oracle   outcomes")
             for name in ("1", "1s", "2", "2s", "3"):

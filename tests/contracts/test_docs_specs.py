@@ -18,7 +18,7 @@ from irmtv.lab.experiments.store_files import TABLES
 from irmtv.objectives import BUILT_IN, OBJECTIVES
 from irmtv.objectives.base import FOLLOWS_PHI
 from irmtv.selection import RULES
-from irmtv.selection.invariant import DEFAULTS
+from irmtv.selection.options import DEFAULTS
 from paths import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "specs.md").read_text(encoding="utf-8")

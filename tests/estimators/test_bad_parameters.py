@@ -240,10 +240,10 @@ def test_evaluate_has_the_usual_metrics():
 
 def test_a_metric_of_another_task():
     several = fit(y=np.arange(60) % 3)
-    with pytest.raises(ValueError, match=r"one of \['accuracy', 'log_loss', 'roc_auc'\] for two classes. Got 'mse'"):
+    with pytest.raises(ValueError, match=r"one of \['accuracy', 'log_loss', .*\] for two classes. Got 'mse'"):
         fit().evaluate(X, Y, metric="mse")
-    with pytest.raises(ValueError, match=r"one of \['accuracy', 'log_loss'\] for several classes. Got 'roc_auc'"):
-        several.evaluate(X, np.arange(60) % 3, metric="roc_auc")
+    with pytest.raises(ValueError, match=r"one of \['accuracy', 'log_loss', .*\] for several classes. Got 'r2'"):
+        several.evaluate(X, np.arange(60) % 3, metric="r2")
     with pytest.raises(
         ValueError, match=r"\['mse', 'mae', 'r2', 'rmse'\] for a regression. Got 'rsme'. Did you mean 'rmse'"
     ):

@@ -7,9 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from irmtv.estimators import InvariantBoostingRegressorCV, InvariantClassifierCV, InvariantRegressorCV
+from irmtv.estimators import (
+    InvariantBoostingClassifierCV,
+    InvariantBoostingRegressorCV,
+    InvariantClassifierCV,
+    InvariantRegressorCV,
+)
+from irmtv.estimators.files import load, save
 from irmtv.estimators.new_environment import expected_score
 
 QUICK = {"hidden": (), "cv": 2, "l2": 0.0, "random_state": 0}
@@ -103,31 +110,141 @@ def root_mean_square(model, X, y) -> float:
     return float(np.sqrt(np.mean((model.predict(X) - y) ** 2)))
 
 
-def test_in_the_order_of_time_every_year_is_predicted_from_those_before():
+TIMES = {
+    "years": [2009, 2010, 2011, 2020, 2021],
+    "months without a zero": ["2011-2", "2011-9", "2011-10", "2011-11", "2012-1"],
+    "dates": list(pd.date_range("2011-09-01", periods=5, freq="MS")),
+}
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES.keys())
+def test_every_time_is_predicted_from_those_before(times):
+    X, y, _ = lines(5)
+    place = np.repeat(range(5), 60)
+    when = pd.Series(times)[place]
+    model = InvariantRegressorCV(objective="erm", **QUICK).fit(X, y, environment=when.to_numpy())
+    table = model.new_environment_
+    assert table is not None and model.expected_score_ is not None
+    assert table["environment"].tolist() == [str(t).removesuffix(" 00:00:00") for t in times[2:]]
+    before = [LinearRegression().fit(X[place < e], y[place < e]) for e in range(2, 5)]
+    by_hand = [root_mean_square(line, X[place == e], y[place == e]) for e, line in enumerate(before, start=2)]
+    np.testing.assert_allclose(table["plain"], by_hand, rtol=1e-4)
+    assert model.expected_score_["mean"] == pytest.approx(np.mean(by_hand), rel=1e-4)
+    assert model.expected_score_["left_out"] == "in order"
+
+
+def test_it_can_be_denied_and_what_the_rule_sees_is_the_same():
     X, y, _ = lines(5)
     year = np.repeat([2009, 2010, 2011, 2020, 2021], 60)
-    model = InvariantRegressorCV(objective="erm", **QUICK)
-    data = model.read_data(X, y, environment=year)
-    table = model.fit_choice(data, model.search(data, time_ordered=True)).new_environment_
-    assert table["environment"].tolist() == ["2011", "2020", "2021"]
-    before = {str(now): LinearRegression().fit(X[year < now], y[year < now]) for now in (2011, 2020, 2021)}
-    by_hand = [root_mean_square(line, X[year == int(now)], y[year == int(now)]) for now, line in before.items()]
-    np.testing.assert_allclose(table["plain"], by_hand, rtol=1e-4)
-    plain = model.fit_choice(data, model.search(data)).new_environment_
-    assert len(plain) == 5, "nothing is left of the order"
+    found = {}
+    for told in ("auto", True, False):
+        model = InvariantRegressorCV(**QUICK, penalty_weights=[10], time_ordered=told)
+        data = model.read_data(X, y, environment=year)
+        found[told] = model.search(data), model.fit_choice(data, model.search(data))
+    in_turn, auto = found[False][0], found["auto"][0]
+    assert in_turn.elsewhere is None and auto.elsewhere is not None
+    assert in_turn.choice == auto.choice
+    np.testing.assert_array_equal(in_turn.records.left_out, auto.records.left_out)
+    tables = {told: model.new_environment_ for told, (_, model) in found.items()}
+    assert len(tables[False]) == 5 and found[False][1].expected_score_["left_out"] == "environments"
+    pd.testing.assert_frame_equal(tables["auto"], tables[True])
+    assert tables["auto"]["plain"].iloc[-1] == pytest.approx(tables[False]["plain"].iloc[-1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "order"),
+    [([8, 9, 10, 11], ["10", "11"]), (["batch8", "batch9", "batch10", "batch11"], ["batch10", "batch11"])],
+)
+def test_other_labels_are_times_only_where_it_is_said(labels, order):
+    X, y, _ = lines(4)
+    batch = np.repeat(labels, 60)
+    model = InvariantRegressorCV(objective="erm", **QUICK).fit(X, y, environment=batch)
+    assert len(model.new_environment_) == 4
+    model.set_params(time_ordered=True).fit(X, y, environment=batch)
+    assert model.new_environment_["environment"].tolist() == order
+    np.testing.assert_allclose(
+        model.new_environment_["plain"].iloc[0],
+        root_mean_square(LinearRegression().fit(X[:120], y[:120]), X[120:180], y[120:180]),
+        rtol=1e-4,
+    )
+
+
+def test_many_times_are_predicted_in_groups_of_neighbours():
+    X, y, _ = lines(24, 20)
+    month = np.repeat([f"{2011 + m // 12}-{1 + m % 12:02d}" for m in range(24)], 20)
+    table = InvariantRegressorCV(objective="erm", **QUICK).fit(X, y, environment=month).new_environment_
+    assert len(table) == 10 and table["n"].sum() == 22 * 20
+    assert table["environment"].iloc[[0, -1]].tolist() == ["2011-03 to 2011-05", "2012-11 to 2012-12"]
+
+
+def test_where_auto_does_nothing():
+    """Three years; pooled years; a rule that leaves nothing out; a weight for every environment."""
+    X, y, _ = lines(4)
+    year = np.repeat([2009, 2010, 2011, 2012], 60)
+    model = InvariantRegressorCV(**QUICK, penalty_weights=[10])
+    assert len(model.fit(X[:180], y[:180], environment=year[:180]).new_environment_) == 3
+    with pytest.warns(UserWarning, match="are pooled"):
+        pooled = model.fit(X[:185], y[:185], environment=year[:185])
+    assert len(pooled.new_environment_) == 3
+    assert clone(model).set_params(rule="iid").fit(X, y, environment=year).new_environment_ is None
+    by_place = clone(model).set_params(objective_params={"measure": (0.1, 0.2, 0.3, 0.4)})
+    assert by_place.fit(X, y, environment=year).new_environment_ is None
+    with pytest.raises(ValueError, match=r"time_ordered .* measure must be a word"):
+        by_place.set_params(time_ordered=True).fit(X, y, environment=year)
+
+
+def test_pooled_times_have_no_order():
+    X, y, _ = lines(5)
+    year = np.repeat(["2009", "2010", "2011", "2012", "2013"], 60)
+    model = InvariantRegressorCV(objective="erm", time_ordered=True, **QUICK)
+    with (
+        pytest.warns(UserWarning, match="are pooled"),
+        pytest.raises(ValueError, match=r"Got 'pooled\(2009, 2013\)'.* no place in the order of time. Use min_rows=1"),
+    ):
+        model.fit(X[:245], y[:245], environment=year[:245])
+
+
+@pytest.mark.parametrize("rule", ["iid", "leave-one-env-out"])
+def test_an_objective_without_erm_beside_it_has_scores_of_the_choice_alone(rule):
+    X, y, site = lines(4)
+    model = InvariantRegressorCV("groupdro", rule=rule, max_steps=20, **QUICK).fit(X, y, environment=site)
+    assert (model.new_environment_ is None) == (rule == "iid")
+    model.set_params(time_ordered=True).fit(X, y, environment=site)
+    assert model.new_environment_["plain"].isna().all() and model.new_environment_["chosen"].notna().all()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [InvariantClassifierCV, InvariantRegressorCV, InvariantBoostingClassifierCV, InvariantBoostingRegressorCV],
+)
+@pytest.mark.parametrize("wrong", ["yes", 1, None, "Auto"])
+def test_what_else_is_said_of_time_is_refused(kind, wrong):
+    X, y, site = lines(2)
+    with pytest.raises(ValueError, match=rf"time_ordered must be 'auto', True or False\. Got {wrong!r}\. Use True"):
+        kind(time_ordered=wrong).fit(X, y > 100, environment=site)
+
+
+def test_the_order_is_in_a_file(tmp_path):
+    X, y, _ = lines(4)
+    year = np.repeat([2009, 2010, 2011, 2012], 60)
+    model = InvariantRegressorCV(objective="erm", time_ordered=True, **QUICK).fit(X, y, environment=year)
+    assert clone(model).get_params()["time_ordered"] is True
+    read = load(save(model, tmp_path / "model.irmtv"))
+    assert read.time_ordered is True and read.expected_score_ == model.expected_score_
+    pd.testing.assert_frame_equal(read.new_environment_, model.new_environment_)
 
 
 @pytest.mark.parametrize("kind", ["network", "trees"])
 def test_what_came_before_the_last_year_is_all_but_the_last_year(kind):
     """So the last row is that of leaving it out, which the search trains in another way."""
     X, y, site = lines(4)
-    how = {"cv": 2, "penalty_weights": [10], "random_state": 0}
+    how = {"cv": 2, "penalty_weights": [10], "random_state": 0, "time_ordered": True}
     model = (
         InvariantRegressorCV(hidden=(4,), max_steps=60, l2=0.0, n_seeds=2, **how)
         if kind == "network"
         else InvariantBoostingRegressorCV(n_estimators=20, **how)
     )
-    search = model.search(model.read_data(X, y, environment=site), time_ordered=True)
+    search = model.search(model.read_data(X, y, environment=site))
     assert search.elsewhere is not None and search.elsewhere.kind == "in order"
     for i, scores in ((search.erm, search.elsewhere.plain), (search.choice.index, search.elsewhere.chosen)):
         without = search.path_of(i).left_out(search.candidates[i].step)
@@ -156,9 +273,9 @@ def test_where_environments_are_inferred_blocks_of_aux_are_left_out():
 
 def test_scores_elsewhere_are_of_the_choice_they_were_made_for():
     X, y, site = lines(4)
-    model = InvariantRegressorCV(**QUICK, penalty_weights=[10])
+    model = InvariantRegressorCV(**QUICK, penalty_weights=[10], time_ordered=True, rule="leave-one-env-out")
     data = model.read_data(X, y, environment=site)
-    search = model.search(data, time_ordered=True)
+    search = model.search(data)
     other = replace(search, choice=replace(search.choice, index=(search.choice.index + 1) % len(search.candidates)))
     assert len(model.fit_choice(data, search).new_environment_) == 2
     assert len(model.fit_choice(data, other).new_environment_) == 4  # every environment that was left out
@@ -166,6 +283,24 @@ def test_scores_elsewhere_are_of_the_choice_they_were_made_for():
 
 def test_an_order_of_three_is_refused():
     X, y, site = lines(3)
-    model = InvariantRegressorCV(objective="erm", **QUICK)
+    model = InvariantRegressorCV(objective="erm", time_ordered=True, **QUICK)
     with pytest.raises(ValueError, match=r"time_ordered .* four or more that are given\. Got 3"):
-        model.search(model.read_data(X, y, environment=site), time_ordered=True)
+        model.fit(X, y, environment=site)
+
+
+@pytest.mark.parametrize("test", ["both", "slopes", "risks"])
+def test_whatever_was_chosen_was_left_out_too(test):
+    """A column that says y in each of four sites in its own way; ERM uses it."""
+    rng = np.random.default_rng(706)
+    site, X = np.repeat(range(4), 300), rng.normal(size=(1200, 2))
+    y = X[:, 0] + rng.normal(size=1200)
+    X[:, 1] = np.array([1.0, 0.7, 0.4, 0.1])[site] * y + 0.5 * rng.normal(size=1200)
+    model = InvariantRegressorCV(**QUICK, penalty_weights=[10, 1000], rule_options={"test": test})
+    search = model.search(data := model.read_data(X, y, environment=site))
+    assert search.choice.outcome == "invariant-found"
+    table = model.fit_choice(data, search).new_environment_
+    assert table is not None and len(table) == 4 and (table["chosen"] != table["plain"]).all()
+    assert search.choice.figures["left_out"] == pytest.approx(
+        float(search.records.left_out[search.choice.index].mean())
+    )
+    assert search.records.left_out[search.erm].isfinite().all()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +14,13 @@ from irmtv.core.types import Rows, Task
 from irmtv.models.base import Split
 from irmtv.models.families import LEAST, pick_family
 from irmtv.models.search import Search
-from irmtv.selection import Records
+from irmtv.selection import Choice, Records
 
 
-def made_up(held_out, left_out=None, *, rows=None, constant=1.0, names=None) -> Search:
-    """A search of ERM and one other candidate that is better everywhere, which must not count.
+def made_up(held_out, left_out=None, *, rows=None, constant=1.0, names=None, outcome="erm-kept", other=0.1) -> Search:
+    """A search of ERM and one other candidate that is better everywhere, and counts where it was found.
 
-    `held_out` (F, E) and `left_out` (U,) are risks of ERM.
+    `held_out` (F, E) and `left_out` (U,) are risks of ERM, `other` times that those of the other.
     """
     risk = torch.tensor(held_out, dtype=torch.float64).unsqueeze(1)  # (F, 1, E)
     risk = torch.cat([risk, 0.1 * risk], 1)
@@ -29,7 +28,7 @@ def made_up(held_out, left_out=None, *, rows=None, constant=1.0, names=None) -> 
     if rows is not None:
         counted = torch.tensor(rows, dtype=torch.float64).unsqueeze(1).expand_as(risk)
     nothing = torch.zeros_like(risk)
-    without = None if left_out is None else torch.tensor([left_out, [0.1 * v for v in left_out]], dtype=torch.float64)
+    without = None if left_out is None else torch.tensor([left_out, [other * v for v in left_out]], dtype=torch.float64)
     records = Records(
         rows=counted,
         risk=risk,
@@ -44,7 +43,7 @@ def made_up(held_out, left_out=None, *, rows=None, constant=1.0, names=None) -> 
     x = torch.zeros(4, 1)
     names = tuple(names or (len(left_out) if left_out else len(held_out[0])) * "e")
     task = Task(Rows(x, x[:, 0], torch.zeros(4, dtype=torch.int64), names=names), as_loss("squared"))
-    choice: Any = None
+    choice = Choice("invariance", int(outcome == "invariant-found"), outcome)
     return Search(choice, (), (), records, Split(task, torch.zeros(4, dtype=torch.int64), ()))
 
 
@@ -142,3 +141,15 @@ def test_one_family_is_taken_and_other_folds_are_refused():
     turned = replace(one, split=replace(one.split, fold=torch.ones(4, dtype=torch.int64)))
     with pytest.raises(RuntimeError, match="different folds"):
         pick_family([one, turned], ["linear", "trees"])
+
+
+@pytest.mark.parametrize(("other", "index"), [(0.5, 0), (0.9, 1), (1.1, 1)])
+def test_an_invariant_model_that_was_found_counts_where_it_is_better_left_out(other, index):
+    """A network's ERM has 0.7 of a linear model's; what the linear search found has `other` times its ERM's."""
+    linear = made_up(EVEN, [0.5, 0.6, 0.4], outcome="invariant-found", other=other)
+    network = made_up(EVEN, [0.35, 0.42, 0.28])
+    picked = pick_family([linear, network], ["linear", "network"])
+    assert picked.index == index
+    assert picked.risk[0] == pytest.approx(min(1, other) * (0.5 * 0.6 * 0.4) ** (1 / 3))
+    which = "invariant model" if index == 0 else "ERM"
+    assert f"is taken: its {which} has the lowest risk in the 3 environments left out" in picked.message

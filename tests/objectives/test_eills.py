@@ -23,7 +23,7 @@ def test_what_it_is():
     [
         ({"penalty_weight": -1.0}, "penalty_weight of 'eills' must be a finite number of at least 0. Got -1.0."),
         ({"penalty_weight": "adaptive"}, "penalty_weight of 'eills' must be a finite number of at least 0."),
-        ({"form": "l2"}, "form of 'eills' must be one of ['regret', 'published', 'l1']. Got 'l2'."),
+        ({"form": "l2"}, "form of 'eills' must be one of ['regret', 'published', 'l1', 'directions']. Got 'l2'."),
         ({"level": 0}, "level of 'eills' must be a number in (0, 1). Got 0."),
         ({"measure": "learned"}, "measure of 'eills' must be 'empirical', 'uniform', or a tuple"),
         ({"measure": (0.0, 0.0)}, "measure of 'eills' must be 'empirical', 'uniform', or a tuple"),

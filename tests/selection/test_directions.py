@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from irmtv import make_task, train
 from irmtv.engine.solvers.rescaled import rescale, rescaling
-from irmtv.models.networks.own_models import own_directions
+from irmtv.models.own_directions import own_directions
 
 F64 = {"dtype": torch.float64}
 

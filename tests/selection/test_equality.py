@@ -19,7 +19,7 @@ from irmtv.selection import (
     spread,
     zero_means,
 )
-from irmtv.selection.invariant import TESTS
+from irmtv.selection.options import TESTS
 from selection.candidates import random_covariance, two, written
 
 # The tests of equal and of zero means

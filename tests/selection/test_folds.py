@@ -15,7 +15,6 @@ from engine.problems import refuse, task_of
 from irmtv import Rows, make_task
 from irmtv.core.losses import as_loss
 from irmtv.core.types import Task
-from irmtv.datasets import make_simulation
 from irmtv.selection.folds import (
     align,
     aux_blocks,
@@ -23,10 +22,8 @@ from irmtv.selection.folds import (
     fold_by_class,
     fold_of_rows,
     fold_tasks,
-    gain_over_rescaled,
     groups_in_order,
     left_out_tasks,
-    of_few_sizes,
     tasks_in_order,
 )
 
@@ -298,18 +295,6 @@ def test_rows_count_by_their_weights():
     assert constant_risk(same) == constant_risk(task)
 
 
-def test_the_gain_over_a_rescaled_model_is_by_weighted_training_rows():
-    own = task_of("squared", n=60, held_out=20)
-    rng = np.random.default_rng(4)
-    times = rng.integers(0, 4, 60)
-    pooled, held, alone = (torch.tensor(rng.normal(size=n)) for n in (60, 20, 20))
-    weighted = replace(own, train=replace(own.train, weight=torch.tensor(0.1 * times)))
-    index = torch.repeat_interleave(torch.arange(60), torch.tensor(times))
-    expected = gain_over_rescaled(replace(own, train=own.train.take(index)), pooled[index], held, alone)
-    torch.testing.assert_close(gain_over_rescaled(weighted, pooled, held, alone), expected, rtol=1e-6, atol=1e-7)
-    assert (gain_over_rescaled(own, pooled, held, alone) - expected).abs().max() > 1e-3
-
-
 def test_parts_of_a_task_keep_the_weights_of_their_rows():
     task = task_of(n=60, sample_weight=np.arange(60.0))
     for part in [*fold_tasks(task, 3, 0), *left_out_tasks(task)]:
@@ -343,23 +328,6 @@ def test_matching_labels_in_single_precision():
     q = torch.nn.functional.one_hot(codes, 3).float()
     assert align(q, q[:, [2, 0, 1]]).tolist() == [1, 2, 0]
     assert align(q, q).tolist() == [0, 1, 2]
-
-
-def test_environments_of_nearly_equal_size_get_one_size():
-    """Multiples of a twentieth of all rows in training, of an eightieth among the held-out rows; none where few."""
-    task = make_simulation(400, random_state=0, n_test=8)
-    sizes = [(103, 31), (119, 34), (100, 30), (9, 3)]
-    made = [
-        of_few_sizes(
-            replace(task, train=task.train.take(torch.arange(n)), held_out=task.train.take(torch.arange(200, 200 + h))),
-            400,
-        )
-        for n, h in sizes
-    ]
-    assert [(len(t.train), len(t.held_out)) for t in made] == [(100, 30), (100, 30), (100, 30), (9, 3)]
-    again = of_few_sizes(replace(task, train=task.train.take(torch.arange(119))), 400)
-    assert torch.equal(again.train.x, made[1].train.x)  # the same rows every time
-    assert {tuple(row) for row in made[1].train.x.tolist()} <= {tuple(row) for row in task.train.x[:119].tolist()}
 
 
 def timed() -> Task:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from irmtv.selection import extrapolated_risk, invariance, p_values
-from irmtv.selection.invariant import CHEAP, DEARER, SEEN, STRONG
+from irmtv.selection.case import CHEAP, DEARER, SEEN, SETTLED, STRONG
+from irmtv.selection.directions import Directions
+from irmtv.selection.invariant import worth_leaving_out, would_be_taken
 from irmtv.selection.views import COLUMNS_REACH
 from selection.candidates import ASKEW, ERM, SE, columns, of_folds, two, written
 
@@ -17,6 +20,7 @@ NOISY = [0.3, 0.6]  # ERM's risks where noise differs
 UNEQUAL, EVEN = [[-0.1, 0.1], [0.1, -0.1]], [[0.0, 0.0], [0.0, 0.0]]  # slopes in two columns, of two environments
 OTHERWISE = [[0.1, -0.1], [-0.1, 0.1]]  # as far apart, the other way round
 OWN_WORSE, OWN_BETTER = two([[[100.0, -0.1, 1.0]] * 2]), two([[[100.0, 0.5, 1.0]] * 2])
+SAME, OTHER = Directions(0.5, 0.0), Directions(1e-9, 0.1)  # whether all environments would choose the same direction
 
 
 def noisy(extra, *, slope=(ASKEW, [0.0, 0.0], [0.0, 0.0]), column=(UNEQUAL, UNEQUAL, EVEN), **more):
@@ -61,13 +65,18 @@ def test_equal_slopes_in_every_column_may_cost_three_times_as_much_as_equal_slop
 
 
 def test_what_equal_slopes_in_every_column_cost_does_not_matter_where_nothing_else_is_left():
-    slope = (ASKEW, ASKEW, ASKEW)  # in one column that counts little they may be unequal
-    verdict = invariance(noisy(0.3, slope=slope))
+    verdict = invariance(noisy(0.3, slope=(ASKEW, ASKEW, [0.0, 0.0])))
     assert (verdict.index, verdict.figures["test"]) == (2, "columns")
 
 
+def test_slopes_that_are_equal_in_every_column_must_be_so_in_their_sum():
+    """A noisy environment hides in the sum over columns what the slope of the logits shows."""
+    verdict = invariance(noisy(0.3, slope=(ASKEW, ASKEW, ASKEW)))
+    assert (verdict.index, verdict.outcome) == (0, "none-found")
+
+
 def test_equal_slopes_and_equal_risks_come_first():
-    risks = [ERM, [0.45, 0.45], [0.42, 0.46]]
+    risks = [ERM, [0.45, 0.45], [0.42, 0.49]]
     more = columns([UNEQUAL, EVEN, EVEN], 0.01)
     verdict = invariance(written(risks, SE, slope=[ASKEW, [0.0, 0.0], [0.0, 0.0]], slope_se=SE, **more))
     assert (verdict.index, verdict.figures["test"]) == (1, "both")
@@ -88,10 +97,10 @@ def test_of_those_with_equal_risks_slopes_that_vary_over_columns_count_against()
 def test_environments_with_few_rows_do_not_count_in_columns():
     column = [[*UNEQUAL, [5.0, 5.0]], [*EVEN, [5.0, -5.0]]]
     risks = [[*NOISY, 0.9], [0.32, 0.58, 0.9]]
-    slope = {"slope": [[-0.1, 0.1, 0.0]] * 2, "slope_se": SE}
-    for few, index in ((19.0, 1), (20.0, 0)):
+    slope = {"slope": [[-0.1, 0.1, 0.0], [0.0, 0.0, 0.0]], "slope_se": SE}
+    for few, test in ((19.0, "columns"), (20.0, "slopes")):
         verdict = invariance(written(risks, SE, rows=[100.0, 100.0, few], **slope, **columns(column, 0.01)))
-        assert verdict.index == index
+        assert (verdict.index, verdict.figures["test"]) == (1, test)
 
 
 def test_the_test_of_columns_alone():
@@ -227,39 +236,69 @@ def test_erm_that_passes_is_invariant_whatever_own_models_gain():
         assert invariance(written([[0.4, 0.4], [0.45, 0.45]], SE, own=own)).outcome == "erm-invariant"
 
 
-@pytest.mark.parametrize(("share", "taken"), [(1.01 * CHEAP, True), (0.99 * CHEAP, False)])
-def test_where_own_models_are_no_better_equal_columns_are_taken_if_they_cost_next_to_nothing(share, taken):
-    """ERM's risk is 0.45 and it gains 0.55 over a constant."""
-    extra = (1 - share) * 0.55
-    verdict = invariance(noisy(extra, own=OWN_WORSE))
-    assert verdict.figures["p_own"] > 0.95
-    assert (verdict.index, verdict.outcome) == ((2, "invariant-found") if taken else (0, "erm-kept"))
+def test_equal_columns_are_no_reason_to_leave_erm_where_no_own_model_is_better():
+    for column in (UNEQUAL, EVEN):
+        verdict = invariance(noisy(0.02, column=(UNEQUAL, UNEQUAL, column), own=OWN_WORSE))
+        assert (verdict.index, verdict.outcome, verdict.figures["test"]) == (0, "erm-kept", "both")
+
+
+# ERM that is right almost everywhere
+
+
+def settled(risk, *, erm=0.5 * SETTLED, column=(UNEQUAL, EVEN), slope=(0.0, 0.0), **more):
+    """A constant has a risk of 1; ERM's slopes differ, but where next to nothing is left to explain no direction is
+    better than its own. 1 has these risks and slopes."""
+    more = {"directions": SAME, **more}
+    slopes = {"slope": [ASKEW, list(slope)], "slope_se": SE}
+    return written([[erm, erm], list(risk)], 0.001, **slopes, **columns(list(column), 0.01), **more)
+
+
+@pytest.mark.parametrize(("share", "taken"), [(1.01, True), (0.99, False)])
+def test_where_erm_is_right_almost_everywhere_one_that_can_be_tested_may_cost_next_to_nothing(share, taken):
+    gain = 1 - 0.5 * SETTLED
+    risk = 1 - share * CHEAP * gain
+    verdict = invariance(settled([risk, risk]))
+    assert (verdict.index, verdict.outcome) == ((1, "invariant-found") if taken else (0, "erm-kept"))
     assert verdict.figures["test"] == ("columns" if taken else "both")
-    if taken:
-        assert verdict.figures["gain_kept"] == pytest.approx(share)
+    assert verdict.figures["gain_kept"] == pytest.approx(share * CHEAP if taken else 1)
+    json.dumps(verdict.figures, allow_nan=False)
 
 
-def test_what_costs_next_to_nothing_must_be_equal_in_both_halves_too():
-    own = OWN_WORSE.expand(2, -1, -1)
-    for c, outcome in ((EVEN, "invariant-found"), (OTHERWISE, "erm-kept")):
-        first = EVEN if c is EVEN else UNEQUAL
-        records = of_folds([noisy(0.02, column=(UNEQUAL, UNEQUAL, each), own=own) for each in (first, c)])
-        verdict = invariance(records)
+def test_a_model_that_is_taken_for_being_testable_has_risks_and_slopes_that_are_equal_and_large_enough():
+    assert invariance(settled([0.05, 0.05])).index == 1
+    for refused in (
+        settled([0.03, 0.07]),  # risks
+        settled([0.05, 0.05], slope=ASKEW),
+        settled([0.05, 0.05], column=(UNEQUAL, OTHERWISE)),
+        settled([0.9 * SETTLED] * 2),  # as little is left of it as of ERM
+        settled([0.05, 0.05], erm=1.1 * SETTLED),  # something is left of ERM
+        settled([0.05, 0.05], left_out=two([[0.01] * 3, [0.05] * 3])),  # clearly worse where left out
+    ):
+        assert (invariance(refused).index, invariance(refused).outcome) == (0, "erm-kept")
+    assert invariance(settled([0.05, 0.05], erm=1.1 * SETTLED, directions=OTHER)).index == 1  # as ever
+    assert invariance(settled([1.1 * SETTLED] * 2)).index == 1
+
+
+def test_what_can_be_tested_there_is_worth_leaving_out():
+    erm_alone = two([[0.01] * 3, [np.nan] * 3])
+    for erm, worth in ((0.5, True), (1.1, False)):
+        records = settled([0.05, 0.05], erm=erm * SETTLED, left_out=erm_alone)
+        assert worth_leaving_out(records).tolist() == [False, worth]
+
+
+def test_of_others_than_linear_models_nothing_can_be_tested_there():
+    records = replace(settled([0.05, 0.05]), column_slope=None, column_slope_cov=None)
+    assert invariance(records).outcome == "erm-kept"
+
+
+def test_what_is_taken_for_being_testable_must_be_equal_in_both_halves_too():
+    for each, outcome in (((EVEN, EVEN), "invariant-found"), ((UNEQUAL, OTHERWISE), "erm-kept")):
+        verdict = invariance(of_folds([settled([0.05, 0.05], column=(UNEQUAL, c)) for c in each]))
         assert verdict.outcome == outcome
-        assert verdict.figures["p_halves"] == verdict.figures["p_confirmed"] == (1 if c is EVEN else None)
+        assert verdict.figures["p_halves"] == verdict.figures["p_confirmed"] == (1 if each[0] is EVEN else None)
 
 
-def test_what_costs_next_to_nothing_is_itself_what_halves_test():
-    """1 costs 0.005 and is unequal in either half; both halves choose 2, which costs 0.15 and is equal in both."""
-    risks = [ERM, [0.405, 0.405], [0.55, 0.55]]
-    more = {"slope": [ASKEW] * 3, "slope_se": SE, "own": OWN_WORSE.expand(2, -1, -1)}
-    records = of_folds([written(risks, SE, **more, **columns([UNEQUAL, c, EVEN], 0.01)) for c in (UNEQUAL, OTHERWISE)])
-    assert invariance(records).outcome == "erm-kept"
-
-
-def test_equal_columns_are_no_reason_to_leave_erm_where_it_has_them_too():
-    records = noisy(0.02, slope=(ASKEW,) * 3, column=(EVEN,) * 3, own=OWN_WORSE)
-    assert invariance(records).outcome == "erm-kept"
+# What the test could have seen
 
 
 def sure(rows):
@@ -286,6 +325,15 @@ def test_where_erm_gains_nothing_nothing_can_be_seen():
     assert verdict.outcome == "erm-kept" and verdict.figures["blind"]
 
 
+def test_a_test_that_sees_little_keeps_erm_whatever_left_out_environments_say():
+    """ERM fails there and 1 does not: with more rows it would be taken."""
+    left_out = {"left_out": two([[0.5, 1.2, 0.5], [0.44, 0.45, 0.44]])}
+    few, many = (invariance(replace(sure(rows), **left_out)) for rows in (50.0, 2000.0))
+    assert (few.index, few.outcome, few.figures["test"]) == (0, "erm-kept", "both")
+    assert few.figures["blind"] and not few.figures["contradicted"] and "could not show much" in few.message
+    assert (many.index, many.outcome, many.figures["test"]) == (1, "invariant-found", "left-out")
+
+
 def test_without_columns_nothing_is_known_of_what_could_be_seen():
     verdict = invariance(written([[0.4, 0.4], [0.45, 0.45]], SE, rows=20.0))
     assert verdict.outcome == "erm-invariant" and verdict.figures["detectable"] is None
@@ -306,3 +354,41 @@ def test_the_message_tells_the_p_value_of_the_test_that_decided():
     verdict = invariance(records, test="slopes")
     assert verdict.outcome == "erm-invariant" and verdict.figures["p_erm"] == 1
     assert verdict.message.startswith("ERM passed the invariance test (p = 1; slopes equal over environments")
+
+
+# At ease
+
+
+def test_of_those_that_pass_at_ease_the_lowest_risk_is_taken():
+    """Both have equal risks and slopes, up to noise; those of the dearer one lie nearer to each other."""
+    risks = [NOISY, [0.4, 0.418], [0.45, 0.45]]  # ERM, 1, 2
+    flat = {"slope": [ASKEW, [0.0, 0.0], [0.0, 0.0]], "slope_se": SE}
+    records = written(risks, SE, **flat, **columns([UNEQUAL, EVEN, EVEN], 0.01), directions=OTHER)
+    score = extrapolated_risk(records.pooled(), "both", 10.0, 0.5)
+    assert score[2] < score[1] and float(p_values(records.pooled(), "both")[1]) > 0.05
+    assert invariance(records).index == 1
+    near = written(
+        [NOISY, [0.4, 0.47], [0.45, 0.45]], SE, **flat, **columns([UNEQUAL, EVEN, EVEN], 0.01), directions=OTHER
+    )
+    assert 0.01 < float(p_values(near.pooled(), "both")[1]) < 0.05
+    assert invariance(near).index == 2, "the extrapolated risk decides where one is not at ease"
+
+
+# Toward the candidate that would be taken
+
+
+def test_environments_are_asked_about_the_candidate_rather_than_all_directions():
+    risks = [NOISY, [0.4, 0.4]]
+    flat = {"slope": [ASKEW, [0.0, 0.0]], "slope_se": SE, **columns([UNEQUAL, EVEN], 0.01)}
+    for everywhere in (SAME, OTHER):
+        records = written(risks, SE, **flat, directions=everywhere)
+        assert would_be_taken(records) == 1
+        taken = invariance(replace(records, toward=Directions(1e-4, 0.02)))
+        assert (taken.index, taken.outcome, taken.figures["p_own"]) == (1, "invariant-found", 1e-4)
+        kept = invariance(replace(records, toward=Directions(0.01, 0.02)))
+        assert (kept.index, kept.outcome, kept.figures["p_own"]) == (0, "erm-kept", 0.01)
+
+
+def test_nothing_is_asked_where_nothing_would_be_taken():
+    passing = written([NOISY, [0.4, 0.4]], SE, slope=[[0.0, 0.0]] * 2, slope_se=SE, **columns([EVEN, EVEN], 0.01))
+    assert would_be_taken(passing) is None and invariance(passing).index == 0

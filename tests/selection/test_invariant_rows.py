@@ -15,7 +15,8 @@ from irmtv.selection import (
     invariance,
     p_values,
 )
-from irmtv.selection.invariant import STEADY, TESTS
+from irmtv.selection.case import STEADY
+from irmtv.selection.options import TESTS
 from selection.candidates import (
     ASKEW,
     ERM,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from irmtv.engine import Progress as Report
+
+SECONDS = 10.0  # between two lines, where there is no terminal
 
 
 class ProgressBar:
@@ -16,11 +21,22 @@ class ProgressBar:
     >>> with ProgressBar("IRM-TV-l1") as bar:               # doctest: +SKIP
     ...     train(task, "irm-tv-l1", runs, progress=bar)
 
-    Several trainings share a bar by `bar.stage(name, share)`: the next training is that share of the whole.
+    Several trainings share a bar by `bar.stage(name, share)`: the next training is that share of the whole. Where the
+    console is a file or a pipe there is no bar; with `lines`, a plain line every ten seconds instead.
     """
 
-    def __init__(self, title: str = "training", console: Console | None = None) -> None:
+    def __init__(
+        self,
+        title: str = "training",
+        console: Console | None = None,
+        *,
+        lines: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         console = Console() if console is None else console
+        self._lines = console if lines and not console.is_terminal else None
+        self._clock = clock
+        self._began = self._last = clock()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -45,24 +61,32 @@ class ProgressBar:
     ) -> None:
         self._bar.stop()
 
+    def _show(self, **what: Any) -> None:
+        """Move the bar; where there is none, print a line if the last one is old enough."""
+        self._bar.update(self._task, **what)
+        if self._lines is None or self._clock() - self._last < SECONDS:
+            return
+        self._last, task = self._clock(), self._bar.tasks[0]
+        passed = f"{self._last - self._began:.0f} s"
+        self._lines.print(f"{task.description}: {100 * task.completed:.0f} %, {passed}", soft_wrap=True)
+
     def stage(self, name: str, share: float) -> None:
         """What comes next: its name and its share of the whole."""
         self._start = self._bar.tasks[0].completed
         self._share = share
-        self._bar.update(self._task, description=name)
+        self._show(description=name)
 
     def rename(self, name: str) -> None:
         """What the bar is about now."""
-        self._bar.update(self._task, description=name)
+        self._show(description=name)
 
     def at(self, share: float, name: str) -> None:
         """How much of the whole is done, and what is being done, where no training reports it."""
-        self._bar.update(self._task, completed=share, description=name)
+        self._show(completed=share, description=name)
 
     def __call__(self, report: Report) -> None:
         rate = (report.runs_done * report.steps + report.runs_now * report.step) / max(report.seconds, 1e-9)
-        self._bar.update(
-            self._task,
+        self._show(
             completed=self._start + self._share * report.share,
             note=f"{report.runs_done + report.runs_now}/{report.runs} runs, {rate:,.0f} steps/s",
         )

@@ -221,8 +221,11 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         aux : (N,) or (N, A) numbers, default None
             For predictors that read it beside X ("tiva").
         metric : str or None, default None
-            "accuracy", "log_loss" or, of two classes, "roc_auc"; for regression "mse", "rmse", "mae" or "r2". None is
-            the first of them. An environment of one class has no "roc_auc", one whose y does not vary no "r2": NaN.
+            "accuracy", "log_loss", "roc_auc", "f1", "balanced_accuracy" or "average_precision"; for regression "mse",
+            "rmse", "mae" or "r2". None is the first of them. As in scikit-learn: "f1" and "average_precision" of two
+            classes are of the second of `classes_`; of several classes each stands against the rest, and the mean over
+            classes is taken. An environment of one class has no "roc_auc", one without the second class no "f1" and no
+            "average_precision", one whose y does not vary no "r2": NaN.
         n_bootstrap : int, default 0
             Draws for intervals; 0 for none, 1000 for 95 %.
         random_state : int or None, default 0

@@ -22,7 +22,7 @@ from irmtv.estimators.parameters import as_seed, check_stopping, held_out_share,
 from irmtv.estimators.path import PathEstimator, reject_single_model_params
 from irmtv.estimators.plots import plot_features
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.models.base import FittedModel
+from irmtv.models.base import FittedModel, KeepOutputs
 from irmtv.models.search import Search
 from irmtv.models.trees.fit import fit_trees, fold_trees, refit_trees
 from irmtv.models.trees.model import TreeModel, TreePath
@@ -311,7 +311,7 @@ class BoostingPathEstimator(PathEstimator, BoostingEstimator):
         if isinstance(self.num_leaves, str) and self.num_leaves != "auto":
             raise ValueError(f"num_leaves must be 'auto' or a whole number of at least 2. Got {self.num_leaves!r}.")
 
-    def model(self, data: TrainingData[CategoricalColumns], keep_outputs: bool = False) -> TreeModel:
+    def model(self, data: TrainingData[CategoricalColumns], keep_outputs: KeepOutputs = False) -> TreeModel:
         model = BoostingEstimator.model(self, data)
         return replace(model, leaves_from=LEAVES) if self.num_leaves == "auto" else model
 
@@ -347,6 +347,10 @@ class InvariantBoostingClassifierCV(BoostingPathEstimator, InvariantBoostingClas
         Folds; each has its share of every environment and, as far as there are rows, of every class.
     refit : bool, default True
         False keeps the boosters of the folds, and the mean of their outputs predicts.
+    time_ordered : bool or "auto", default "auto"
+        Whether environments are times, which `new_environment_` then has in their order. It takes four or more. "auto":
+        they are where five or more labels are all dates, months ("2011-01"), quarters ("2011Q1") or years, and the rule
+        leaves environments out. True sorts numbers as numbers and text as text, "batch 10" after "batch 9".
     num_leaves : int or "auto", default "auto"
         "auto" takes the smallest of 2, 4, 12 and 31 with which plain boosting gains on held-out rows (of two folds) at
         least 98 % of what it gains with the best of them over a constant prediction; 90 % where a penalty acts, which
@@ -389,6 +393,7 @@ class InvariantBoostingClassifierCV(BoostingPathEstimator, InvariantBoostingClas
         rule_options: Mapping[str, Any] | None = None,
         cv: int = 5,
         refit: bool = True,
+        time_ordered: bool | str = "auto",
         n_estimators: int = 100,
         learning_rate: float = 0.1,
         num_leaves: int | str = "auto",
@@ -410,6 +415,7 @@ class InvariantBoostingClassifierCV(BoostingPathEstimator, InvariantBoostingClas
         self.rule_options = rule_options
         self.cv = cv
         self.refit = refit
+        self.time_ordered = time_ordered
         self.n_estimators = n_estimators
         self.learning_rate = learning_rate
         self.num_leaves: Any = num_leaves
@@ -456,6 +462,7 @@ class InvariantBoostingRegressorCV(BoostingPathEstimator, InvariantBoostingRegre
         rule_options: Mapping[str, Any] | None = None,
         cv: int = 5,
         refit: bool = True,
+        time_ordered: bool | str = "auto",
         n_estimators: int = 100,
         learning_rate: float = 0.1,
         num_leaves: int | str = "auto",
@@ -476,6 +483,7 @@ class InvariantBoostingRegressorCV(BoostingPathEstimator, InvariantBoostingRegre
         self.rule_options = rule_options
         self.cv = cv
         self.refit = refit
+        self.time_ordered = time_ordered
         self.n_estimators = n_estimators
         self.learning_rate = learning_rate
         self.num_leaves: Any = num_leaves

@@ -10,11 +10,12 @@ import torch
 
 from irmtv.core.messages import check_positive
 from irmtv.data.training import TrainingData
+from irmtv.engine.solvers.columns import drops_directions
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed
 from irmtv.estimators.path import PATH, PathEstimator, check_mapping, reject_single_model_params
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.models.base import FittedModel, Report
+from irmtv.models.base import FittedModel, KeepOutputs, Report
 from irmtv.models.families import FamilyChoice, pick_family
 from irmtv.models.networks.fit import fitted_network, refit_network
 from irmtv.models.networks.model import NetworkModel, NetworkPath
@@ -35,6 +36,7 @@ ERM = OBJECTIVES["erm"]
 OF_NEWTON = (0.0, 10.0, 100.0, 1e3, 1e4, 1e5)
 LEAST_OF_VECTOR = 100.0  # weights of the default path below it hardly move a vector classifier
 COLUMN_WEIGHTS = (10.0, 100.0, 1e4)  # of "eills", beside the path
+DIRECTIONS_WEIGHT = 1e4  # the largest, of its form that leaves out directions
 LAYERS = (2, 3, 4, 6, 8)  # directions that layer="auto" tries
 OF_ADAM = {"learning_rate", "warmup", "environment_learning_rate"}  # a grid over these is for Adam
 L2 = (0.0, 3e-4, 3e-3)  # what l2="auto" chooses from
@@ -78,7 +80,7 @@ class NetworkPathEstimator(PathEstimator):
             self.hidden_ = self._linear_or_network(data, report)
 
     def _linear_or_network(self, data: TrainingData[Any], report: Report | None) -> tuple[int, ...]:
-        """Which of the two ERM does better with, in environments that are left out; and what it rests on."""
+        """Which of the two does better in environments that are left out, by ERM or an invariant linear model."""
         linear_only = data.objective.procedure in LINEAR_ONLY or self.solver == "newton" or self.layer is not None
         if linear_only:
             return ()
@@ -104,7 +106,11 @@ class NetworkPathEstimator(PathEstimator):
                     report=report,
                 )
             )
-        self.family_ = pick_family(searches, ["linear", "network"])
+        names = ["linear", "network"]
+        self.family_ = pick_family(searches, names)
+        if shapes[self.family_.index] and several and self.rule == "invariance":
+            self.hidden_ = ()  # does it find something that holds better where it was left out?
+            self.family_ = pick_family([self._search(data, report), searches[1]], names)
         return shapes[self.family_.index]
 
     def _parameters(self) -> NetworkParameters:
@@ -126,7 +132,7 @@ class NetworkPathEstimator(PathEstimator):
         if self.family_ is not None:
             self.selected_["hidden"], self.selected_["family"] = self.hidden_, self.family_.message
 
-    def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> NetworkModel:
+    def model(self, data: TrainingData[Any], keep_outputs: KeepOutputs = False) -> NetworkModel:
         varied = {name for c in self._combinations(data) for name in c}
         settings = self._settings(data)
         warn_of_endless_warmup(settings)
@@ -137,7 +143,8 @@ class NetworkPathEstimator(PathEstimator):
             of_erm={name: of_erm[name] for name in ("solver", "dtype")},
             seeds=tuple(seed + k for k in range(self.n_seeds)),
             l2_from=L2 if self._chooses_l2() else (),
-            keep_states=keep_outputs or not self.refit,
+            keep_states=bool(keep_outputs) or not self.refit,
+            keep_left_out=keep_outputs == "left-out",
         )
 
     def _combinations(self, data: TrainingData[Any]) -> list[dict[str, Any]]:
@@ -176,6 +183,8 @@ class NetworkPathEstimator(PathEstimator):
             return []
         columns = [{"penalty_weight": weight} for weight in COLUMN_WEIGHTS]
         found: list[tuple[Objective, list[dict[str, Any]]]] = [(OBJECTIVES["eills"], columns)]
+        if drops_directions(data.task):
+            found.append((OBJECTIVES["eills"], [{"penalty_weight": DIRECTIONS_WEIGHT, "form": "directions"}]))
         if self.layer == "auto":
             most = data.task.train.x[0].numel()
             layers = [k for k in LAYERS if k <= most]
@@ -264,6 +273,10 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         outputs predicts. K seeds take up to K times as long, and make the choice depend less on chance.
     refit : bool, default True
         False keeps the models of the folds, of all seeds, and the mean of their outputs predicts.
+    time_ordered : bool or "auto", default "auto"
+        Whether environments are times, which `new_environment_` then has in their order. It takes four or more. "auto":
+        they are where five or more labels are all dates, months ("2011-01"), quarters ("2011Q1") or years, and the rule
+        leaves environments out. True sorts numbers as numbers and text as text, "batch 10" after "batch 9".
     l2 : float or "auto", default "auto"
         "auto" takes that of 0, 3e-4 and 3e-3 with which ERM has the lowest held-out risk, for the
         whole path: a network that overfits before the penalty acts has nothing invariant left to find. It does so for
@@ -294,11 +307,13 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
     new_environment_ : DataFrame or None
         With three or more given environments (more than ten are left out in ten groups): one row for each, with the
         score of ERM ("plain") and of the choice in it when training had no row of it. Accuracy, of a regressor root
-        mean squared error. Penalty weight and step are those that were chosen on all environments. Where environments
-        are inferred from aux, five blocks of its first column.
+        mean squared error. Penalty weight and step are those that were chosen on all environments. Times
+        (`time_ordered`) are in their order, from the third on, each predicted from what came before (more than twelve:
+        in ten groups of neighbours). Where environments are inferred from aux, five blocks of its first column.
     expected_score_ : dict or None
         Of the choice in an environment that nobody has seen: mean and worst of that table, and an interval for one more
-        environment ("low" to "high", 90 %) if it is drawn as these were.
+        environment ("low" to "high", 90 %) if it is drawn as these were. "left_out" says what the table is of:
+        "environments", "in order" or "blocks of aux".
 
     Examples
     --------
@@ -327,6 +342,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         cv: int = 5,
         n_seeds: int = 1,
         refit: bool = True,
+        time_ordered: bool | str = "auto",
         module: Any = None,
         classifier: str = "auto",
         objective_params: Mapping[str, Any] | None = None,
@@ -374,6 +390,7 @@ class InvariantClassifierCV(NetworkPathEstimator, InvariantClassifier):
         self.cv = cv
         self.n_seeds = n_seeds
         self.refit = refit
+        self.time_ordered = time_ordered
 
 
 class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
@@ -410,6 +427,7 @@ class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
         cv: int = 5,
         n_seeds: int = 1,
         refit: bool = True,
+        time_ordered: bool | str = "auto",
         module: Any = None,
         classifier: str = "auto",
         objective_params: Mapping[str, Any] | None = None,
@@ -455,3 +473,4 @@ class InvariantRegressorCV(NetworkPathEstimator, InvariantRegressor):
         self.cv = cv
         self.n_seeds = n_seeds
         self.refit = refit
+        self.time_ordered = time_ordered

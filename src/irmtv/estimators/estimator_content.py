@@ -137,17 +137,14 @@ def scaler_arrays(name: str, scaler: Scaler | AuxScaler | None) -> dict[str, Any
 # ---- what is read -----------------------------------------------------------------------------------------------
 
 
-_WRONG = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, AssertionError, RuntimeError)
-
-
 @contextmanager
 def file_errors(file: ModelFile, what: str) -> Iterator[None]:
     """A file that is sealed as it should be and still holds something else is an error of the file, not of Python."""
     try:
         yield
-    except ModelFileError:
+    except (ModelFileError, ImportError):
         raise
-    except _WRONG as error:
+    except Exception as error:  # of content that is wrong in any way
         said = str(error) if type(error) in (ValueError, AssertionError) else f"{type(error).__name__}: {error}"
         raise ModelFileError(
             f"{str(file.path)!r} does not hold a whole {what}: {said.removesuffix('.')}. It was written by irmtv "

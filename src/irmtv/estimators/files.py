@@ -121,8 +121,17 @@ def load(path: str | PathLike[str], module: Callable[[], Any] | None = None) -> 
 
 def read_about(path: str | PathLike[str]) -> dict[str, Any] | None:
     """The `about` that `save` was given, or None. The estimator is not built."""
-    about = read_model(path, [*KINDS, _PIPELINE]).meta.get("about")
-    return about if isinstance(about, dict) else None
+    return about_of(read_model(path, [*KINDS, _PIPELINE]))
+
+
+def about_of(file: ModelFile) -> dict[str, Any] | None:
+    """The `about` of a file that was read."""
+    about = file.meta.get("about")
+    if about is not None and not isinstance(about, dict):
+        raise ModelFileError(
+            f"{str(file.path)!r} is not as irmtv writes it: its `about` must be a dict. Got {type(about).__name__}."
+        )
+    return about
 
 
 def _read(file: ModelFile, kind: str, module: Any) -> Any:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy import stats
 from torch import Tensor
 
-from irmtv.core.types import Task
+from irmtv.core.types import Rows, Task
+from irmtv.data.features import Scaler
 from irmtv.data.training import TrainingData
+from irmtv.metrics import evaluate_environments
+from irmtv.metrics.definitions import as_metric
+from irmtv.models.base import Outputs
 from irmtv.models.search import Search
 
 COVERAGE = 0.9  # of the interval for one more environment
@@ -25,24 +30,36 @@ SCORES: Mapping[str, Callable[[float, float, float], float]] = {
 }
 
 
+def what_was_left_out(search: Search) -> str:
+    """ "in order" (each environment predicted from what came before), "blocks of aux", or "environments" in turn."""
+    other = search.elsewhere
+    return other.kind if other is not None and other.choice == search.choice.index else "environments"
+
+
 def left_out_table(data: TrainingData[Any], search: Search, metric: str) -> pd.DataFrame | None:
     """One row for every part that was left out (environments, groups of them, blocks of aux); None where none was.
 
-    Columns: environment, n (rows), plain and chosen (the metric, one of `SCORES`, in the units of y), missing (classes
-    that no other environment has: every prediction of such rows is wrong).
+    Times are in their order, from the third on, each predicted from what came before.
+
+    Columns: environment, n (rows), plain (of ERM; NaN where it is not among the candidates) and chosen (the metric in
+    the units of y; NaN where these rows have no value of it), missing (classes that training had no row of: every
+    prediction of these is wrong). Metrics other than `SCORES` need the outputs there
+    (`search(..., keep_outputs="left-out")`); rows then count alike, whatever their weight.
     """
     parts = _parts(search)
     if parts is None:
         return None
-    names, tasks, plain, chosen = parts
     scale = 1.0 if data.y is None else float(np.sqrt(np.mean(np.square(data.y.scale))))
     table = []
-    for k, (task, name) in enumerate(zip(tasks, names, strict=True)):
+    for k, (task, name) in enumerate(zip(parts.tasks, parts.names, strict=True)):
         assert task.held_out is not None
         row: dict[str, Any] = {"environment": name, "n": len(task.held_out)}
-        for column, measured in (("plain", plain), ("chosen", chosen)):
-            risk, accuracy = (float(v) for v in measured[k])
-            row[column] = SCORES[metric](risk, accuracy, scale)
+        for column, (measured, outputs) in parts.models.items():
+            if metric in SCORES:
+                risk, accuracy = (float(v) for v in measured[k])
+                row[column] = SCORES[metric](risk, accuracy, scale)
+            else:
+                row[column] = np.nan if outputs is None else _measured(metric, outputs[k], task.held_out, data.y)
         if data.task.loss.name != "squared" and data.classes is not None:
             there, known = (set(part.y.long().tolist()) for part in (task.held_out, task.train))
             row["missing"] = ", ".join(str(data.classes[c]) for c in sorted(there - known))
@@ -50,34 +67,60 @@ def left_out_table(data: TrainingData[Any], search: Search, metric: str) -> pd.D
     return pd.DataFrame(table)
 
 
-def _parts(search: Search) -> tuple[Sequence[str], Sequence[Task], Tensor, Tensor] | None:
-    """Names, tasks, and risk and accuracy of ERM and of the choice: in order of time, of blocks of aux, or of every
-    environment that was left out."""
+def _measured(metric: str, outputs: Tensor, rows: Rows, y: Scaler | None) -> float:
+    """A metric of outputs in units of training."""
+    f, target = outputs.double().numpy(), rows.y.numpy()
+    if y is not None:
+        f, target = (y.back(v.reshape(len(v), -1).astype(np.float64)).reshape(v.shape) for v in (f, target))
+    return float(evaluate_environments(f[None], target, metric=metric).by_environment[0, 0])
+
+
+class _Parts(NamedTuple):
+    """What was left out, and by "plain" (ERM) and "chosen": risk and accuracy (parts, 2), and outputs if kept."""
+
+    names: Sequence[str]
+    tasks: Sequence[Task]
+    models: Mapping[str, tuple[Tensor, Outputs | None]]
+
+
+def _parts(search: Search) -> _Parts | None:
+    """In order of time, of blocks of aux, or of every environment that was left out."""
     other, split = search.elsewhere, search.split
-    if other is not None and other.choice == search.choice.index:
-        return other.names, other.tasks, other.plain, other.chosen
-    plain, chosen = (search.path_of(i).left_out(search.candidates[i].step) for i in (search.erm, search.choice.index))
-    if plain is None or chosen is None:
+    if other is not None and what_was_left_out(search) == other.kind:
+        models = {"plain": (other.plain, other.plain_outputs), "chosen": (other.chosen, other.chosen_outputs)}
+        return _Parts(other.names, other.tasks, models)
+    chosen = search.path.left_out(search.step)
+    if chosen is None:
         return None
+    plain, of_plain = None, None
+    if search.has_erm:
+        path, step = search.path_of(search.erm), search.candidates[search.erm].step
+        plain, of_plain = path.left_out(step), path.left_out_outputs(step)
+    if plain is None:
+        plain = torch.full_like(chosen, torch.nan)
     names = [", ".join(str(split.task.train.names[e]) for e in group) for group in split.groups]
-    return names, split.left_out, plain, chosen
+    of_choice = search.path.left_out_outputs(search.step)
+    return _Parts(names, split.left_out, {"plain": (plain, of_plain), "chosen": (chosen, of_choice)})
 
 
 def expected_score(table: pd.DataFrame, metric: str, column: str = "chosen") -> dict[str, Any]:
     """Mean and worst over the environments that were left out, and an interval for one more.
 
-    The interval is that of Student's t for a new draw, mean +- t sd sqrt(1 + 1 / n), kept to what the metric can be.
+    The interval is that of Student's t for a new draw, mean +- t sd sqrt(1 + 1 / n), kept to what the metric can be. An
+    environment without a value (an area of one class) does not count; with fewer than two values there is none.
     """
-    values = table[column].to_numpy(dtype=float)
-    higher = metric == "accuracy"
-    n, mean, sd = len(values), float(values.mean()), float(values.std(ddof=1))
-    half = float(stats.t.ppf((1 + COVERAGE) / 2, n - 1)) * sd * float(np.sqrt(1 + 1 / n))
+    values = table[column].dropna().to_numpy(dtype=float)
+    higher = as_metric(metric).greater_is_better
+    lowest, highest = (-np.inf if metric == "r2" else 0.0), (1.0 if higher else np.inf)
+    n = len(values)
+    mean, sd = (float(values.mean()), float(values.std(ddof=1))) if n > 1 else (np.nan, np.nan)
+    half = float(stats.t.ppf((1 + COVERAGE) / 2, n - 1)) * sd * float(np.sqrt(1 + 1 / n)) if n > 1 else np.nan
     return {
         "metric": metric,
         "mean": mean,
-        "worst": float(values.min() if higher else values.max()),
-        "low": max(0.0, mean - half),
-        "high": min(1.0, mean + half) if higher else mean + half,
+        "worst": float(values.min() if higher else values.max()) if n > 1 else np.nan,
+        "low": max(lowest, mean - half) if n > 1 else np.nan,
+        "high": min(highest, mean + half) if n > 1 else np.nan,
         "coverage": COVERAGE,
         "assumption": ASSUMPTION,
         "n_environments": n,

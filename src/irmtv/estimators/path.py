@@ -17,10 +17,10 @@ from irmtv.core.messages import did_you_mean, users_stacklevel
 from irmtv.data.training import TrainingData
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators.base import InvariantEstimator
-from irmtv.estimators.new_environment import expected_score, left_out_table
+from irmtv.estimators.new_environment import expected_score, left_out_table, what_was_left_out
 from irmtv.estimators.parameters import grid_axes, path_combinations
 from irmtv.estimators.plots import plot_path
-from irmtv.models.base import FittedModel, Report
+from irmtv.models.base import FittedModel, KeepOutputs, Report
 from irmtv.models.search import RULES, Search, search_model
 from irmtv.objectives.base import Objective
 
@@ -123,8 +123,7 @@ class PathEstimator(InvariantEstimator):
         *,
         report: Report | None = None,
         erm_beside: bool = False,
-        keep_outputs: bool = False,
-        time_ordered: bool = False,
+        keep_outputs: KeepOutputs = False,
     ) -> Search:
         """The second step of `fit`: train the path on every fold, and choose.
 
@@ -135,11 +134,9 @@ class PathEstimator(InvariantEstimator):
             Called with a `Progress`.
         erm_beside : bool, default False
             Have ERM among the candidates also where the objective has no weight of 0 and the rule does not need it.
-        keep_outputs : bool, default False
-            Keep what `Search.held_out_outputs` needs.
-        time_ordered : bool, default False
-            Environments, in the order of their labels, are times: `new_environment_` then has each of them from the
-            third on, predicted by models of what came before. It takes four or more.
+        keep_outputs : bool or "left-out", default False
+            Keep what `Search.held_out_outputs` needs; "left-out": also the outputs in environments that were left out,
+            so that :func:`irmtv.estimators.new_environment.left_out_table` has any metric.
 
         Returns
         -------
@@ -147,6 +144,16 @@ class PathEstimator(InvariantEstimator):
             The candidates, their records, and the choice.
         """
         self._settle(data, report)
+        return self._search(data, report, erm_beside, keep_outputs)
+
+    def _search(
+        self,
+        data: TrainingData[Any],
+        report: Report | None,
+        erm_beside: bool = False,
+        keep_outputs: KeepOutputs = False,
+    ) -> Search:
+        """The search of the family that was settled on."""
         combinations = self._combinations(data)
         model = self.model(data, keep_outputs)
         return search_model(
@@ -160,7 +167,7 @@ class PathEstimator(InvariantEstimator):
             options=self.rule_options,
             erm_beside=erm_beside,
             beside=self._beside(data),
-            time_ordered=time_ordered,
+            time_ordered="auto" if isinstance(self.time_ordered, str) else bool(self.time_ordered),
             aux_left_out=True,
             report=report,
         )
@@ -185,7 +192,7 @@ class PathEstimator(InvariantEstimator):
 
     # ---- what networks and trees do differently --------------------------------------------------------------------
 
-    def model(self, data: TrainingData[Any], keep_outputs: bool = False) -> Any:
+    def model(self, data: TrainingData[Any], keep_outputs: KeepOutputs = False) -> Any:
         """The model family with this estimator's parameters."""
         raise NotImplementedError
 
@@ -212,6 +219,12 @@ class PathEstimator(InvariantEstimator):
             raise ValueError(f"rule must be one of {list(RULES)}. Got {self.rule!r}.{did_you_mean(self.rule, RULES)}")
         if isinstance(self.cv, bool) or not isinstance(self.cv, (int, np.integer)) or self.cv < 2:
             raise ValueError(f"cv must be a number of folds, 2 or more. Got {self.cv!r}.")
+        is_auto = isinstance(self.time_ordered, str) and self.time_ordered == "auto"
+        if not is_auto and not isinstance(self.time_ordered, (bool, np.bool_)):
+            raise ValueError(
+                f"time_ordered must be 'auto', True or False. Got {self.time_ordered!r}. Use True where these are "
+                "times, False where they are not; 'auto' looks whether their labels are dates or years."
+            )
         check_mapping(
             self.objective_params, "objective_params", "hyper-parameters of the objective", "{'measure': 'uniform'}"
         )
@@ -255,13 +268,15 @@ class PathEstimator(InvariantEstimator):
             warnings.warn(f"{type(self).__name__}: {choice.message}", UserWarning, stacklevel=users_stacklevel())
 
     def _expect(self, data: TrainingData[Any], search: Search) -> None:
-        """What to expect in a new environment, where three or more were there to be left out."""
+        """What to expect in a new environment, where three or more were there to be left out; of times, at a later
+        one."""
         metric = "rmse" if data.task.loss.name == "squared" else "accuracy"
         table = left_out_table(data, search, metric)
         for name in ("new_environment_", "expected_score_"):  # of an earlier call
             self.__dict__.pop(name, None)
         if table is not None:
-            self.new_environment_, self.expected_score_ = table, expected_score(table, metric)
+            self.new_environment_ = table
+            self.expected_score_ = {**expected_score(table, metric), "left_out": what_was_left_out(search)}
 
     def plot_path(self, ax: Any = None) -> Any:
         """Held-out risk of every penalty weight at its best step, overall and in the worst environment.

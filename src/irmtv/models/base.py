@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,9 @@ Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.object_]
 Combination = Mapping[str, Any]  # hyper-parameters by name
 Report = Callable[[Progress], None]
+KeepOutputs = bool | Literal["left-out"]  # on held-out rows, or also in environments that were left out
+Outputs = Sequence[Tensor]  # by part that was left out: (n,) or (n, C) outputs on its rows, in units of training
 OWN_PARAMETERS = ("learning_rate", "l2", "hidden", "batch_size", "classifier", "penalty_weight", "warmup")
-MOST_OWN = 20  # environments up to which each has a model of its own to compare with
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class TrainedPath(ABC):
         self.steps = tuple(steps)  # at which it is a candidate; of trees, rounds
         self.erm_until = erm_until  # up to this step it is ERM
         self.is_erm = is_erm  # to the end
+        self.without: Tensor | None = None  # (S, parts, 2): what `left_out` says of every step, once it was trained
+        self.outputs_without: Callable[[int], Outputs] | None = None  # of a step, where they can be had
 
     @property
     def penalty_weight(self) -> Any:
@@ -92,9 +95,16 @@ class TrainedPath(ABC):
     def measurements(self) -> Measurements:
         """What was measured of it on held-out rows, at its steps."""
 
-    @abstractmethod
     def left_out(self, step: int) -> Tensor | None:
-        """Of the models trained without each part of the environments, on it: risk and accuracy, (parts, 2)."""
+        """Of the models trained without each part of the environments, on it: risk and accuracy, (parts, 2).
+
+        None where they were not trained (`PathTrainer.leave_out`); NaN where they did not get to this step.
+        """
+        return None if self.without is None else self.without[self.steps.index(step)]
+
+    def left_out_outputs(self, step: int) -> Outputs | None:
+        """Outputs of the models trained without each part of the environments, on it; None where these are not kept."""
+        return None if self.outputs_without is None else self.outputs_without(step)
 
     @abstractmethod
     def held_out_outputs(self, step: int) -> Tensor:
@@ -105,7 +115,6 @@ class PathTrainer(ABC):
     """Trains the combinations of one search. What they share (bins, an l2 or leaves that ERM chose) is made once."""
 
     split: Split
-    compares_inferred = False  # whether `own_gains` knows environments that training inferred
     left_out_seconds: float = 0.0  # spent so far on models without some environments
 
     @abstractmethod
@@ -116,20 +125,22 @@ class PathTrainer(ABC):
     def train_erm(self, combinations: Sequence[Combination]) -> list[TrainedPath]:
         """ERM beside an objective that has no penalty weight of 0: with the other hyper-parameters of these."""
 
-    def directions(self, erm: TrainedPath) -> Directions | None:
-        """Whether all environments would choose the same direction, of linear models; None where it is not known."""
-        return None
+    @abstractmethod
+    def leave_out(self, paths: Sequence[TrainedPath]) -> None:
+        """Train these also without each part of the environments (`Split.left_out`), for their `left_out`."""
 
     @abstractmethod
-    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> Tensor:
-        """A combination trained on each task up to a step: risk and accuracy on its held-out rows, (tasks, 2)."""
+    def directions(self, erm: TrainedPath, step: int) -> Directions | None:
+        """Whether all environments would choose the same direction as ERM; None where it is not known."""
 
     @abstractmethod
-    def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
-        """What each environment's own model gains over ERM, rescaled to that environment, on every fold: (F, E, 3).
+    def toward(self, erm: TrainedPath, step: int, other: TrainedPath, other_step: int) -> Directions | None:
+        """The same in the direction of another candidate alone: would some environments go there, others away?"""
 
-        Rows, mean, and variance of a single row.
-        """
+    @abstractmethod
+    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> tuple[Tensor, Outputs | None]:
+        """A combination trained on each task up to a step: risk and accuracy on its held-out rows, (tasks, 2), and the
+        outputs there, None where these are not kept."""
 
 
 @dataclass(frozen=True)
@@ -153,38 +164,23 @@ class Model(ABC):
         """The objective's hyper-parameters that are the same for all combinations, of which this is one."""
 
     @abstractmethod
+    def like(self, path: TrainedPath) -> Self:
+        """The same with the size, or the shrinking, that was tuned for a path."""
+
+    @abstractmethod
     def trainer(
         self,
         split: Split,
         objective: Objective,
         combinations: Sequence[Combination],
         report: Report | None = None,
-        compares_own: bool = False,
     ) -> PathTrainer:
-        """For one search.
-
-        `combinations` are those that will be trained, `report` is called with the progress, and `compares_own` says
-        whether `own_gains` will be asked for.
-        """
+        """For one search: `combinations` are those that will be trained, `report` is called with the progress."""
 
 
 def over_environments(values: Tensor, rows: Tensor) -> Tensor:
     """Means over rows, of means by environment (..., E) and their numbers of rows: (...)."""
     return torch.where(rows > 0, rows * values, 0).double().sum(-1) / rows.double().sum(-1)
-
-
-def mean_gain(gain: Tensor, weight: Tensor | None) -> tuple[float, float, float]:
-    """How many rows, their mean gain, and the variance of a single one, from (N,).
-
-    Rows with weights are as many as rows of equal weight would be whose mean is as sure: (sum w)^2 / sum w^2.
-    """
-    if weight is None:
-        return len(gain), float(gain.mean()), float(gain.var())
-    w = weight.double()
-    rows = float(w.sum().square() / w.square().sum())
-    mean = float((w * gain).sum() / w.sum())
-    spread = float((w * (gain - mean).square()).sum() / w.sum())
-    return rows, mean, spread * rows / (rows - 1) if rows > 1 else float("nan")
 
 
 def lowest_overall_risk(rows: Tensor, risk: Tensor) -> Tensor:

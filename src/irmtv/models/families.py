@@ -26,7 +26,7 @@ class FamilyChoice:
     index: int
     names: tuple[str, ...]  # (K,)
     by: Literal["left-out", "held-out"]
-    risk: tuple[float, ...]  # (K,) of ERM; left out: the geometric mean over environments
+    risk: tuple[float, ...]  # (K,) of ERM, or an invariant model; left out: the geometric mean over environments
     behind: tuple[float, ...]  # (K,) mean difference from the family with the lowest: of log risk, or of risk
     error: tuple[float, ...]  # (K,) standard error of that difference
     units: int  # environments (or groups of them) that were left out; folds x environments of held-out rows
@@ -34,7 +34,10 @@ class FamilyChoice:
 
 
 def pick_family(searches: Sequence[Search], names: Sequence[str]) -> FamilyChoice:
-    """The family whose ERM has the lowest risk where it was not trained; a simpler one within one standard error.
+    """The family that has the lowest risk where it was not trained; a simpler one within one standard error.
+
+    That of its ERM; or of an invariant model that its search has found, where that one does better in environments that
+    were left out: what is invariant in a simple family may be nothing that a larger one sees.
 
     Or one that has nearly all of its gain over a constant: a network that is better by a hair is not worth its size.
 
@@ -74,16 +77,29 @@ def pick_family(searches: Sequence[Search], names: Sequence[str]) -> FamilyChoic
         tuple(behind.tolist()),
         tuple(error.tolist()),
         n,
-        _message(names, index, best, risk, _where(first, n, left_out)),
+        _message(names, index, best, risk, _where(first, n, left_out), [left_out and _found(s) for s in searches]),
     )
 
 
 def _left_out(searches: Sequence[Search]) -> tuple[Tensor, Tensor]:
-    """Log risk of ERM in every part that was left out: (K, U); all count the same."""
-    risks = [search.records.left_out[search.erm] for search in searches if search.records.left_out is not None]
+    """Log risk in every part that was left out: (K, U); all count the same."""
+    risks = [_risk_left_out(search, search.choice.index if _found(search) else search.erm) for search in searches]
     least = LEAST * searches[0].records.constant
     value = torch.stack(risks).double().clamp_min(least).log()
     return value, value.new_full(value.shape[1:], 1 / value.shape[1])
+
+
+def _risk_left_out(search: Search, index: int) -> Tensor:
+    assert search.records.left_out is not None
+    return search.records.left_out[index]
+
+
+def _found(search: Search) -> bool:
+    """Whether an invariant model was found that does better than ERM in environments that were left out."""
+    if search.choice.outcome != "invariant-found":
+        return False
+    better = _risk_left_out(search, search.choice.index).log() - _risk_left_out(search, search.erm).log()
+    return bool(better.mean() < 0)
 
 
 def _held_out(searches: Sequence[Search]) -> tuple[Tensor, Tensor]:
@@ -102,16 +118,20 @@ def _where(search: Search, n: int, left_out: bool) -> str:
     )
 
 
-def _message(names: Sequence[str], index: int, best: int, risk: Tensor, where: str) -> str:
-    """Why it was taken, in a sentence."""
+def _message(names: Sequence[str], index: int, best: int, risk: Tensor, where: str, found: Sequence[bool]) -> str:
+    """Why it was taken, in a sentence; `found`: of which families an invariant model counts, not ERM."""
     each = [f"{name} {float(r):.4g}" for name, r in zip(names, risk, strict=True)]
     if len(names) == 1:
-        return (
-            f"{names[0]} is the only kind of model that was asked for; its ERM has risk {float(risk[0]):.4g} {where}."
-        )
+        only = f"{names[0]} is the only kind of model that was asked for"
+        return f"{only}; its {_model(found[0])} has risk {float(risk[0]):.4g} {where}."
     if index == best:
-        return f"{names[index]} is taken: its ERM has the lowest risk {where} ({', '.join(each)})."
+        return f"{names[index]} is taken: its {_model(found[index])} has the lowest risk {where} ({', '.join(each)})."
+    of = "" if any(found) else "; ERM"
     return (
-        f"{names[index]} is taken: {names[best]} has a lower risk {where}, but by little ({', '.join(each)}; ERM), and "
+        f"{names[index]} is taken: {names[best]} has a lower risk {where}, but by little ({', '.join(each)}{of}), and "
         f"{names[index]} is simpler."
     )
+
+
+def _model(found: bool) -> str:
+    return "invariant model" if found else "ERM"

@@ -22,47 +22,20 @@ from irmtv.core.messages import did_you_mean, shown, users_stacklevel
 from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.engine import FittedRuns, Progress
 from irmtv.engine.solvers.linear_risks import rows_read_once
-from irmtv.models.base import MOST_OWN, Combination, Model, PathTrainer, Report, Split, TrainedPath
+from irmtv.models.base import Combination, Model, PathTrainer, Report, Split, TrainedPath
+from irmtv.models.elsewhere import Elsewhere, check_times, order_of_time, parts_in_order, parts_of_aux
+from irmtv.models.left_out import Candidate, asked_again, with_left_out
 from irmtv.models.networks.model import SNAPSHOTS, NetworkModel, NetworkPath
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.selection import Choice, Records, build_records, check_options, choose, p_values, worst_environment
-from irmtv.selection.folds import (
-    aux_blocks,
-    deal_folds,
-    groups_in_order,
-    left_out_groups,
-    left_out_tasks,
-    tasks_in_order,
-    tasks_outside,
-)
+from irmtv.selection.folds import deal_folds, left_out_groups, left_out_tasks, tasks_outside
 from irmtv.selection.views import MIN_ROWS
 
-AUX_BLOCKS = 5  # of the first auxiliary variable, that are left out in turn
 MOST_LEFT_OUT = 10  # parts of the environments that are left out in turn for the rule "invariance"
 RULES = ("invariance", "iid", "worst-env", "leave-one-env-out")
 
 __all__ = ["RULES", "SNAPSHOTS", "Candidate", "Search", "check_search", "search", "search_model"]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One combination at one of its steps."""
-
-    combination: int  # its place in `Search.paths`
-    step: int
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """ERM and the choice, trained without some rows that the rule did not leave out, and measured on them."""
-
-    kind: Literal["in order", "blocks of aux"]
-    choice: int  # the candidate that was chosen
-    names: Sequence[str]
-    tasks: Sequence[Task]
-    plain: Tensor  # (tasks, 2) risk and accuracy
-    chosen: Tensor
 
 
 @dataclass(frozen=True)
@@ -100,6 +73,11 @@ class Search:
     def step(self) -> int:
         """The chosen step."""
         return self.chosen.step
+
+    @property
+    def has_erm(self) -> bool:
+        """Whether ERM is among the candidates: of objectives without a penalty weight only where it was asked for."""
+        return bool(self.records.reference.any())
 
     @property
     def erm(self) -> int:
@@ -153,7 +131,7 @@ def search_model(
     erm_beside: bool = False,
     beside: Sequence[tuple[Objective, Sequence[Combination]]] = (),
     most_left_out: int | None = None,
-    time_ordered: bool = False,
+    time_ordered: bool | Literal["auto"] = False,
     aux_left_out: bool = False,
     report: Report | None = None,
 ) -> Search:
@@ -175,8 +153,9 @@ def search_model(
         not ask for it ("invariance" does).
     beside : further objectives whose candidates stand for choice too, with combinations of their own.
     most_left_out : parts into which the rule "leave-one-env-out" puts environments, to leave each out; None: all apart.
-    time_ordered : the environments, as they are coded, are in the order of time: ERM and the choice are also trained on
-        what came before each environment from the third on (`Search.elsewhere`). It takes four or more.
+    time_ordered : environments are times: ERM and the choice are also trained on what came before each environment from
+        the third on (`Search.elsewhere`). It takes four or more. "auto": where five or more have names
+        that are times (:func:`irmtv.data.times.time_order`) and the rule leaves environments out.
     aux_left_out : where environments are inferred, train ERM and the choice also without each of five blocks of the
         first auxiliary variable.
     report : called with a `Progress`.
@@ -194,7 +173,7 @@ def search_model(
         n_folds=n_folds,
         options=options,
         settings=common,
-        time_ordered=time_ordered,
+        time_ordered=time_ordered is True,
     )
     fold = deal_folds(task, n_folds, seed, by_class)
     several = len(task.train.names) > 2 and not objective.infers_held_out and not by_place
@@ -204,9 +183,8 @@ def search_model(
         groups = left_out_groups(task.train, len(task.train.names) if most is None else most)
     left_out = left_out_tasks(task, groups) if groups else []
     split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out, groups)
-    compares_own = rule == "invariance" and not objective.infers_held_out and 1 < len(task.train.names) <= MOST_OWN
     with rows_read_once():
-        trainer = model.trainer(split, objective, combinations, report, compares_own)
+        trainer = model.trainer(split, objective, combinations, report)
         paths = trainer.train(objective, combinations)
         for other, its_own in beside:
             paths += trainer.train(other, its_own)
@@ -220,41 +198,39 @@ def search_model(
         candidates = tuple(Candidate(c, step) for c, path in enumerate(paths) for step in path.steps)
         if rule == "invariance" and bool(records.reference.any()):
             erm = candidates[records.plain]
-            directions = trainer.directions(paths[erm.combination])
-            if directions is not None:
-                records = replace(records, directions=directions)
-            elif compares_own or (objective.infers_held_out and trainer.compares_inferred):
-                own = trainer.own_gains(paths[erm.combination], erm.step)
-                several_own = int(own.isfinite().all(-1).any(0).sum()) > 1  # soft ones may all be most likely one
-                records = replace(records, own=own if several_own or compares_own else None)
+            records = replace(records, directions=trainer.directions(paths[erm.combination], erm.step))
+        if split.left_out:
+            records = with_left_out(trainer, records, paths, candidates, rule, options or {})
+        if rule == "invariance":
+            records = asked_again(trainer, records, paths, candidates, options or {})
         choice = choose(rule, records, **(dict(options or {}) if rule == "invariance" else {}))
         found = Search(choice, tuple(paths), candidates, records, split)
-        elsewhere = None
-        if time_ordered or (aux_left_out and objective.infers_held_out and task.train.aux is not None):
-            begin = perf_counter()
-            elsewhere = _elsewhere(trainer, found, time_ordered)
+        begin = perf_counter()
+        order = order_of_time(task.train.names, time_ordered, bool(groups))
+        elsewhere = _elsewhere(trainer, found, order, aux_left_out and objective.infers_held_out)
+        if elsewhere is not None:
             trainer.left_out_seconds += perf_counter() - begin
     return replace(found, left_out_seconds=trainer.left_out_seconds, elsewhere=elsewhere)
 
 
-def _elsewhere(trainer: PathTrainer, search: Search, time_ordered: bool) -> Elsewhere | None:
+def _elsewhere(trainer: PathTrainer, search: Search, order: Sequence[int] | None, of_aux: bool) -> Elsewhere | None:
     """ERM and the choice where the rule did not look: in the order of time, or without blocks of aux."""
-    task = search.split.task
-    if time_ordered:
-        groups = groups_in_order(len(task.train.names), MOST_LEFT_OUT)
-        names = [", ".join(str(task.train.names[e]) for e in group) for group in groups]
-        tasks = tasks_in_order(task, groups)
-    else:
-        names, tasks = aux_blocks(task, AUX_BLOCKS)
-        if len(tasks) < 3:
-            return None
-    scores = {
-        i: trainer.elsewhere(search.path_of(i), search.candidates[i].step, tasks)
-        for i in {search.erm, search.choice.index}
-    }
-    plain, chosen = scores[search.erm], scores[search.choice.index]
-    kind: Literal["in order", "blocks of aux"] = "in order" if time_ordered else "blocks of aux"
-    return Elsewhere(kind, search.choice.index, names, tasks, plain, chosen)
+    task, parts = search.split.task, None
+    kind: Literal["in order", "blocks of aux"] = "blocks of aux" if order is None else "in order"
+    if order is not None:
+        parts = parts_in_order(task, order, MOST_LEFT_OUT)
+    elif of_aux and task.train.aux is not None:
+        parts = parts_of_aux(task)
+    if parts is None:
+        return None
+    names, tasks = parts
+    index = search.choice.index
+    chosen = plain = trainer.elsewhere(search.path, search.step, tasks)
+    if not search.has_erm:
+        plain = torch.full_like(chosen[0], torch.nan), None
+    elif search.erm != index:
+        plain = trainer.elsewhere(search.path_of(search.erm), search.candidates[search.erm].step, tasks)
+    return Elsewhere(kind, index, names, tasks, plain[0], chosen[0], plain[1], chosen[1])
 
 
 def search(
@@ -352,11 +328,9 @@ def check_search(
     rows = task.train
     counts = [] if rows.environment is None else torch.bincount(rows.environment, minlength=len(rows.names)).tolist()
     _check_folds(rows, n_folds, counts)
-    if time_ordered and (len(counts) < 4 or objective.infers_held_out):
-        raise ValueError(
-            "time_ordered trains on what came before each environment, from the third on, and needs four or more that "
-            f"are given. Got {len(counts) or 'none'}."
-        )
+    if time_ordered:
+        by_place = any(isinstance(c.get("measure"), tuple) for c in (settings or {}, *combinations))
+        check_times(rows.names[: len(counts)], not objective.infers_held_out, by_place)
     if rule == "iid":
         return
     if objective.infers_held_out:

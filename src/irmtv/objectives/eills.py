@@ -6,6 +6,7 @@ of the columns in use. `form` says how; S is the set of columns, which the inter
     published    min over beta, S = its support    sum_e mu_e R_e + gamma sum_e mu_e |g_e,S|^2
     l1           the same with total variation     sum_e mu_e R_e + gamma ( sum_e mu_e |g_e,S| )^2
     regret       min over S                        R(S) + BIC(S) + gamma regret(S) max(0, 1 - q / T(S))
+    directions   min over U                        sum_e n_e [ R_e(U) + gamma regret_e(U) ] / s_e
 
 "regret", the default, is ours. It measures a gradient by the inverse Hessian of its environment, and so is the regret
 of a model against the best model of each environment on the same columns,
@@ -23,8 +24,13 @@ least risk. The sets come from a short list by second moments (`irmtv.engine.sol
 columns are looked at (12 for the other forms), by a search beyond that may miss the best one. At most half as many
 columns as rows are taken.
 
-The regret form counts evidence. A row twice, or an environment under two names, is more of it; weights of rows count
-for (sum w)^2 / sum w^2 rows.
+"directions", ours too, is for columns that are mixtures of others, squared errors and three or more environments: not
+columns are left out, but directions of x, as few as the test asks for, and U is what is kept; gamma rises to
+`penalty_weight` only as far as the test asks for. Environments count by
+their rows n_e and by the variance s_e of their residuals (`irmtv.engine.solvers.dropped_directions`).
+
+The forms "regret" and "directions" count evidence. A row twice, or an environment under two names, is more of it;
+weights of rows count for (sum w)^2 / sum w^2 rows.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from irmtv.core.messages import is_non_negative
 from irmtv.objectives.base import HyperParameter, Objective
 from irmtv.objectives.parameters import check_at_least_zero, check_in, choice, number
 
-FORMS = ("regret", "published", "l1")
+FORMS = ("regret", "published", "l1", "directions")
 
 
 def _check_measure(value: Any) -> str | None:
@@ -80,12 +86,12 @@ EILLS = Objective(
             "form",
             FORMS,
             "'regret': regret beyond noise, and what a column must earn; 'published': squared gradients of the columns "
-            "in use; 'l1': their total variation",
+            "in use; 'l1': their total variation; 'directions': regret of directions that are kept, for mixed columns",
         ),
         HyperParameter(
             "level",
             0.05,
-            "of the test in the regret form: how often noise alone counts as regret",
+            "of the test in the forms 'regret' and 'directions': how often noise alone counts as regret",
             ("log", 1e-3, 0.5),
             False,
             check_in("(0, 1)"),

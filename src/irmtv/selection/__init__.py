@@ -2,7 +2,8 @@
 
 from irmtv.selection.choose import RULES, Choice, choose
 from irmtv.selection.equality import equal_means, spread, zero_means
-from irmtv.selection.invariant import Verdict, check_options, invariance
+from irmtv.selection.invariant import Verdict, invariance
+from irmtv.selection.options import check_options
 from irmtv.selection.records import (
     Measurements,
     Pooled,

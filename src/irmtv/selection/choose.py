@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from irmtv.core.messages import did_you_mean
-from irmtv.selection.invariant import check_options, invariance
+from irmtv.selection.invariant import invariance
+from irmtv.selection.options import check_options
 from irmtv.selection.records import Records, worst_environment
 
 

@@ -63,6 +63,7 @@ class Records:
     test: Tensor | None = None  # (C,) score on test rows, higher is better: for `oracle` alone
     effective: Tensor | None = None  # (F, C, E) rows of equal weight that are as sure; None: `rows`, without weights
     inferred: bool = False  # whether the candidates' training inferred the environments itself
+    toward: Directions | None = None  # in the direction of the candidate that the rule would take
     column_slope: Tensor | None = None  # (F, C, E, J) of linear models: the slope in every column
     column_slope_cov: Tensor | None = None  # (F, C, E, J, J)
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from irmtv.selection.equality import enough_rows, equal_means, spread, zero_means
 from irmtv.selection.records import Pooled, Records
 from irmtv.selection.variation import Variation, variation
+from irmtv.selection.wording import SAME_DIRECTION
 
 MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
 ROWS_PER_ROOT = 7.0  # times sqrt(k): what each of k environments must have to be tested together, above 8 more than 20
 COLUMNS_REACH = 30.0  # what the variation over columns counts beside the spread of the risks
 LEVEL = 0.01
-SAME_DIRECTION = 0.03  # p-value of it, from which on it is believed
+SAME_WAY = 0.002  # the same, in the direction of the candidate that would be taken
 LITTLE = 0.001  # share of ERM's gain below which models of their own would be worth nothing to environments
 
 
@@ -96,9 +97,9 @@ class View:
     p: Tensor  # (C,)
     erm: int | None  # the reference with the lowest risk
     eligible: Tensor  # (C,) bool: measured, and not ERM: another stopping time of ERM is still ERM
-    useful: Tensor  # (C,) bool: of these, those that predict something
+    useful: Tensor  # (C,) bool: of these, those that predict something, and cost no more than is accepted
     passing: Tensor  # (C,) bool: of these, those that are not rejected
-    not_paying: int  # how many more are not rejected, but cannot do better than ERM even where environments differ more
+    not_paying: int  # how many more are not rejected, but cost more than `max_price`
     level: float
     p_own: float | None  # that no environment's own model beats ERM rescaled to it
     alike: bool  # whether nothing shows that one does: they differ in noise, not in what predicts
@@ -111,19 +112,21 @@ class View:
         eligible = known & ~records.reference
         gain = records.constant - risk
         least = o["min_gain"] * max(0.0, float(gain[erm])) if erm is not None else torch.inf
-        useful = eligible & (gain >= least)
+        predicts = eligible & (gain >= least)
+        limited = erm is not None and o["max_price"] < float("inf")
+        useful = predicts & (risk <= (1 + o["max_price"]) * risk[erm]) if limited else predicts
         score = extrapolated_risk(pooled, o["test"], o["reach"], o["slack"])
-        passing, not_paying = useful & (p >= o["level"]), 0
-        if erm is not None:
-            pays = price(pooled.risk, pooled.risk[erm]) <= o["max_price"]
-            not_paying = int((passing & ~pays).sum())
-            passing = passing & pays
+        passing = useful & (p >= o["level"])
+        not_paying = int((predicts & ~useful & (p >= o["level"])).sum())
         p_own = nothing_of_its_own(records.own)
         alike = p_own is not None and p_own > o["own_level"]
         if records.directions is not None:
             p_own, own_gain = records.directions
             little = erm is not None and own_gain < LITTLE * float(gain[erm])
             alike = o["own_level"] < 1 and (p_own >= SAME_DIRECTION or little)
+        if records.toward is not None:  # of the candidate that would be taken
+            p_own = records.toward.p
+            alike = o["own_level"] < 1 and p_own >= SAME_WAY
         return cls(pooled, risk, gain, score, p, erm, eligible, useful, passing, not_paying, o["level"], p_own, alike)
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from irmtv.core.outcomes import Outcome
 
+SAME_DIRECTION = 0.03  # p-value from which on it is believed that all environments would choose the same direction
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
 REFUSED = {  # why those that pass were not taken
     "halves": "not on each half of the folds",
@@ -51,8 +52,8 @@ def message(outcome: Outcome, f: Mapping[str, Any], o: Mapping[str, Any]) -> str
     if f["test"] == "left-out":
         return (
             "a model was found that does better in environments which training did not see: left out in turn, its mean "
-            f"risk there is {f['left_out']:.3g}, that of ERM {f['left_out_erm']:.3g}. On held-out rows of environments "
-            f"which training did see it has {f['risk']:.3g}; ERM has {f['risk_erm']:.3g}."
+            f"risk there is {f['left_out']:.3g}, that of ERM {_risk(f['left_out_erm'])}. On held-out rows of "
+            f"environments which training did see it has {f['risk']:.3g}; ERM has {f['risk_erm']:.3g}."
         )
     text = (
         f"an invariant model was found ({tested}; {f['passing']} pass; p = {f['p']:.2g}, ERM "
@@ -66,7 +67,7 @@ def message(outcome: Outcome, f: Mapping[str, Any], o: Mapping[str, Any]) -> str
             " Its risk is higher than that of ERM in the worst of them, too: it pays where the "
             f"next environment lies further out by more than {f['pays_at']:.2g} times their spread."
         )
-    if f["left_out"] is not None and f["left_out"] > f["left_out_erm"]:
+    if None not in (f["left_out"], f["left_out_erm"]) and f["left_out"] > f["left_out_erm"]:
         text += (
             f" In environments left out of training its mean risk is {f['left_out']:.3g}, that of ERM "
             f"{f['left_out_erm']:.3g}."
@@ -78,11 +79,23 @@ def message(outcome: Outcome, f: Mapping[str, Any], o: Mapping[str, Any]) -> str
     return text
 
 
+def _risk(value: float | None) -> str:
+    """Where it was left out: a model that diverged there has an infinite one."""
+    return "infinite" if value is None else f"{value:.3g}"
+
+
 def _gain(f: Mapping[str, Any]) -> float:
     return float(f["risk_constant"]) - float(f["risk_erm"])
 
 
 def _why_kept(f: Mapping[str, Any], tested: str) -> str:
+    if f["contradicted"]:
+        p = f["p_erm"] if f["p_columns_erm"] is None else f["p_columns_erm"]
+        return (
+            f"ERM is kept: it passed the invariance test (p = {p:.2g}), but in environments left out of "
+            f"training its mean risk is {_risk(f['left_out_erm'])}, where held-out rows promise {f['risk_erm']:.3g}. "
+            "Something differs that the test does not see, and no candidate wins it back."
+        )
     if f["blind"]:
         return (
             "ERM is kept: nothing was found against it, but these rows could not show much. Only slopes that vary by "
@@ -92,8 +105,10 @@ def _why_kept(f: Mapping[str, Any], tested: str) -> str:
     text = f"ERM is kept: it differs between environments ({tested}; p = {f['p_erm']:.1g}), but "
     noise = "Environments seem to differ in noise or base rate, not in what predicts: invariance cannot help."
     if f["own_gain"] is not None:
-        worth = "" if f["own_gain"] <= 0 else f"; models of their own would gain {f['own_gain']:.1g}"
-        text += f"each of them would choose the same model, but for its scale (p = {f['p_own']:.2g}{worth}). "
+        if f["p_own"] < SAME_DIRECTION:
+            gain = f"{max(0.0, f['own_gain']):.1g}, where ERM gains {_gain(f):.2g} over a constant"
+            return text + f"models of their own would gain them next to nothing: {gain}. Invariance cannot help much."
+        text += f"each of them would choose the same model, but for its scale (p = {f['p_own']:.2g}). "
         return text + noise
     text += f"no model trained on one environment alone beats it there (p = {f['p_own']:.2g}). "
     if f["p_own"] > OWN_MODELS_ARE_WORSE:
@@ -115,9 +130,10 @@ def _why_none(f: Mapping[str, Any], tested: str, level: float, max_price: float)
     if f["not_paying"]:
         return (
             f"ERM is kept, though it is not invariant ({tested}; p = {f['p_erm']:.1g}, risks "
-            f"by environment {risks}): {f['not_paying']} with equal slopes cost more than they promise"
-            + (f" (max_price = {max_price:g})" if max_price < float("inf") else "")
-            + ": nothing says that they would do better elsewhere. The environments may differ in noise or base rate."
+            f"by environment {risks}): {f['not_paying']} with equal slopes cost more than "
+            + (f"is accepted (max_price = {max_price:g}), or than " if max_price < float("inf") else "")
+            + "they promise: nothing says that they would do better elsewhere. The environments may differ in noise or "
+            "base rate."
         )
     if f["passing"]:
         return (

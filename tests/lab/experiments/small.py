@@ -31,12 +31,14 @@ def small_text(
     training: Mapping[str, Any] | None = None,
     pools: Mapping[str, Sequence[str]] | None = None,
     invariance: Mapping[str, Any] | None = None,
+    outputs: bool | None = None,
     **head: Any,
 ) -> str:
     """The TOML text; `arguments` and `training` go before the defaults below."""
     arguments = {"n_samples": 240, "n_test": 120, **(arguments or {})}
     training = {"steps": 30, "snapshot_every": 5, "learning_rate": 0.05, **(training or {})}
     selection = {"rules": list(rules), "folds": folds, "pools": pools or {}, "invariance": invariance or {}}
+    selection |= {} if outputs is None else {"outputs": outputs}
     sections: dict[str, Any] = {"data": {"name": data, "arguments": arguments}}
     if settings is not None:
         sections["data"]["settings"] = settings

@@ -176,6 +176,22 @@ def test_environments_are_left_out_only_where_two_remain_and_where_they_are_give
     assert parts_of(spec, own, ["a", "b", "c"]) == {"all": ("all",)}
 
 
+def test_the_rule_invariance_has_environments_left_out_where_models_are_solved():
+    newton = {"objective": "vrex", "solver": "newton"}
+    inferred = {**newton, "label": "i", "environments": "inferred"}
+    erm = {**ERM, "label": "erm, inferred", "environments": "inferred"}
+    spec = small(ERM, newton, {"objective": "eills"}, erm, inferred, rules=["invariance"])
+    for method, solved in zip(spec.methods, (False, True, True, False, True), strict=True):
+        assert method.solved(spec.training) == solved
+        left_out = parts_of(spec, method, ["a", "b", "c"]).get("left-out")
+        assert left_out == (("without a", "without b", "without c") if solved and method.label != "i" else None)
+        assert "left-out" not in parts_of(spec, method, ["a", "b"])
+        assert "left-out" not in parts_of(spec, method, list("abcdefghijk"))  # eleven would take long
+    grid = small({**newton, "solver": ["adam", "newton"]}, rules=["iid"])
+    assert not grid.methods[0].solved(grid.training)
+    assert "left-out" not in parts_of(small(newton, rules=["iid"]), spec.methods[1], ["a", "b", "c"])
+
+
 def test_members_come_repetition_by_repetition_combination_by_combination_part_by_part():
     spec = small(TV, repetitions=2, first_seed=5)
     found = list(members(spec, "simulation", spec.methods[0], "folds", FOLDS, range(2)))
@@ -282,6 +298,8 @@ def test_wide_networks_train_in_smaller_groups(monkeypatch):
     monkeypatch.setattr(plan_module, "STATE_BYTES", one_run // 2)  # a run is trained all the same
     assert [len(w.members) for w in planned(spec)[0] if w.kind == "all"] == [1] * 6
     assert [len(w.members) for w in planned(spec)[0] if w.kind == "folds"] == [12]  # these keep no states
+    erm = small({**ERM, "hidden": [100]}, repetitions=6)  # but ERM does: both folds of one repetition together
+    assert [len(w.members) for w in planned(erm)[0] if w.kind == "folds"] == [2] * 6
 
 
 ONE_NUMBER = {

@@ -19,6 +19,7 @@ from irmtv.lab.experiments.results import COLUMNS
 from irmtv.lab.experiments.store import RunRecord
 from irmtv.lab.tables import report_experiment
 from irmtv.selection import Records, invariance
+from irmtv.selection.directions import Directions
 from lab.experiments.records import a_group
 from lab.experiments.small import ERM, MINIMAX, THREE, TV, small
 
@@ -234,7 +235,7 @@ def records(own: Sequence[tuple[dict[str, RunRecord], int]], reference: Sequence
         constant=constant,
         reference=torch.tensor(reference),
         stated=torch.zeros(len(own)).bool(),
-        own=erm and torch.tensor(np.stack([run.arrays["held-out/own"] for run in folds(erm)])),
+        directions=erm and Directions(*folds(erm)[0].arrays["held-out/directions"].tolist()),
     )
 
 
@@ -558,7 +559,7 @@ def test_runs_whose_steps_have_nothing_in_common_get_a_note(tmp_path):
 
     def cut(run: RunRecord) -> RunRecord:
         kept = [0, 1 + ["all", "fold 1/2", "fold 2/2"].index(run.part)]
-        arrays = {n: a if n in ("held-out/constant", "held-out/own") else a[kept] for n, a in run.arrays.items()}
+        arrays = {n: a if n in ("held-out/constant", "held-out/directions") else a[kept] for n, a in run.arrays.items()}
         return replace(run, status="diverged", diverged_at=3, arrays=arrays)
 
     copied(experiment, tmp_path / "y", cut)

@@ -864,3 +864,66 @@ both = ["erm", "vrex"]
     assert spec.selection.pools == {"both": ("erm", "vrex")}
     assert [m.measured_on for m in spec.methods] == ["inferred", "inferred", "own"]
     assert spec.with_(methods=["minimax-tv-l1"]).selection.pools == {}
+
+
+NEWTON = """solver = "newton"
+[[methods]]
+objective = "minimax-tv-l1"
+label = "a"
+solver = "newton"
+penalty_weight = [0, 10]
+[[methods]]
+objective = "minimax-tv-l1"
+label = "b"
+solver = "newton"
+penalty_weight = [0, 100]
+classifier = "vector"
+start = ["erm", "equal-risks"]
+OTHER
+[selection.pools]
+both = ["a", "b"]
+"""
+
+
+def test_methods_that_infer_environments_by_newtons_method_can_be_pooled():
+    """These are found at ERM: penalty weights, classifiers and starts have no part in them."""
+    spec = parse_spec(REFERENCES + NEWTON.replace("OTHER", ""))
+    assert spec.selection.pools == {"both": ("a", "b")}
+
+
+@pytest.mark.parametrize("other", ["l2 = 0.1", "n_environments = 3", 'solver = "adam"'])
+def test_methods_that_infer_other_environments_cannot_be_pooled(other):
+    text = NEWTON.replace('solver = "newton"\n', "", 3) if "solver" in other else NEWTON
+    text = text.replace("OTHER", other)
+    with pytest.raises(SpecError, match="both mixes methods that are measured on different environments"):
+        parse_spec(REFERENCES + text.replace('start = ["erm", "equal-risks"]\n', ""))
+
+
+def test_erm_stands_beside_methods_that_are_trained_as_it_is():
+    text = (
+        REFERENCES
+        + """label = "ERM"
+[[methods]]
+objective = "erm"
+label = "ERM, solved"
+solver = "newton"
+[[methods]]
+objective = "vrex"
+[[methods]]
+objective = "vrex"
+label = "solved"
+solver = "newton"
+[[methods]]
+objective = "eills"
+"""
+    )
+    spec = parse_spec(text)
+    erm, solved_erm, vrex, solved, eills = spec.methods
+    assert spec.references([vrex]) == spec.references([erm]) == (erm,)
+    assert spec.references([solved, eills]) == (solved_erm,)
+    assert spec.references([vrex, solved]) == (erm, solved_erm)
+    assert spec.with_(methods=["eills"]).methods == (solved_erm, eills)
+    alone = spec.with_(methods=["ERM", "vrex"])
+    assert alone.references([alone.methods[1]]) == (erm,)
+    without = parse_spec(REFERENCES + '[[methods]]\nobjective = "eills"\n')
+    assert without.references([without.methods[1]]) == (without.methods[0],)  # any, where there is no other

@@ -6,7 +6,8 @@ solved to the end.
 
 Step 0 of a history is ERM on all columns, step 1 the solution. `learning_rate`, `steps`, `batch_size`, `solver` and
 `start` have no part in it. `fitted.learned("columns")` says which columns a run has taken; the coefficients of the
-others are 0.
+others are 0. With form="directions" these are directions (`dropped_directions.py`), and x is projected on what a run
+keeps by `fitted.learned("kept_directions")` (R, D, D).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Binary, Multiclass, Squared
+from irmtv.core.types import Task
 from irmtv.engine.fitted import State
 from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call, Reporter
 from irmtv.engine.solvers.column_sets import GradientValues, Moments, RegretValues, best_sets, chi_square_quantile
+from irmtv.engine.solvers.dropped_directions import ROWS_PER_COLUMN, SecondMoments, drop_directions
 from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks
 from irmtv.engine.solvers.second_order import TOLERANCE, Local, Problem, Solution, Term
@@ -33,6 +36,7 @@ LADDER = (1.0, 10.0, 100.0, 1e4)  # penalty weights that contribute to it
 STRICTER = (0.2, 0.5, 0.8)  # levels that the largest weight contributes to the short list, beside its own
 ANCHORS, SECOND_LIST = 2, 6  # models around which logistic risks are looked at again; sets that each may add
 SCREENING = 1e-4  # tolerance of these fits
+MOST_MIXED, MIN_ENVIRONMENTS = 30, 3  # columns up to which directions are looked for by default, and from how many on
 LEAST_L2 = 5e-5  # of these fits: classes that some columns separate would leave no gradients to compare
 SHARPENING = (0.1, 0.01, 0.001)  # eps of the l1 form, as shares of the pooled fit's total variation
 
@@ -112,13 +116,28 @@ class ColumnsProgram(LinearProgram):
         if call.start is not None:
             raise ValueError("objective 'eills' begins with ERM: start must be None or a name. Got tensors.")
         self.form: str = self.static["form"]
+        if self.form == "directions":
+            self._check_directions()
         self.weight = torch.tensor([float(s["penalty_weight"]) for s in context.settings], dtype=torch.float64)
+
+    def _check_directions(self) -> None:
+        if not isinstance(self.loss, Squared) or self.context.n_outputs > 1:
+            raise ValueError(
+                "form='directions' of 'eills' is for squared errors of one target, of which second moments say all. "
+                f"Got loss {self.loss.name!r}, {self.context.n_outputs} output(s). Use form='regret', with layer= for "
+                "columns that are mixtures."
+            )
+        if self.static["layer"] is not None:
+            raise ValueError(
+                f"form='directions' finds directions itself: layer must be None. Got {self.static['layer']!r}."
+            )
 
     @torch.no_grad()
     def run(self, report: Reporter) -> None:
         report(0)
         sets = self._linear_risks()
         self.columns = torch.ones(self.context.n_runs, sets[0].size - 1, dtype=torch.bool)
+        self.projection = torch.eye(sets[0].size - 1, dtype=torch.float64).repeat(self.context.n_runs, 1, 1)
         measure = self._measures(sets, self.objective.measure_of(self.static))
         terms = [Term("gradient", "l1" if self.form == "l1" else "l2", measure)]
         self.problem = Problem(sets, measure, terms, torch.zeros(sets[0].n_parameters, 0, dtype=torch.float64))
@@ -140,6 +159,8 @@ class ColumnsProgram(LinearProgram):
 
     def _chosen(self, acting: Tensor, erm: Tensor) -> Tensor:
         """The solutions of the runs that have a weight, (K, P); `erm` (R, P)."""
+        if self.form == "directions":
+            return torch.stack([self._on_kept_directions(r) for r in acting.tolist()])
         # the pooled fits of a set serve all weights
         fitted_with = torch.zeros_like(self.weight) if self.form == "regret" else self.weight
         keys = torch.stack([self.data_set.double(), self.l2, fitted_with], 1)[acting]
@@ -157,6 +178,18 @@ class ColumnsProgram(LinearProgram):
         final = sets.take(values.argmin(1))._replace(l2=self.l2[acting])
         self.columns[acting] = final.columns
         return self._finished(final, acting)
+
+    def _on_kept_directions(self, r: int) -> Tensor:
+        """The solution of a run, (P,)."""
+        place = int(self.data_set[r])
+        risks, counts = self.problem.sets[place], self.problem.measure[place] > 0
+        shared, t = risks.shared, risks.member
+        parts = (shared.effective[t], shared.xx[t], shared.xy[t].squeeze(1), shared.yy[t].squeeze(1))
+        moments = SecondMoments(*(part[counts].numpy() for part in parts))
+        found = drop_directions(moments, float(self.weight[r]), float(self.l2[r]), float(self.static["level"]))
+        dropped = torch.from_numpy(found.directions)
+        self.projection[r] -= dropped @ dropped.T
+        return torch.from_numpy(found.theta)
 
     def _by_regret(self, groups: Sequence[Group], weights: Tensor) -> tuple[Sets, Tensor]:
         """Sets with their pooled fits, and their values for penalty weights (G,): (G, sets)."""
@@ -261,7 +294,19 @@ class ColumnsProgram(LinearProgram):
 
     def _state(self) -> State:
         state = super()._state()
-        return replace(state, learned={**state.learned, "columns": self.columns.double()})
+        found = (
+            {"kept_directions": self.projection} if self.form == "directions" else {"columns": self.columns.double()}
+        )
+        return replace(state, learned={**state.learned, **found})
+
+
+def drops_directions(task: Task) -> bool:
+    """Whether form="directions" makes sense: squared errors of one target, and three environments that can tell."""
+    rows, d = task.train, task.train.x[0].numel()
+    if not isinstance(task.loss, Squared) or task.n_outputs > 1 or rows.environment is None or d > MOST_MIXED:
+        return False
+    counts = torch.bincount(rows.environment, minlength=len(rows.names))
+    return d > 1 and int((counts >= ROWS_PER_COLUMN * (d + 1)).sum()) >= MIN_ENVIRONMENTS
 
 
 def judge(risks: LinearRisks, mu: Tensor, theta: Tensor, used: Tensor, l2: Tensor) -> Judged:

@@ -24,6 +24,7 @@ from irmtv.engine.networks import MLP, Net
 from irmtv.engine.settings import check_tasks, resolve_settings
 from irmtv.engine.solvers.newton import check_solver
 from irmtv.lab.experiments.spec import Method, Spec, without_new_defaults
+from irmtv.models.search import MOST_LEFT_OUT
 from irmtv.objectives import OBJECTIVES
 
 NUMBERS = 3  # raised when the same settings give other numbers: a generator or the training itself has changed
@@ -77,13 +78,23 @@ def left_out_names(environments: Iterable[Hashable]) -> tuple[str, ...]:
 
 
 def parts_of(spec: Spec, method: Method, environments: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The parts on which a method must be trained, by kind; `environments` are the names of those left out in turn."""
+    """The parts on which a method must be trained, by kind; `environments` are the names of those left out in turn.
+
+    The rule "invariance" has environments left out, too, where that is cheap: of methods that are solved outright.
+    """
     parts: dict[str, tuple[str, ...]] = {"all": (ALL,)}
     if MEASURED & set(spec.selection.rules):
         parts["folds"] = fold_names(spec.selection.folds)
-    if "leave-one-env-out" in spec.selection.rules and method.measured_on == "given" and len(environments) > 2:
+    cheap = method.solved(spec.training) and len(environments) <= MOST_LEFT_OUT
+    asked = leaves_out(spec) or ("invariance" in spec.selection.rules and cheap)
+    if asked and method.measured_on == "given" and len(environments) > 2:
         parts["left-out"] = left_out_names(environments)
     return parts
+
+
+def leaves_out(spec: Spec) -> bool:
+    """Whether a rule of the spec cannot do without environments that were left out."""
+    return "leave-one-env-out" in spec.selection.rules
 
 
 def members(
@@ -140,11 +151,17 @@ def plan(
     return work, len(planned), len(planned & set(finished))
 
 
+def keeps_states(spec: Spec, kind: str, method: Method) -> bool:
+    """Whether states of all snapshots are kept: for test results, for ERM's outputs where its risk is lowest, and for
+    outputs that are stored."""
+    return kind == "all" or (kind == "folds" and (method.objective == "erm" or spec.selection.outputs))
+
+
 def _groups(
     spec: Spec, method: Method, kind: str, parts: Sequence[str], every: Sequence[Member], task: Task, device: str
 ) -> Iterator[Sequence[Member]]:
     """Cut into groups: whole repetitions where they fit, else some combinations of one, all its parts together."""
-    limit = _runs_per_group(spec, method, task, device) if kind == "all" else RUNS_PER_GROUP[device]
+    limit = _runs_per_group(spec, method, task, device) if keeps_states(spec, kind, method) else RUNS_PER_GROUP[device]
     per_repetition = len(every) // spec.repetitions
     whole = limit // per_repetition * per_repetition
     size = whole or max(1, limit // len(parts)) * len(parts)

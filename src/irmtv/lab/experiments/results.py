@@ -14,12 +14,16 @@ import torch
 from torch import Tensor
 
 from irmtv.lab.experiments.evaluation import IN_TABLES, TEST_ROWS
-from irmtv.lab.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, members, metric_name, parts_of
+from irmtv.lab.experiments.fold_arrays import DIRECTIONS, OWN, SCALAR_SLOPES
+from irmtv.lab.experiments.outputs import with_toward
+from irmtv.lab.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, leaves_out, members, metric_name, parts_of
 from irmtv.lab.experiments.spec import Method, Spec, settled_from
 from irmtv.lab.experiments.store import RunRecord, Store
 from irmtv.metrics import METRICS
 from irmtv.objectives import OBJECTIVES
 from irmtv.selection import Choice, Measurements, Records, build_records, choose
+from irmtv.selection.directions import Directions
+from irmtv.selection.records import COLUMNWISE
 
 COLUMNS = (
     "setting", "method", "rule", "repetition", "metric", "summary", "value", "outcome", "published_key", "note",
@@ -137,16 +141,18 @@ def _candidates(
     if "fixed" in spec.selection.rules:
         fixed = method.combinations(spec.training).index(method.fixed_combination(spec.training))
     for c, kinds in by_combination.items():
-        if not all(m.key in stored for some in kinds.values() for m in some):
+        whole = {kind: some for kind, some in kinds.items() if all(m.key in stored for m in some)}
+        # an older version did not leave environments out for the rule "invariance", which can do without
+        if not {*kinds} <= {*whole, *(() if leaves_out(spec) else ("left-out",))}:
             continue
-        records = {kind: tuple(stored[m.key] for m in some) for kind, some in kinds.items()}
+        records = {kind: tuple(stored[m.key] for m in some) for kind, some in whole.items()}
         folds, left_out = records.get("folds", ()), records.get("left-out", ())
         yield Candidate(kinds[ALL][0], records[ALL][0], folds, left_out, stated=c == fixed)
 
 
 def _left_out_names(spec: Spec, setting: str, stored: Stored) -> list[str]:
     """Names of the environments that were left out in turn: the store knows them, without making the data again."""
-    if "leave-one-env-out" not in spec.selection.rules:
+    if not {"leave-one-env-out", "invariance"} & set(spec.selection.rules):
         return []
     # found by key: the label of a setting may have had other arguments, or these arguments another label
     parts = tuple(dict.fromkeys(r.part for r in stored.values() if r.part.startswith(LEFT_OUT)))
@@ -161,10 +167,7 @@ def _left_out_names(spec: Spec, setting: str, stored: Stored) -> list[str]:
 
 def _references(spec: Spec, methods: Sequence[Method], known: Mapping[str, list[Candidate]]) -> list[Candidate]:
     """ERM, measured on the same environments, where the methods do not have it themselves."""
-    if "invariance" not in spec.selection.rules or methods[0].infers:
-        return []
-    erm = [m for m in spec.methods if m.objective == "erm" and m.measured_on == methods[0].measured_on]
-    return [c for m in erm if m not in methods for c in known[m.label]]
+    return [c for m in spec.references(methods) if m not in methods for c in known[m.label]]
 
 
 def _results(
@@ -194,7 +197,7 @@ def _results(
                         _check_stated(candidates)
                     if rule == "leave-one-env-out" and methods[0].measured_on != "given":
                         raise ValueError("rule 'leave-one-env-out' is for given environments; these are inferred.")
-                    choice = choose(rule, _records(candidates, rule, metric), **options)
+                    choice = choose(rule, _records(candidates, rule, metric, options), **options)
                 except ValueError as error:
                     note = str(error)
             shared = {
@@ -251,28 +254,52 @@ def _check_stated(candidates: Sequence[Candidate]) -> None:
         raise ValueError(f"the stated run diverged at step {stated[0].diverged_at}.")
 
 
-def _records(candidates: Sequence[Candidate], rule: str, metric: str) -> Records:
-    """All candidates at all their steps."""
+def _records(
+    candidates: Sequence[Candidate], rule: str, metric: str, options: Mapping[str, Any] | None = None
+) -> Records:
+    """All candidates at all their steps; `options` are those of the rule.
+
+    What some of them lack, the records lack: of candidates by Adam beside solved ones (and of runs that an older
+    version stored) neither columns nor left-out environments are known, so all are tested by slopes and risks alone.
+    Where candidates differ in the classifier, all have the slopes of a scalar one, if these are known.
+    """
     if not any(len(c.steps) for c in candidates):  # all diverged, each at a step of its own
         raise ValueError(f"rule {rule!r} has nothing to choose from: no step was measured in all runs of a candidate.")
     n_folds = 0
     if rule not in ("fixed", "oracle", "leave-one-env-out"):
         n_folds = min(len(c.folds) for c in candidates)
-    own = None
-    plain = [c for c in candidates if len(c.steps) and c.folds and all("held-out/own" in r.arrays for r in c.folds)]
-    if rule == "invariance" and plain:
-        best = min(plain, key=_lowest_risk)  # of several combinations of ERM
-        own = torch.stack([torch.as_tensor(r.arrays["held-out/own"].copy()) for r in best.folds])
     constants = [tuple(r.arrays["held-out/constant"].tolist()) for r in candidates[0].folds[:n_folds]]
-    measured = [_measurements(c, rule, metric, n_folds) for c in candidates]
-    return build_records(measured, constants, own=own, inferred=all(bool(c.member.method.infers) for c in candidates))
+    scalar = any(r.arrays["held-out/slope"].ndim == 2 for c in candidates for r in c.folds[:1])
+    measured = [_measurements(c, rule, metric, n_folds, scalar) for c in candidates]
+    records = build_records(measured, constants, inferred=all(bool(c.member.method.infers) for c in candidates))
+    if rule != "invariance":
+        return records
+    places = [(c, step) for c in candidates for step in c.steps]
+    folds = [[r.arrays for r in c.folds[:n_folds]] for c, _ in places]
+    at = [[np.flatnonzero(r.arrays["steps"] == step)[0] for r in c.folds[:n_folds]] for c, step in places]
+    records = replace(records, **_compared(candidates))
+    return with_toward(records, folds, at, "accuracy" in metric, options or {})
 
 
-def _measurements(candidate: Candidate, rule: str, metric: str, n_folds: int) -> Measurements:
-    """What the rule looks at of one combination; without folds it is measured nowhere."""
-    folds: list[dict[str, Tensor]] = [
-        {name: candidate.at(record, f"held-out/{name}") for name in STATISTICS} for record in candidate.folds[:n_folds]
+def _compared(candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """What the environments' own models would do better than ERM: `own` or `directions` of the records.
+
+    Of several combinations of ERM that with the lowest risk counts.
+    """
+    known = [
+        c for c in candidates if len(c.steps) and c.folds and all({OWN, DIRECTIONS} & {*r.arrays} for r in c.folds)
     ]
+    if not known:
+        return {}
+    arrays = [r.arrays for r in min(known, key=_lowest_risk).folds]
+    if all(DIRECTIONS in a for a in arrays):
+        return {"directions": Directions(*arrays[0][DIRECTIONS].tolist())}
+    return {"own": torch.stack([torch.as_tensor(a[OWN].copy()) for a in arrays])}
+
+
+def _measurements(candidate: Candidate, rule: str, metric: str, n_folds: int, scalar: bool) -> Measurements:
+    """What the rule looks at of one combination; without folds it is measured nowhere."""
+    folds = [_on_fold(candidate, record, scalar) for record in candidate.folds[:n_folds]]
     if not n_folds:
         shape = len(candidate.steps), candidate.whole.arrays["train/rows"].shape[1]
         folds = [{name: torch.full(shape, torch.nan, dtype=torch.float64) for name in STATISTICS}]
@@ -292,6 +319,21 @@ def _measurements(candidate: Candidate, rule: str, metric: str, n_folds: int) ->
         left_out=left_out,
         test=test,
     )
+
+
+def _on_fold(candidate: Candidate, record: RunRecord, scalar: bool) -> dict[str, Tensor]:
+    """The statistics of one fold, (S, E, ...) each; of a model that is solved also those of its columns.
+
+    With `scalar`, the slopes of a vector classifier are those of a scalar one, if they are stored.
+    """
+    found = {name: candidate.at(record, f"held-out/{name}") for name in STATISTICS}
+    if candidate.steps.tolist() != [1]:  # what follows is of the solution alone
+        return found
+    others = {name: f"held-out/{name}" for name in COLUMNWISE}
+    if scalar and found["slope"].ndim > 2:
+        others |= dict(zip(("slope", "slope_cov"), SCALAR_SLOPES, strict=True))
+    known = {name: record.arrays[array] for name, array in others.items() if array in record.arrays}
+    return found | {name: torch.as_tensor(values.copy()).double().unsqueeze(0) for name, values in known.items()}
 
 
 def _lowest_risk(candidate: Candidate) -> float:

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from irmtv._version import __version__
 from irmtv.core.messages import check_positive
 from irmtv.core.types import Runs, Task
 from irmtv.datasets import DATASETS
-from irmtv.engine import FittedRuns, Progress, train
+from irmtv.engine import Progress, train
 from irmtv.engine.settings import pick_device
 from irmtv.engine.snapshots import History
 from irmtv.lab.experiments.evaluation import evaluate_snapshots
+from irmtv.lab.experiments.fold_arrays import arrays_of_folds
+from irmtv.lab.experiments.inferred import aux_of, order_of_environments
 from irmtv.lab.experiments.plan import (
     ALL,
     INFERENCE,
@@ -33,6 +35,7 @@ from irmtv.lab.experiments.plan import (
     Work,
     flat,
     fold_names,
+    keeps_states,
     left_out_names,
     network_for,
     plan,
@@ -40,10 +43,9 @@ from irmtv.lab.experiments.plan import (
 from irmtv.lab.experiments.spec import Spec
 from irmtv.lab.experiments.store import Group, Metric, RunRecord, Store, group_key
 from irmtv.lab.workers import Outcome, one_by_one, side_by_side
-from irmtv.models.base import MOST_OWN
 from irmtv.models.inference import infer_environments
-from irmtv.models.networks.own_models import divergence_is_recorded, gains_of_own_models
-from irmtv.selection.folds import align, constant_risk, fold_tasks, left_out_tasks
+from irmtv.models.networks.batches import divergence_is_recorded
+from irmtv.selection.folds import constant_risk, fold_tasks, left_out_tasks
 
 VERSIONS = {
     "irmtv": __version__,
@@ -210,7 +212,7 @@ class _Tasks:
             return parts
         n = len(parts)
         labelled = infer_environments(
-            list(parts.values()), [seed] * n, [_aux(whole)] * n, [0] * n,
+            list(parts.values()), [seed] * n, [aux_of(whole)] * n, [0] * n,
             net=flat(whole) if whole.train.x.ndim > 2 else None, device=self.device, dtype=self.dtype, **INFERENCE,
         )  # fmt: skip
         return dict(zip(parts, labelled, strict=True))
@@ -221,8 +223,6 @@ def _train_group(
 ) -> list[RunRecord]:
     method, setting = work.members[0].method, work.members[0].setting
     tasks, runs = _tasks_and_runs(work, data)
-    # ERM is compared with models of single environments, for the rule "invariance"
-    compared = work.kind == "folds" and method.objective == "erm" and 1 < len(tasks[0].train.names) <= MOST_OWN
     common: dict[str, Any] = {
         "net": network_for(spec, method, tasks[0]),
         "snapshot_every": spec.training.snapshot_every,
@@ -234,22 +234,20 @@ def _train_group(
             tasks,
             method.objective,
             runs,
-            select="iid" if compared else "fixed",
-            keep_states=work.kind == "all",  # test results of every snapshot
+            keep_states=keeps_states(spec, work.kind, method),
             progress=report,
             **common,
         )
-    history, order = fitted.history, _order_of_environments(fitted, work, data)
+    history, order = fitted.history, order_of_environments(fitted, work, data.whole)
     assert history is not None
     arrays = [_statistics(history, r, work.kind, None if order is None else order[r]) for r in range(len(runs))]
     metrics: list[tuple[Metric, ...]] = [()] * len(runs)
     if work.kind == "folds":
         constants = [constant_risk(t) for t in tasks]
+        others = arrays_of_folds(fitted, work, order, data.whole, spec.selection)
         for r, d in enumerate(runs.column("data")):
             arrays[r]["held-out/constant"] = np.array([constants[d], float(len(tasks[d].held_out or ()))])
-    if compared:
-        for r, gains in enumerate(gains_of_own_models(fitted, **common)):
-            arrays[r]["held-out/own"] = gains
+            arrays[r] |= others[r]
     if work.kind == "all":
         metrics = evaluate_snapshots(fitted, DATASETS[spec.data.name], spec.data.arguments_of(setting), arrays)
     return [
@@ -285,42 +283,6 @@ def _tasks_and_runs(work: Work, data: _Tasks) -> tuple[list[Task], Runs]:
         **{name: [m.keywords[name] for m in work.members] for name in work.members[0].keywords},
     )
     return tasks, runs
-
-
-def _aux(task: Task) -> Tensor:
-    if task.train.aux is None:
-        raise ValueError(f'environments = "inferred" needs auxiliary variables. Task {task.name!r} has none.')
-    return task.train.aux
-
-
-def _order_of_environments(fitted: FittedRuns, work: Work, data: _Tasks) -> list[Tensor] | None:
-    """The order in which each run's inferred environments are stored; None where environments are not inferred.
-
-    On folds it is that of the first fold's run, so that an environment has the same place in all of them.
-    """
-    if not work.members[0].method.infers:
-        return None
-    if work.kind != "folds":  # runs may have fewer environments than others of the group
-        return [torch.arange(m.settings["n_environments"]) for m in work.members]
-    first: dict[tuple[int, int], Tensor] = {}
-    order = []
-    memberships: dict[int, dict[int, Tensor]] = {}
-    for r, m in enumerate(work.members):
-        if m.seed not in memberships:  # members come repetition by repetition
-            memberships = {m.seed: _memberships(fitted, data.whole(m.setting, m.seed))}
-        q = memberships[m.seed][r]
-        reference = first.setdefault((m.seed, m.combination), q)
-        order.append(align(reference, q))
-    return order
-
-
-def _memberships(fitted: FittedRuns, task: Task) -> dict[int, Tensor]:
-    """Of every run (N, E): chunk by chunk, since runs may differ in the number of environments."""
-    memberships: dict[int, Tensor] = {}
-    for chunk in fitted.chunks:
-        alone = replace(fitted, chunks=(chunk,))
-        memberships |= zip(sorted(chunk.chunk.runs), alone.membership(_aux(task), x=task.train.x), strict=True)
-    return memberships
 
 
 def _statistics(history: History, run: int, kind: str, order: Tensor | None) -> dict[str, np.ndarray]:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from irmtv.core.messages import did_you_mean
 from irmtv.engine.named_networks import NETWORKS
 from irmtv.engine.settings import ENGINE_CHECKS, NEW_SETTINGS, OTHER_NAMES
+from irmtv.models.networks.linear import is_solved
 from irmtv.objectives import OBJECTIVES, Objective
 from irmtv.objectives.base import warmup_steps
 from irmtv.selection import RULES as SELECTION_RULES
@@ -27,6 +28,7 @@ RULES = tuple(SELECTION_RULES)
 MLP = "mlp"  # the network that `hidden` describes, for a method where [training] names another
 SUMMARIES = ("train", "iid", "pooled", "mean", "worst")  # columns of the tables, under every rule
 LIST_VALUED = frozenset({"hidden", "measure"})  # one value of these is itself a list
+OF_SOLUTION = frozenset({"penalty_weight", "classifier", "start"})  # what Newton's method does not need to infer
 RUN_KEYWORDS = tuple(name for name in ENGINE_CHECKS if name != "seed")  # of [training], and of single methods
 TOML_WORDS = {  # TOML has neither tuples nor None
     "hidden": "a list of whole numbers of at least 1; [] is a linear model",
@@ -290,6 +292,20 @@ class Method(_Frozen):
         """The environments of its held-out statistics: only methods with the same can be compared by them."""
         return "own" if self.infers else self.environments
 
+    def solved(self, training: Training) -> bool:
+        """Whether all its runs are linear models that are solved outright: their slopes are known in every column."""
+        return all(is_solved(OBJECTIVES[self.objective], keywords) for keywords in self.combinations(training))
+
+    def inferred_by(self, training: Training) -> str | None:
+        """What decides the environments that it infers, where all its runs infer the same ones; else None.
+
+        Newton's method infers them from ERM, before any penalty acts. Adam's runs go on while the penalty does.
+        """
+        every = [{k: v for k, v in c.items() if k not in OF_SOLUTION} for c in self.combinations(training)]
+        if not self.infers or not self.solved(training) or any(c != every[0] for c in every):
+            return None
+        return json.dumps([self.objective, every[0]], sort_keys=True, default=str)
+
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """Every setting with its values: one, or those of its grid."""
@@ -328,6 +344,7 @@ class Selection(_Frozen):
     )
     folds: int = Field(default=5, ge=2, description="a whole number of at least 2")
     invariance: dict[str, Any] = Field(default={}, description="a table of options of the rule")
+    outputs: bool = Field(default=False, description="true or false")
     pools: dict[str, Annotated[tuple[str, ...], TupleFromList]] = Field(
         default={}, description="a table: a name for several methods whose candidates are chosen among together"
     )
@@ -390,6 +407,8 @@ class Spec(Head):
         left_out: dict[str, Any] = dict.fromkeys(("name", "description", "text", "device", "summaries"), True)
         content = self.model_dump(exclude={**left_out, "published": {"results", "metric"}})
         content["training"] = without_new_defaults(content["training"])
+        if not self.selection.outputs:  # a key that came later
+            del content["selection"]["outputs"]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
     def with_(
@@ -415,7 +434,8 @@ class Spec(Head):
         if methods is not None:
             labels = pick(methods, {m.label: (m.objective,) for m in kept}, "method", problems)
             kept = tuple(m for m in kept if m.label in labels)
-            kept = tuple(m for m in self.methods if m.label in labels or self._is_reference(m, kept))
+            references = [erm for m in kept for erm in self.references([m])]
+            kept = tuple(m for m in self.methods if m.label in labels or m in references)
         labels = [m.label for m in kept]
         whole = {name: pool for name, pool in self.selection.pools.items() if set(pool) <= set(labels)}
         selection = self.selection.model_copy(update={"pools": whole})
@@ -429,8 +449,15 @@ class Spec(Head):
         parts = {"data": data, "methods": kept, "selection": selection, "text": text}
         return self.model_copy(update={**changed.model_dump(), **parts})
 
-    def _is_reference(self, method: Method, of: Iterable[Method]) -> bool:
-        """Whether the rule 'invariance' compares one of these methods with it."""
-        if "invariance" not in self.selection.rules or method.objective != "erm":
-            return False
-        return any(m.measured_on == method.measured_on for m in of)
+    def references(self, methods: Sequence[Method]) -> tuple[Method, ...]:
+        """The methods of ERM that the rule 'invariance' compares these with, on the same environments.
+
+        Where the spec has ERM both by Adam and solved outright, those that were trained as these methods are: only
+        solved ones have slopes in every column.
+        """
+        if "invariance" not in self.selection.rules:
+            return ()
+        places = {m.measured_on for m in methods}
+        erm = [m for m in self.methods if m.objective == "erm" and m.measured_on in places]
+        kinds = {m.solved(self.training) for m in methods}
+        return tuple(m for m in erm if m.solved(self.training) in kinds) or tuple(erm)

@@ -109,7 +109,7 @@ def parse_spec(text: str, folder: Path | None = None, source: str = "spec") -> S
     if methods and len(known) == len(methods):  # otherwise a misspelt "erm" would be reported twice
         if "invariance" in chosen.rules:
             problems += dict.fromkeys(_reference_problems(known, training or Training()))
-        problems += _pool_problems(chosen.pools, {m.label: m for m in known.values()})
+        problems += _pool_problems(chosen.pools, {m.label: m for m in known.values()}, training or Training())
         labels = [*(m.label for m in known.values()), *chosen.pools]
         if head is not None and head.compare_with not in (None, *labels):
             hint = did_you_mean(head.compare_with, labels)
@@ -284,7 +284,9 @@ def _option_problems(selection: Selection) -> Iterator[str]:
         yield f"selection.invariance: {error}"
 
 
-def _pool_problems(pools: Mapping[str, Sequence[str]], methods: Mapping[str, Method]) -> Iterator[str]:
+def _pool_problems(
+    pools: Mapping[str, Sequence[str]], methods: Mapping[str, Method], training: Training
+) -> Iterator[str]:
     """Whether pools name methods, by label, whose candidates can be compared with each other."""
     labels = list(methods)
     for pool, members in pools.items():
@@ -297,7 +299,9 @@ def _pool_problems(pools: Mapping[str, Sequence[str]], methods: Mapping[str, Met
             if label not in methods:
                 yield f"{here} must name methods of {labels}. Got {label!r}.{did_you_mean(label, labels)}"
         kinds = {methods[label].measured_on for label in members if label in methods}
-        if len(kinds) > 1 or (kinds == {"own"} and len(members) > 1):
+        by = {methods[label].inferred_by(training) for label in members if label in methods}
+        alike = len(by) == 1 and by != {None}  # Newton's method infers the same ones for all of them
+        if len(kinds) > 1 or (kinds == {"own"} and len(members) > 1 and not alike):
             yield (
                 f"{here} mixes methods that are measured on different environments ({sorted(kinds)}); their tests "
                 "cannot be compared."
@@ -316,7 +320,7 @@ def _reference_problems(methods: Mapping[str, Method], training: Training) -> It
     erm = {place: m for place, m in methods.items() if m.objective == "erm"}
     for place, method in methods.items():
         several = [name for name, values in method.axes.items() if len(values) > 1 and name != "penalty_weight"]
-        if method.infers and several:
+        if method.infers and several and method.inferred_by(training) is None:
             yield (
                 f"{place}: the rule 'invariance' tests all candidates of a method on the same inferred environments; a "
                 f"grid over {several[0]} would give them different ones. Use one method for each value."

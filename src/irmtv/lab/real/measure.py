@@ -144,11 +144,12 @@ def _left_out_means(table: pd.DataFrame, search: Search) -> dict[str, float]:
 
 
 def _estimator(rows: Rows, family: str, seed: int, threads: int | None) -> Any:
+    """Environments that are times are left out in turn, as all others are: most splits are not in time."""
     if family == LINEAR:
         kind = InvariantRegressorCV if rows.is_regression else InvariantClassifierCV
-        return kind(hidden=(), random_state=seed)
+        return kind(hidden=(), time_ordered=False, random_state=seed)
     boosting = InvariantBoostingRegressorCV if rows.is_regression else InvariantBoostingClassifierCV
-    return boosting(n_jobs=threads, random_state=seed)
+    return boosting(n_jobs=threads, time_ordered=False, random_state=seed)
 
 
 def _held_out_scores(data: TrainingData[Any], search: Search, index: int, metric: str) -> Floats:

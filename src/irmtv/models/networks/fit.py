@@ -23,8 +23,8 @@ from irmtv.engine.networks import MLP, Module
 from irmtv.engine.progress_bar import ProgressBar
 from irmtv.engine.train import TrainingInterrupted
 from irmtv.models.base import FittedModel, environment_labels, history_frame
+from irmtv.models.networks.batches import divergence_is_recorded
 from irmtv.models.networks.model import SNAPSHOTS, NetworkPath
-from irmtv.models.networks.own_models import divergence_is_recorded
 from irmtv.models.networks.predictor import Predictor, carried_over, keep
 from irmtv.objectives.base import warmup_steps
 from irmtv.objectives.environments.aux_network import AuxScaler

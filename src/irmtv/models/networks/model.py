@@ -4,48 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from time import perf_counter
+from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Rows, Runs, Task
+from irmtv.core.types import Rows, Task
 from irmtv.engine import FittedRuns, Progress, train
-from irmtv.engine.solvers.linear_risks import row_slopes
-from irmtv.engine.solvers.second_order import NUMBERS_AT_ONCE
 from irmtv.models.base import (
     Combination,
     Model,
+    Outputs,
     PathTrainer,
     Report,
     Split,
     TrainedPath,
-    lowest_overall_risk,
     over_environments,
 )
-from irmtv.models.networks.own_models import (
-    divergence_is_recorded,
-    gains_of_own_models,
-    own_directions,
-    rows_per_parameter,
-)
+from irmtv.models.networks.batches import divergence_is_recorded, every_run, lowest_risk
+from irmtv.models.networks.linear import MOST_COLUMNS, is_solved, linear_models, middle_model, slopes_of
 from irmtv.models.networks.predictor import members_of
+from irmtv.models.own_directions import directions_beside, directions_toward, own_directions
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective, warmup_steps
 from irmtv.selection import Measurements
 from irmtv.selection.directions import Directions
-from irmtv.selection.folds import align, tasks_outside
+from irmtv.selection.folds import align
 from irmtv.selection.records import STATISTICS, in_order
-from irmtv.selection.variation import slope_moments
 
 SNAPSHOTS = 40  # steps at which every run is a candidate
 ERM_DIFFERS_IN = ("learning_rate", "l2")  # what may differ between runs of ERM
-STRONGER = (3e-4, 3e-3, 0.03, 0.3)  # l2 that models of one environment may have, where no step stops them early
-MOST_COLUMNS = 100  # up to which the slope of a linear model is looked at column by column
-PLENTY = 50  # rows per parameter of every environment: its model needs no more l2 than that of all rows
 ENGINE = (
     "hidden",
     "net",
@@ -76,6 +65,7 @@ class NetworkModel(Model):
     l2_from: tuple[float, ...] = ()
     snapshot_every: int | None = None  # None: at 40 steps
     keep_states: bool = False  # for `held_out_outputs` and `fold_models`
+    keep_left_out: bool = False  # for `left_out_outputs`
     of_erm: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -86,13 +76,16 @@ class NetworkModel(Model):
     def common_settings(self, objective: Objective, combination: Combination) -> Mapping[str, Any]:
         return self.settings
 
+    def like(self, path: TrainedPath) -> NetworkModel:
+        assert isinstance(path, NetworkPath)
+        return replace(self, settings={**self.settings, "l2": path.batch.settings.get("l2", 0.0)}, l2_from=())
+
     def trainer(
         self,
         split: Split,
         objective: Objective,
         combinations: Sequence[Combination],
         report: Report | None = None,
-        compares_own: bool = False,
     ) -> NetworkTrainer:
         if not self.seeds:
             raise ValueError("seeds must be at least one whole number, or None for `seed` alone. Got none.")
@@ -101,8 +94,6 @@ class NetworkModel(Model):
 
 class NetworkTrainer(PathTrainer):
     """Trains the paths of one search; an l2 that is not given is chosen first."""
-
-    compares_inferred = True
 
     def __init__(self, model: NetworkModel, split: Split, n_combinations: int, report: Report | None) -> None:
         self.model, self.split, self.seeds = model, split, model.seeds
@@ -130,8 +121,20 @@ class NetworkTrainer(PathTrainer):
     def _train(
         self, objective: Objective, combinations: Sequence[Combination], settings: Mapping[str, Any]
     ) -> list[TrainedPath]:
-        def fitted(parts: Sequence[Task], keep_states: bool) -> FittedRuns:
-            runs = every_run(parts, self.seeds, combinations)
+        folds = self._fitted(self.split.folds, objective, combinations, settings, self.model.keep_states)
+        batch = Batch(self.model, objective, tuple(combinations), settings, self.split, folds)
+        return [NetworkPath(batch, c) for c in range(len(combinations))]
+
+    def _fitted(
+        self,
+        parts: Sequence[Task],
+        objective: Objective,
+        combinations: Sequence[Combination],
+        settings: Mapping[str, Any],
+        keep_states: bool,
+    ) -> FittedRuns:
+        runs = every_run(parts, self.seeds, combinations)
+        with divergence_is_recorded():
             return train(
                 list(parts),
                 objective,
@@ -144,22 +147,34 @@ class NetworkTrainer(PathTrainer):
                 **settings,
             )
 
-        with divergence_is_recorded():
-            folds = fitted(self.split.folds, self.model.keep_states)
-            left_out = None
-            if self.split.left_out:
-                begin = perf_counter()
-                left_out = fitted(self.split.left_out, False)
-                self.left_out_seconds += perf_counter() - begin
-        batch = Batch(self.model, objective, tuple(combinations), settings, self.split, folds, left_out)
-        return [NetworkPath(batch, c) for c in range(len(combinations))]
+    def leave_out(self, paths: Sequence[TrainedPath]) -> None:
+        """In one call for all paths that were trained together; in the mean over seeds."""
+        parts, together = self.split.left_out, dict[int, list[NetworkPath]]()
+        for path in paths:
+            assert isinstance(path, NetworkPath)
+            together.setdefault(id(path.batch), []).append(path)
+        for group in together.values():
+            combinations = [path.combination for path in group]
+            keep = self.model.keep_left_out
+            fitted = self._fitted(parts, group[0].objective, combinations, group[0].batch.settings, keep)
+            assert fitted.history is not None
+            for c, path in enumerate(group):
+                path.without = torch.full((len(path.steps), len(parts), 2), torch.nan, dtype=torch.float64)
+                for s, step in enumerate(path.steps):
+                    if step in fitted.history.steps and not any(r % len(group) == c for r in fitted.diverged):
+                        each = scores_at(fitted, step).view(len(parts), len(self.seeds), len(group), 2)
+                        path.without[s] = each[:, :, c].mean(1)
+                if keep and not any(r % len(group) == c for r in fitted.diverged):
+                    path.outputs_without = partial(left_out_outputs, fitted, c, len(group))
 
-    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> Tensor:
+    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> tuple[Tensor, Outputs | None]:
         assert isinstance(path, NetworkPath)
-        runs = every_run(tasks, self.seeds, [path.combination])
+        runs, keep = every_run(tasks, self.seeds, [path.combination]), self.model.keep_left_out
+        how = {"snapshot_every": self.every, "keep_states": keep, **path.batch.settings}
         with divergence_is_recorded():
-            fitted = train(list(tasks), path.objective, runs, snapshot_every=self.every, **path.batch.settings)
-        return scores_at(fitted, step).view(len(tasks), len(self.seeds), 2).mean(1)
+            fitted = train(list(tasks), path.objective, runs, **how)
+        outputs = left_out_outputs(fitted, 0, 1, step) if keep and not fitted.diverged else None
+        return scores_at(fitted, step).view(len(tasks), len(self.seeds), 2).mean(1), outputs
 
     def _best_l2(self, values: Sequence[float], report: Report | None = None) -> float:
         """That of ERM with the lowest risk on held-out rows, each at its best step."""
@@ -168,41 +183,34 @@ class NetworkTrainer(PathTrainer):
         settings = {name: value for name, value in self._settings_of_erm().items() if name != "l2"}
         with divergence_is_recorded():
             fitted = train(list(folds), "erm", runs, snapshot_every=self.every, progress=report, **settings)
-        return float(values[_lowest_risk(fitted, len(values))])
+        return float(values[lowest_risk(fitted, len(values))])
 
-    def directions(self, erm: TrainedPath) -> Directions | None:
-        """Of linear models by Newton's method."""
+    def directions(self, erm: TrainedPath, step: int) -> Directions | None:
         assert isinstance(erm, NetworkPath)
-        theta, task = erm.middle_model, self.split.task
-        if theta is None:
+        if erm.objective.reads_aux:  # its scores are no function of the columns alone
             return None
-        if erm.objective.infers_held_out:
-            task = replace(task, train=erm.batch.with_inferred(erm.place))
-        return own_directions(task, theta.flatten())
+        theta, task = erm.middle_model, self._task_of(erm)
+        exact = None if theta is None else own_directions(task, theta.flatten())
+        return directions_beside(task, self._outputs(erm, step)) if exact is None else exact
 
-    def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
-        """With the learning rate and l2 of this combination of ERM; inferred environments are those of unseen rows.
+    def toward(self, erm: TrainedPath, step: int, other: TrainedPath, other_step: int) -> Directions | None:
+        assert isinstance(erm, NetworkPath) and isinstance(other, NetworkPath)
+        if other.objective.reads_aux:
+            return None
+        return directions_toward(self._task_of(erm), self._outputs(erm, step), self._outputs(other, other_step))
 
-        Over seeds the mean, of the variance too: they are compared on the same rows. Adam's models stop where their
-        held-out risk is lowest. Newton's do not stop on the way, and one environment's few rows may be separated by a
-        line: where rows are few, their l2 is at least that of ERM, and that with the lowest held-out risk.
-        """
-        assert isinstance(erm, NetworkPath)
-        chosen = {**erm.batch.settings, **erm.combination}
-        settings = {name: chosen[name] for name in ENGINE if name in chosen} | {"snapshot_every": self.every}
-        values: tuple[float, ...] = (float(settings.pop("l2", 0.0)),)
-        folds = list(self.split.folds)
-        if erm.objective.infers_held_out:
-            task = replace(self.split.task, train=erm.batch.with_inferred(erm.place))
-            folds = list(tasks_outside(task, self.split.fold, len(folds)))
-        if settings.get("solver") == "newton" and rows_per_parameter(folds) < PLENTY:
-            values += tuple(v for v in STRONGER if v > values[0])
-        runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
-        with divergence_is_recorded():
-            pooled = train(folds, "erm", runs, select="iid", **settings)
-        those = range(_lowest_risk(pooled, len(values)), len(pooled), len(values))
-        gains = np.stack(gains_of_own_models(pooled, values, those, **settings))  # (F K, E, 3)
-        return torch.as_tensor(gains.reshape(len(folds), len(self.seeds), *gains.shape[1:]).mean(1))
+    def _task_of(self, path: NetworkPath) -> Task:
+        """The rows in their environments, also where these are inferred."""
+        inferred = path.objective.infers_held_out
+        return replace(self.split.task, train=path.batch.with_inferred(path.place)) if inferred else self.split.task
+
+    def _outputs(self, path: NetworkPath, step: int) -> Tensor:
+        """Held-out outputs; the models are trained once more where they were not kept."""
+        if not self.model.keep_states:
+            combinations, settings = (path.combination,), path.batch.settings
+            folds = self._fitted(self.split.folds, path.objective, combinations, settings, True)
+            path = NetworkPath(Batch(self.model, path.objective, combinations, settings, self.split, folds), 0)
+        return path.held_out_outputs(step)
 
 
 @dataclass(frozen=True)
@@ -215,21 +223,16 @@ class Batch:
     settings: Mapping[str, Any]  # for `train`, the same for all
     split: Split
     folds: FittedRuns
-    left_out: FittedRuns | None = None  # trained without each environment
 
-    def runs_of(self, part: int, c: int, left_out: bool = False) -> list[int]:
-        """Where a combination's runs on one fold stand, one per seed; or its runs without one environment."""
-        fitted = self.left_out if left_out else self.folds
-        assert fitted is not None
-        per_part = len(fitted) // len(fitted.tasks)
-        return list(range(part * per_part + c, (part + 1) * per_part, len(self.combinations)))
+    def runs_of(self, fold: int, c: int) -> list[int]:
+        """Where a combination's runs on one fold stand, one per seed."""
+        per_fold = len(self.folds) // len(self.folds.tasks)
+        return list(range(fold * per_fold + c, (fold + 1) * per_fold, len(self.combinations)))
 
     @cached_property
     def coefficients(self) -> Tensor:
         """Of linear models, all runs, the intercept last: (R, C, D + 1)."""
-        coef, intercept = self.folds.coefficients(which="last")
-        n = len(coef), self.split.task.n_outputs
-        return torch.cat([coef.double().view(*n, -1), intercept.double().view(*n, 1)], 2)
+        return linear_models(self.folds)
 
     @cached_property
     def column_slopes(self) -> list[tuple[Tensor, Tensor]]:
@@ -244,18 +247,8 @@ class Batch:
                 assert rows is not None
                 if self.objective.infers_held_out:
                     rows = self.with_inferred(group[0]).take((self.split.fold == f).nonzero().squeeze(1))
-                assert rows.environment is not None
-                theta = self.coefficients[[self.runs_of(f, c)[0] for c in group]].flatten(1)
-                at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.x.numel()))
-                parts += [
-                    slope_moments(
-                        row_slopes(rows, some, task.loss, task.n_outputs),
-                        rows.environment,
-                        len(rows.names),
-                        rows.weight,
-                    )
-                    for some in torch.split(theta, at_once)
-                ]
+                runs = [self.runs_of(f, c)[0] for c in group]
+                parts.append(slopes_of(self.folds, runs, rows, self.coefficients[runs], task.loss))
             found.append((torch.cat([mean for mean, _ in parts]), torch.cat([cov for _, cov in parts])))
         return found
 
@@ -271,8 +264,7 @@ class Batch:
 
     def diverged(self, c: int) -> bool:
         """Whether one of a combination's runs did."""
-        fitted = [self.folds] if self.left_out is None else [self.folds, self.left_out]
-        return any(run % len(self.combinations) == c for one in fitted for run in one.diverged)
+        return any(run % len(self.combinations) == c for run in self.folds.diverged)
 
     @cached_property
     def membership(self) -> dict[int, Tensor]:
@@ -354,7 +346,6 @@ class NetworkPath(TrainedPath):
             [self._on_fold(f) for f in range(len(self.batch.folds.tasks))],
             self.erm_until,
             diverged=self.diverged,
-            left_out=None if self.batch.left_out is None else self._left_out_risks(),
         )
 
     def _on_fold(self, f: int) -> dict[str, Tensor]:
@@ -373,28 +364,13 @@ class NetworkPath(TrainedPath):
     def _by_column(self, f: int) -> dict[str, Tensor]:
         """Slopes in every column on the held-out rows of a fold, of a linear model by Newton's method: (1, E, J)."""
         rows, inferred = self.batch.split.task.train, self.batch.objective.infers_held_out
-        if self.settings["solver"] != "newton" or self.steps != (1,) or rows.x[0].numel() > MOST_COLUMNS:
+        solved = is_solved(self.batch.objective, self.settings) and self.steps == (1,)
+        if not solved or rows.x[0].numel() > MOST_COLUMNS:
             return {}
         if rows.environment is None and not inferred:
             return {}
         mean, cov = self.batch.column_slopes[f]
         return {"column_slope": mean[[self.place]], "column_slope_cov": cov[[self.place]]}
-
-    def _left_out_risks(self) -> Tensor:
-        """At every step: (S, parts)."""
-        return torch.stack([each[:, 0] for step in self.steps if (each := self.left_out(step)) is not None])
-
-    def left_out(self, step: int) -> Tensor | None:
-        """In the mean over seeds; NaN where it was not measured."""
-        fitted = self.batch.left_out
-        if fitted is None:
-            return None
-        assert fitted.history is not None
-        n = len(fitted.tasks)
-        runs = torch.tensor([self.batch.runs_of(part, self.place, left_out=True) for part in range(n)])  # (parts, K)
-        if step not in fitted.history.steps:
-            return torch.full((n, 2), torch.nan, dtype=torch.float64)
-        return scores_at(fitted, step)[runs].mean(1)
 
     def fold_models(self, step: int) -> tuple[FittedRuns, list[int]]:
         """The models of all folds and seeds at a step, and which runs they are; their states must have been kept."""
@@ -407,18 +383,22 @@ class NetworkPath(TrainedPath):
         if self.settings["solver"] != "newton" or self.settings["layer"] is not None:
             return None
         runs = [self.batch.runs_of(f, self.place)[0] for f in range(len(self.batch.folds.tasks))]
-        theta = self.batch.coefficients[runs]  # (F, C, D + 1)
-        return theta[(theta - theta.mean(0)).square().sum((1, 2)).argmin()]
+        return middle_model(self.batch.coefficients[runs])
 
     def held_out_outputs(self, step: int) -> Tensor:
-        fitted, _ = self.fold_models(step)
-        parts = []
-        for f, task in enumerate(fitted.tasks):
-            rows = task.held_out
-            assert rows is not None
-            members = members_of(fitted, self.batch.runs_of(f, self.place))
-            parts.append(torch.stack([m.logits(rows.x.double()) for m in members]).mean(0))
-        return self.batch.split.together(parts)
+        outputs = left_out_outputs(self.batch.folds, self.place, len(self.batch.combinations), step)
+        return self.batch.split.together(outputs)
+
+
+def left_out_outputs(fitted: FittedRuns, c: int, n_combinations: int, step: int) -> list[Tensor]:
+    """Outputs of a combination's models at a step for the held-out rows of every task, in the mean over seeds; runs
+    stand task by task, in it seed by seed, in it by combination, and their states must have been kept."""
+    at, per_task, outputs = fitted.at(step), len(fitted) // len(fitted.tasks), []
+    for k, task in enumerate(fitted.tasks):
+        assert task.held_out is not None
+        members = members_of(at, list(range(k * per_task + c, (k + 1) * per_task, n_combinations)))
+        outputs.append(torch.stack([m.logits(task.held_out.x.double()) for m in members]).mean(0))
+    return outputs
 
 
 def scores_at(fitted: FittedRuns, step: int) -> Tensor:
@@ -427,13 +407,6 @@ def scores_at(fitted: FittedRuns, step: int) -> Tensor:
     assert history is not None
     at = history.steps.index(step)
     return torch.stack([over_environments(v[at], history.rows[at]) for v in (history.risk, history.accuracy)], 1)
-
-
-def every_run(parts: Sequence[Task], seeds: Sequence[int], combinations: Sequence[Combination]) -> Runs:
-    """Every combination with every seed on every data set, in the order that `Batch` expects."""
-    runs = [(d, seed, c) for d in range(len(parts)) for seed in seeds for c in combinations]
-    columns = {name: [c[name] for _, _, c in runs] for name in combinations[0]}
-    return Runs(seed=[seed for _, seed, _ in runs], data=[d for d, _, _ in runs], **columns)
 
 
 def mean_of_seeds(seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -483,15 +456,3 @@ class _Stages:
             report(Progress(p.step, p.steps, before + p.runs_done, p.runs_now, self.runs, self.seconds))
 
         return tell
-
-
-def _lowest_risk(fitted: FittedRuns, n: int) -> int:
-    """Which of n combinations has the lowest risk on held-out rows, at its best step; run r is of combination r % n."""
-    assert fitted.history is not None
-    statistics = (fitted.history.rows, fitted.history.risk)
-    lowest = []
-    for c in range(n):
-        rows, risk = (v[:, c::n].double().transpose(0, 1) for v in statistics)  # (F K, S, E)
-        lost = any(run % n == c for run in fitted.diverged)
-        lowest.append(torch.inf if lost else float(lowest_overall_risk(rows, risk)[1:].min()))
-    return int(np.argmin(lowest))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -16,31 +17,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Task
+from irmtv.core.types import Rows, Task
 from irmtv.engine import Progress
 from irmtv.engine.snapshots import Snapshot
 from irmtv.models.base import (
     Combination,
     Model,
+    Outputs,
     PathTrainer,
     Report,
     Split,
     TrainedPath,
     lowest_overall_risk,
-    mean_gain,
     over_environments,
 )
+from irmtv.models.own_directions import directions_beside, directions_toward
 from irmtv.models.trees.measured import snapshots
 from irmtv.models.trees.rounds import Binned, Boosted, boost
 from irmtv.models.trees.settings import BoostingSettings, TreeParameters, boosting_settings
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
 from irmtv.selection import Measurements
-from irmtv.selection.folds import align, constant_risk, gain_over_rescaled, own_task
+from irmtv.selection.directions import Directions
+from irmtv.selection.folds import align, constant_risk
 from irmtv.selection.records import STATISTICS, in_order
 
 SNAPSHOTS = 40  # rounds at which every booster is a candidate
-KEPT, KEPT_WITH_PENALTY = 0.98, 0.9  # share of the best gain that fewer leaves must have
+NEARLY = 0.02  # by which fewer leaves of ERM may be behind the best, of its gain and of its risk
+KEPT_WITH_PENALTY = 0.9  # share of the best gain that fewer leaves must have
 COMPARED = 2  # folds on which leaves are compared
 ERM = OBJECTIVES["erm"]
 
@@ -68,9 +72,9 @@ class Measured(NamedTuple):
 class TreeModel(Model):
     """How trees are grown.
 
-    `leaves_from` holds numbers of leaves. ERM has the fewest with which it gains 98 % of what it gains with the best,
-    on held-out rows of two folds. Where a penalty acts 90 % must do: it makes the gradient of the rows noisier, and
-    large trees follow the noise.
+    `leaves_from` holds numbers of leaves. ERM has the fewest with which it is behind the best by at most 2 % of its
+    gain over a constant, and of its risk, on held-out rows of two folds. Where a penalty acts 90 % of the gain must do:
+    it makes the gradient of the rows noisier, and large trees follow the noise.
     """
 
     parameters: TreeParameters
@@ -89,15 +93,19 @@ class TreeModel(Model):
         leaves = self.leaves_from[0] if self.leaves_from else None
         return self.settings(objective, combination.get("penalty_weight"), leaves).settings
 
+    def like(self, path: TrainedPath) -> TreeModel:
+        assert isinstance(path, TreePath)
+        leaves = path.settings.trees.num_leaves
+        return replace(self, parameters=replace(self.parameters, num_leaves=leaves), leaves_from=())
+
     def trainer(
         self,
         split: Split,
         objective: Objective,
         combinations: Sequence[Combination],
         report: Report | None = None,
-        compares_own: bool = False,
     ) -> TreeTrainer:
-        return TreeTrainer(self, split, objective, len(combinations), report, compares_own)
+        return TreeTrainer(self, split, objective, len(combinations), report)
 
     def boost(self, task: Task, settings: BoostingSettings, every: int) -> tuple[Boosted, Binned]:
         """One booster, and its rows in bins."""
@@ -128,14 +136,12 @@ class TreeTrainer(PathTrainer):
         objective: Objective,
         n_combinations: int,
         report: Report | None,
-        compares_own: bool,
     ) -> None:
         self.model, self.split, self.objective = model, split, objective
         rounds = int(model.parameters.n_estimators)
-        n_folds, n_environments = len(split.folds), len(split.task.train.names)
+        n_folds = len(split.folds)
         boosters = min(COMPARED, n_folds) * max(0, len(model.leaves_from) - 1)
         boosters += (n_folds + len(split.left_out)) * n_combinations
-        boosters += n_folds * n_environments * compares_own
         self.tell = _teller(report, boosters, rounds)
         self.every = max(1, rounds // SNAPSHOTS)
         self.folds = _Parts(split.folds, model.categorical, self.every, self.tell)
@@ -151,16 +157,19 @@ class TreeTrainer(PathTrainer):
     def _train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
         settings = [self._settings(objective, c) for c in combinations]
         trained = [self.folds.trained(s) for s in settings]
-        left_out: list[list[Measured] | None] = [None] * len(settings)
-        if self.left_out is not None:
-            begin = perf_counter()
-            left_out = [self.left_out.trained(s) for s in settings]
-            self.left_out_seconds += perf_counter() - begin
         has_erm = not all(has_penalty(s) for s in settings)
         return [
-            TreePath(self.model, c, s, self.split, folds, without, _candidate_rounds(s, folds[0].booster, has_erm))
-            for c, s, folds, without in zip(combinations, settings, trained, left_out, strict=True)
+            TreePath(self.model, c, s, self.split, folds, _candidate_rounds(s, folds[0].booster, has_erm))
+            for c, s, folds in zip(combinations, settings, trained, strict=True)
         ]
+
+    def leave_out(self, paths: Sequence[TrainedPath]) -> None:
+        assert self.left_out is not None
+        for path in paths:
+            assert isinstance(path, TreePath)
+            boosters = self.left_out.trained(path.settings)
+            path.without = torch.stack([torch.stack([one.scores_at(step) for one in boosters]) for step in path.steps])
+            path.outputs_without = partial(_scores, boosters)
 
     def _settings(self, objective: Objective, combination: Combination) -> BoostingSettings:
         weight = combination.get("penalty_weight")
@@ -183,46 +192,30 @@ class TreeTrainer(PathTrainer):
             lowest.append(float(lowest_overall_risk(rows, risk).amin()))
         constant = float(np.mean([constant_risk(t) for t in self.split.folds[:COMPARED]]))
         best = min(lowest)
+        gain = max(0.0, constant - best)
 
-        def fewest(kept: float) -> int:
-            enough = max(best, constant - kept * max(0.0, constant - best))
-            return next(n for n, risk in zip(leaves, lowest, strict=True) if risk <= enough)
+        def fewest(behind: float) -> int:
+            return next(n for n, risk in zip(leaves, lowest, strict=True) if risk <= best + behind)
 
-        return _Leaves(fewest(KEPT), fewest(KEPT_WITH_PENALTY))
+        # of a large gain 2 % may be a large part of the risk that is left
+        return _Leaves(fewest(NEARLY * min(gain, best)), fewest((1 - KEPT_WITH_PENALTY) * gain))
 
-    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> Tensor:
+    def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> tuple[Tensor, Outputs]:
         assert isinstance(path, TreePath)
         boosters = [self.folds.one(self.folds.bins(task, path.settings), path.settings) for task in tasks]
-        return torch.stack([one.scores_at(step) for one in boosters])
+        return torch.stack([one.scores_at(step) for one in boosters]), _scores(boosters, step)
 
-    def own_gains(self, erm: TrainedPath, step: int) -> Tensor:
-        """Unlike networks, trees are far too sure of the rows that they were grown on: the scale that suits an
-        environment is looked for in scores that were cross-fitted, of the other folds. An environment's own boosters
-        stop at one round for all folds, the best, as ERM does.
-        """
-        assert isinstance(erm, TreePath) and self.split.task.train.environment is not None
-        settings = replace(
-            erm.settings, objective=ERM, settings=ERM.resolve({}), weights=(), warmup=0, reserve=Fraction(0)
-        )
-        fold, scores = self.split.fold, erm.held_out_outputs(step)
-        n_environments = len(self.split.task.train.names)
-        gains = torch.full((len(self.split.folds), n_environments, 3), torch.nan, dtype=torch.float64)
-        for e in range(n_environments):
-            own = [own_task(t, e) for t in self.split.folds]
-            some = [k for k, t in enumerate(own) if _can_be_learned(t)]
-            if not some:
-                continue
-            alone = {k: self.folds.one(self.folds.bins(_as_one_environment(own[k]), settings), settings) for k in some}
-            totals = [torch.stack([s.rows[0, 0] * s.risk[0, 0] for s in one.seen]) for one in alone.values()]
-            best = int(torch.stack(totals).sum(0).argmin())
-            here = self.split.task.train.environment == e
-            for k, one in alone.items():
-                held_out = own[k].held_out
-                assert held_out is not None
-                pooled = scores[here & (fold != k)], scores[here & (fold == k)]
-                gain = gain_over_rescaled(own[k], *pooled, one.booster.watched[best].scores)
-                gains[k, e] = torch.tensor(mean_gain(gain, held_out.weight))
-        return gains
+    def directions(self, erm: TrainedPath, step: int) -> Directions | None:
+        return directions_beside(self._task_of(erm), erm.held_out_outputs(step))
+
+    def toward(self, erm: TrainedPath, step: int, other: TrainedPath, other_step: int) -> Directions | None:
+        return directions_toward(self._task_of(erm), erm.held_out_outputs(step), other.held_out_outputs(other_step))
+
+    def _task_of(self, path: TrainedPath) -> Task:
+        """The rows in their environments, also where these are inferred."""
+        assert isinstance(path, TreePath)
+        inferred = path.objective.infers_held_out
+        return replace(self.split.task, train=path.with_inferred()) if inferred else self.split.task
 
 
 class TreePath(TrainedPath):
@@ -235,11 +228,10 @@ class TreePath(TrainedPath):
         settings: BoostingSettings,
         split: Split,
         folds: Sequence[Measured],
-        without: Sequence[Measured] | None,
         steps: Sequence[int],
     ) -> None:
         self.model, self.settings, self.split = model, settings, split
-        self.folds, self.without = folds, without  # by fold; by part of the environments that was left out
+        self.folds = folds
         is_erm = not has_penalty(settings)
         warmup = settings.warmup if settings.objective.silent_in_warmup and any(settings.weights) else 0
         until = settings.trees.n_estimators if is_erm else warmup
@@ -260,14 +252,7 @@ class TreePath(TrainedPath):
             seen = [one.at(step) for step in self.steps]
             statistics = {name: torch.stack([getattr(s, name)[0] for s in seen]) for name in STATISTICS}
             folds.append(in_order(statistics, self._order(one.booster)))
-        each = [self.left_out(step) for step in self.steps]
-        left_out = torch.stack([one[:, 0] for one in each if one is not None]) if self.without is not None else None
-        return Measurements(self.steps, folds, self.erm_until, left_out=left_out)
-
-    def left_out(self, step: int) -> Tensor | None:
-        if self.without is None:
-            return None
-        return torch.stack([one.scores_at(step) for one in self.without])
+        return Measurements(self.steps, folds, self.erm_until)
 
     def _order(self, booster: Boosted) -> Tensor | None:
         """Its inferred environments in the order of the first fold's."""
@@ -277,8 +262,23 @@ class TreePath(TrainedPath):
         assert aux is not None
         return align(first.membership(aux), booster.rho.membership(aux))
 
+    def with_inferred(self) -> Rows:
+        """All rows, each in the environment that is inferred for it by a booster that has not seen it."""
+        rows = self.split.task.train
+        parts = []
+        for k, booster in enumerate(self.boosters):
+            order = self._order(booster)
+            assert order is not None and booster.rho is not None and rows.aux is not None
+            parts.append(booster.rho.membership(rows.aux[self.split.fold == k])[:, order].argmax(1))
+            n = len(order)
+        return replace(rows, environment=self.split.together(parts), names=tuple(str(e) for e in range(n)))
+
     def held_out_outputs(self, step: int) -> Tensor:
         return self.split.together([one.scores(step) for one in self.folds])
+
+
+def _scores(boosters: Sequence[Measured], step: int) -> Outputs:
+    return [one.scores(step) for one in boosters]
 
 
 def has_penalty(settings: BoostingSettings) -> bool:
@@ -347,16 +347,3 @@ def _teller(report: Report | None, boosters: int, rounds: int) -> Callable[[], N
             report(Progress(rounds, rounds, n, 0, max(n, boosters), perf_counter() - begin))
 
     return tell
-
-
-def _can_be_learned(task: Task) -> bool:
-    """Whether there are rows to train on and to measure on, and, of a classification, two classes."""
-    if len(task.train) < 2 or task.held_out is None or len(task.held_out) < 2:
-        return False
-    return task.loss.name == "squared" or bool((task.train.y != task.train.y[0]).any())
-
-
-def _as_one_environment(task: Task) -> Task:
-    assert task.held_out is not None
-    train, held_out = (replace(rows, environment=None, names=()) for rows in (task.train, task.held_out))
-    return replace(task, train=train, held_out=held_out)
