@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 
 import numpy as np
@@ -85,17 +87,48 @@ def test_a_process_that_is_killed_costs_its_pieces_alone():
 
 
 @pytest.mark.usefixtures("quick_start")
+@pytest.mark.parametrize("moment", ["before it starts", "before it is known"])
+def test_a_process_that_is_started_while_another_is_killed_does_not_stay(moment, monkeypatch):
+    start, late = ProcessPoolExecutor._spawn_process, []
+
+    def start_late(pool):
+        if late or not pool._processes:
+            return start(pool)
+        late.append(pool)
+        (killed,) = pool._processes.values()
+        if moment == "before it is known":
+            start(pool)
+            number, process = pool._processes.popitem()
+            assert process is not killed
+        connection.wait([killed.sentinel])
+        pool._executor_manager_thread.join(2)  # it ends the processes that it knows, then closes its queues
+        return start(pool) if moment == "before it starts" else pool._processes.update({number: process})
+
+    monkeypatch.setattr(ProcessPoolExecutor, "_spawn_process", start_late)
+    found = {piece.number: o for piece, o in side_by_side([Piece(i) for i in (99, 1, 2)], square, 2, None)}
+    assert late and sorted(found) == [1, 2, 99] and "was killed" in found[99].error
+    assert not _children_after_a_while()
+
+
+@pytest.mark.usefixtures("quick_start")
 def test_who_stops_listening_stops_the_processes():
     outcomes = side_by_side([Piece(i) for i in range(40)], square, 2, None)
     next(outcomes)
     outcomes.close()
-    # The pool's own thread waits for them too, and whichever of the two comes second is told for a moment that the
-    # process still runs: so this asks again rather than once.
+    assert not _children_after_a_while()
+
+
+def _children_after_a_while():
+    """Processes of this one that do not end.
+
+    The pool's own thread waits for them too, and whichever of the two comes second is told for a moment that the
+    process still runs: so this asks again rather than once.
+    """
     for _ in range(300):
         if not (left := multiprocessing.active_children()):
             break
         time.sleep(0.1)
-    assert not left
+    return left
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")

@@ -100,13 +100,15 @@ def side_by_side(
                 piece = waiting.pop()
                 try:
                     running[pool.submit(attempt, work, piece)] = piece
-                except BrokenProcessPool:  # what runs will say so
-                    waiting.append(piece)
+                except (BrokenProcessPool, OSError):  # OSError: it broke while this started a process for it
+                    if not pool._broken:
+                        raise
+                    waiting.append(piece)  # what runs will say so
                     break
                 if stage is not None:
                     stage(piece.label)
             if not running:  # nothing ran when a process was killed
-                pool.shutdown(wait=False)
+                _end(pool)
                 pool = new_pool()
                 continue
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -114,7 +116,7 @@ def side_by_side(
                 # a process was killed (out of memory, say), on an unknown one of these pieces
                 lost = list(running.values())
                 running.clear()
-                pool.shutdown(wait=False)
+                _end(pool)
                 pool = new_pool()
                 for piece in lost:
                     yield piece, Outcome(_now(), 0.0, None, "a process that trained was killed; try fewer jobs")
@@ -122,9 +124,18 @@ def side_by_side(
             for future in finished:
                 yield running.pop(future), future.result()
     finally:
-        # Ctrl-C or an error: what runs is not waited for
-        processes = list((pool._processes or {}).values())
-        pool.shutdown(wait=not (waiting or running), cancel_futures=True)
-        if waiting or running:
-            for process in processes:
-                process.terminate()
+        if waiting or running:  # Ctrl-C or an error: what runs is not waited for
+            _end(pool)
+        else:
+            pool.shutdown()
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End the processes of a pool without waiting for what they do.
+
+    A broken pool ends those that it knows when it breaks; one that `submit` starts at that moment would stay.
+    """
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.terminate()
