@@ -387,6 +387,10 @@ def test_environments_are_asked_about_the_candidate_rather_than_all_directions()
         assert (taken.index, taken.outcome, taken.figures["p_own"]) == (1, "invariant-found", 1e-4)
         kept = invariance(replace(records, toward=Directions(0.01, 0.02)))
         assert (kept.index, kept.outcome, kept.figures["p_own"]) == (0, "erm-kept", 0.01)
+        said = "these rows do not show clearly that some of them would go another way than others (p = 0.01; 0.002 is"
+        assert said in kept.message
+        same = invariance(replace(records, toward=Directions(0.5, 0.02)))
+        assert "each of them would choose the same model, but for its scale (p = 0.5)" in same.message
 
 
 def test_nothing_is_asked_where_nothing_would_be_taken():

@@ -15,6 +15,7 @@ from irmtv.selection import invariance
 from irmtv.selection.case import AGAINST, ALL, CHEAP, FAR_WORSE, FURTHEST, LOST, STEADY, WON_BACK
 from irmtv.selection.directions import Directions
 from irmtv.selection.invariant import worth_leaving_out
+from irmtv.selection.views import LEAST
 from selection.candidates import SE, columns, of_folds, two, written
 
 LEVEL = [0.4, 0.4, 0.4]  # ERM's held-out risks; it gains 0.6 over the constant, 1
@@ -109,6 +110,29 @@ def test_by_how_many_standard_errors_a_candidate_may_be_worse_where_left_out(cas
     assert verdict.figures["test"] == (test if taken else "both")
     assert ("In environments left out of training its mean risk is" in verdict.message) == taken
     assert invariance(case(None)).index == 1
+
+
+def keeping(share):
+    """What `dearer` must be for the candidate of `noisy` and `equal_columns` to keep this share of ERM's gain."""
+    return 0.6 * (1 - share)
+
+
+BETTER_LEFT_OUT = [[0.9, 0.9, 0.9], [0.8, 0.8, 0.81]]
+
+
+@pytest.mark.parametrize(("share", "taken"), [(1.1, True), (0.9, False)])
+def test_a_linear_model_may_keep_little_where_left_out_environments_speak_for_it(share, taken):
+    """One environment of far more variance than the others is most of what ERM gains."""
+    little = equal_columns(two(BETTER_LEFT_OUT), dearer=keeping(share * LEAST))
+    assert invariance(little).index == taken
+    assert bool(worth_leaving_out(of_erm_alone(little))[1]) == taken
+    assert invariance(replace(little, left_out=None)).outcome == "none-found"
+    assert invariance(little, min_gain=0.01).index == 1
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.26, True), (0.24, False)])
+def test_others_must_keep_a_quarter_of_the_gain(share, taken):
+    assert invariance(noisy(BETTER_LEFT_OUT, dearer=keeping(share))).index == taken
 
 
 def test_what_left_out_environments_refuse_is_not_what_the_halves_choose():

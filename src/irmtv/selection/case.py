@@ -389,6 +389,7 @@ class Case:
             "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
             "p_own": view.p_own,
             "own_gain": None if records.directions is None else records.directions.gain,
+            "toward": records.toward is not None,
             "p_confirmed": found.p_confirmed,
             "p_halves": found.p_halves,
             "p_columns": of(None if by_column is None else by_column.p, choice),

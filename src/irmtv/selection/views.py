@@ -13,13 +13,14 @@ from torch import Tensor
 from irmtv.selection.equality import enough_rows, equal_means, spread, zero_means
 from irmtv.selection.records import Pooled, Records
 from irmtv.selection.variation import Variation, variation
-from irmtv.selection.wording import SAME_DIRECTION
+from irmtv.selection.wording import SAME_DIRECTION, SAME_WAY
 
 MIN_ROWS = 20  # held-out rows of an environment; with fewer, tests by its mean reject far too often
 ROWS_PER_ROOT = 7.0  # times sqrt(k): what each of k environments must have to be tested together, above 8 more than 20
 COLUMNS_REACH = 30.0  # what the variation over columns counts beside the spread of the risks
 LEVEL = 0.01
-SAME_WAY = 0.002  # the same, in the direction of the candidate that would be taken
+BY_SLOPES = ("slopes", "columns")
+LEAST = 0.05  # in place of `min_gain`, where left-out environments are asked about a linear model, too
 LITTLE = 0.001  # share of ERM's gain below which models of their own would be worth nothing to environments
 
 
@@ -111,7 +112,9 @@ class View:
         erm = lowest(risk, known & records.reference)
         eligible = known & ~records.reference
         gain = records.constant - risk
-        least = o["min_gain"] * max(0.0, float(gain[erm])) if erm is not None else torch.inf
+        left_out_too = pooled.column_slope is not None and records.left_out is not None and o["test"] in BY_SLOPES
+        share = min(LEAST, o["min_gain"]) if left_out_too else o["min_gain"]
+        least = share * max(0.0, float(gain[erm])) if erm is not None else torch.inf
         predicts = eligible & (gain >= least)
         limited = erm is not None and o["max_price"] < float("inf")
         useful = predicts & (risk <= (1 + o["max_price"]) * risk[erm]) if limited else predicts

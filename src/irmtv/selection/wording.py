@@ -8,6 +8,7 @@ from typing import Any
 from irmtv.core.outcomes import Outcome
 
 SAME_DIRECTION = 0.03  # p-value from which on it is believed that all environments would choose the same direction
+SAME_WAY = 0.002  # the same, in the direction of the candidate that would be taken
 OWN_MODELS_ARE_WORSE = 0.95  # p-value of "no own model is better" above which they are worse, and show little
 REFUSED = {  # why those that pass were not taken
     "halves": "not on each half of the folds",
@@ -105,6 +106,9 @@ def _why_kept(f: Mapping[str, Any], tested: str) -> str:
     text = f"ERM is kept: it differs between environments ({tested}; p = {f['p_erm']:.1g}), but "
     noise = "Environments seem to differ in noise or base rate, not in what predicts: invariance cannot help."
     if f["own_gain"] is not None:
+        if f["p_own"] < SAME_DIRECTION and f["toward"]:
+            clear = f"(p = {f['p_own']:.1g}; {SAME_WAY:g} is asked)"
+            return text + f"these rows do not show clearly that some of them would go another way than others {clear}."
         if f["p_own"] < SAME_DIRECTION:
             gain = f"{max(0.0, f['own_gain']):.1g}, where ERM gains {_gain(f):.2g} over a constant"
             return text + f"models of their own would gain them next to nothing: {gain}. Invariance cannot help much."

@@ -124,6 +124,14 @@ def test_little_to_gain_by_own_models():
     )
 
 
+def test_too_little_shows_that_environments_want_another_model():
+    made = with_erm_kept(small(outcome="erm-kept"))
+    made["settings"]["figures"] = {"p_own": 0.01, "own_gain": 0.1, "toward": True}
+    assert answer(made)["choice"] == (
+        f"{KEPT}: environments differ, but these rows do not show clearly that another model suits them."
+    )
+
+
 SCORES = {
     "binary": "By accuracy on held-out rows of known environments it is about as good as the plain model over all rows "
     "(81.0 % against 80.0 %) and better in the worst environment (80.0 % against 70.0 %).",

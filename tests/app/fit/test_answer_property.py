@@ -50,6 +50,7 @@ def summaries(draw):
             "detectable": st.none() | st.floats(0, 1),
             "blind": st.booleans(),
             "contradicted": st.booleans(),
+            "toward": st.booleans(),
             "own_gain": st.none() | st.floats(0, 1),
             "p_own": st.none() | st.floats(0, 1),
             "test": st.sampled_from(["both", "left-out", "slopes"]),

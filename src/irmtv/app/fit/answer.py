@@ -172,7 +172,10 @@ def _why_kept(summary: FitSummary) -> str:
             "other models that were tried holds in all of them and predicts well enough."
         )
     if kept and figures.get("own_gain") is not None:
-        if (figures.get("p_own") or 0) < SAME_DIRECTION:
+        same = (figures.get("p_own") or 0) >= SAME_DIRECTION
+        if not same and figures.get("toward"):
+            return f"{PLAIN}: environments differ, but these rows do not show clearly that another model suits them."
+        if not same:
             return (
                 f"{PLAIN}: environments differ, but a model of its own would gain each of them next to nothing, so "
                 "there is little for another model to win."
