@@ -374,6 +374,21 @@ def test_of_those_that_pass_at_ease_the_lowest_risk_is_taken():
     assert invariance(near).index == 2, "the extrapolated risk decides where one is not at ease"
 
 
+@pytest.mark.parametrize(("gain", "error", "outcome"), [
+    (0.1, 0.0, "none-found"), (0.1, 0.046, "none-found"), (0.1, 0.049, "erm-kept"), (0.0049, 0.0, "erm-kept"),
+])  # fmt: skip
+def test_erm_misses_something_where_own_models_would_clearly_gain_a_hundredth(gain, error, outcome):
+    """ERM gains 0.55 over a constant, 1."""
+    records = noisy(0.3, column=(UNEQUAL, UNEQUAL, UNEQUAL), slope=(ASKEW,) * 3)
+    verdict = invariance(replace(records, directions=Directions(1e-9, gain, error)))
+    assert (verdict.index, verdict.outcome) == (0, outcome)
+    f = verdict.figures
+    assert (f["own_gain"], f["own_error"]) == (gain, error)
+    if outcome == "erm-kept":
+        noise = " (with a standard deviation of 0.05)" if error else ""
+        assert f"models of their own would gain them much: {gain:.1g}{noise}, where ERM gains 0.55" in verdict.message
+
+
 # Toward the candidate that would be taken
 
 

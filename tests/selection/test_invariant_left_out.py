@@ -117,6 +117,29 @@ def keeping(share):
     return 0.6 * (1 - share)
 
 
+@pytest.mark.parametrize(("share", "taken"), [(0.95, True), (1.05, False)])
+def test_equal_slopes_in_every_column_may_not_be_far_worse_where_left_out(share, taken):
+    """Environments that differ so much among themselves show nothing clearly."""
+    erm = np.array([0.3, 0.4, 0.5])
+    far = erm * np.exp(share * FAR_WORSE + np.array([-0.6, 0.0, 0.6]))
+    verdict = invariance(equal_columns(two([erm, far])))
+    assert (verdict.index, verdict.outcome) == ((1, "invariant-found") if taken else (0, "none-found"))
+
+
+@pytest.mark.parametrize(("worse", "taken"), [(-0.01, True), (0.01, False)])
+def test_equal_slopes_that_are_not_confirmed_may_not_be_worse_where_left_out(worse, taken):
+    """One half of the folds would take 1, which is cheaper; the other refutes it. 2 passes in both."""
+    unequal, even = ([[a, -a], [0.0, 0.0], [-a, a]] for a in (0.1, 0.0))
+    slopes = {"slope": [TILTED, EQUAL, EQUAL], "slope_se": SE}
+    risks = [APART, [r + 0.02 for r in APART], [r + 0.04 for r in APART]]
+    left_out = two([APART, [0.28, 0.4, 0.54], np.array(APART) * np.exp(np.array([-0.1, 0.0, 0.1]) + worse)])
+    halves = [columns([unequal, column, even], 0.01) for column in (even, unequal)]
+    folds = [written(risks, SE, left_out=left_out, **slopes, **half) for half in halves]
+    assert invariance(of_folds(folds)).index == (2 if taken else 0)
+    confirmed = invariance(of_folds(folds[1:] * 2))
+    assert (confirmed.index, confirmed.figures["p_confirmed"]) == (2, 1)
+
+
 BETTER_LEFT_OUT = [[0.9, 0.9, 0.9], [0.8, 0.8, 0.81]]
 
 

@@ -18,7 +18,7 @@ from irmtv.selection.views import View, extrapolated_risk, lowest, over_columns,
 
 STEADY = 0.001  # p-value of a choice on half of the folds (twice the smaller one) below which it is not taken
 AGAINST = 0.01  # p-value (Student's t over left-out environments) below which an invariant candidate is worse there
-FAR_WORSE = 0.4  # mean logarithm of what its risk is there, in units of ERM's, for a model that is not confirmed
+FAR_WORSE = 0.4  # mean logarithm of what its risk is there, in units of ERM's
 DEARER = 3.0  # times the price of equal slopes that equal slopes in every column may cost
 LOST, WON_BACK = 0.25, 0.5  # share of its gain that ERM loses where left out; share of that loss that must be won back
 ALL = 1.0  # the share that it must lose where nothing else speaks against it: base rates alone cost it some
@@ -26,7 +26,8 @@ STRONG = 2e-3  # p-value of ERM, by its slopes, below which another model may co
 FURTHEST = 3.0  # how far out the next environment may have to be for a dear model to pay, in units of their spread
 CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothing
 SETTLED = 0.01  # share of a constant's risk below which ERM leaves nothing to gain
-WORTH = 0.01  # share of ERM's gain that own models must add for ERM to be called a model that misses something
+WORTH = 0.01  # share of ERM's gain that own models must clearly add for ERM to be called one that misses something
+CLEARLY = 2.0  # standard deviations
 EASE = 0.05  # p-value from which on nothing is left to choose by but the risk
 SEEN = 0.25  # share of ERM's gain that a variation over columns must have to matter
 
@@ -101,15 +102,17 @@ class Case:
         return found or by_slopes or self._won_back(LOST) or self._nothing_found()
 
     def _allowed_left_out(self, view: View) -> Tensor:
-        """Candidates (C,) that are no worse than ERM where left out. Not clearly worse is enough for those that pass at
-        ease, and that pay before the next environment lies further out than these lie apart."""
+        """Candidates (C,) that are no worse than ERM where left out. Neither clearly nor far worse is enough for those
+        that pass at ease, and that pay before the next environment lies further out than these lie apart."""
         near = price(self.pooled.risk, self.pooled.risk[self.erm]) <= 1
-        return (self.worse_where_left_out <= 0) | ((view.p >= EASE) & near & ~self.clearly_worse_left_out)
+        little = near & ~self.clearly_worse_left_out & ~self._far_worse_left_out
+        return (self.worse_where_left_out <= 0) | ((view.p >= EASE) & little)
 
     def _nothing_found(self) -> Found:
         """ERM is kept, though it fails: what environments would gain by models of their own says what that means."""
         directions, gain = self.records.directions, float(self.view("both").gain[self.erm])
-        little = directions is not None and directions.gain < WORTH * gain and not self.is_settled
+        least = None if directions is None else directions.gain - CLEARLY * directions.error
+        little = least is not None and least < WORTH * gain and not self.is_settled
         return Found(self.erm, "erm-kept" if little else "none-found", "both")
 
     def _erm_passes(self, test: str) -> Found:
@@ -259,7 +262,7 @@ class Case:
             return self._refuse("small fault")
         if dear and pays_at is not None and pays_at > FURTHEST and not self._better_left_out_at_ease(choice):
             return self._refuse("far out")
-        if self.pooled.column_slope is None and self._doubted(found):
+        if self._doubted(found):
             return self._refuse("not confirmed")
         if self.records.n_folds < 2:
             return found
@@ -276,11 +279,21 @@ class Case:
         return None
 
     def _doubted(self, found: Found) -> bool:
-        """Whether a choice is not confirmed by the other half of the folds, and far worse where it was left out."""
-        risk = self.records.left_out
-        if risk is None or found.p_confirmed is None or found.p_confirmed >= self.o["level"]:
+        """Whether a choice is not confirmed by the other half of the folds, and worse where it was left out: by slopes
+        alone at all, else, of networks and trees, far worse."""
+        if found.p_confirmed is None or found.p_confirmed >= self.o["level"]:
             return False
-        return float(self._ratio_left_out[found.candidate].mean()) > FAR_WORSE
+        if found.test != "both":
+            return float(self.worse_where_left_out[found.candidate]) > 0
+        return self.pooled.column_slope is None and bool(self._far_worse_left_out[found.candidate])
+
+    @property
+    def _far_worse_left_out(self) -> Tensor:
+        """Candidates whose risk there is a multiple of that of ERM: (C,) bool."""
+        if self.records.left_out is None:
+            return torch.zeros(len(self.records), dtype=torch.bool)
+        far: Tensor = self._ratio_left_out.mean(1) > FAR_WORSE
+        return far
 
     def _holds_everywhere(self) -> Found | None:
         """Where ERM is worse than a constant in an environment that was left out, a candidate that keeps nearly all of
@@ -389,6 +402,7 @@ class Case:
             "pays_at": _pays_at(pooled.risk[choice], pooled.risk[erm]),
             "p_own": view.p_own,
             "own_gain": None if records.directions is None else records.directions.gain,
+            "own_error": None if records.directions is None else records.directions.error,
             "toward": records.toward is not None,
             "p_confirmed": found.p_confirmed,
             "p_halves": found.p_halves,

@@ -26,6 +26,7 @@ SINGULAR = 1e-8  # eigenvalues below this share of the largest count as 0
 class Directions(NamedTuple):
     p: float  # of "every environment would choose the same direction"
     gain: float  # of risk by models of their own, beyond noise, in the mean over rows
+    error: float = 0.0  # standard deviation of that gain where noise is all that there is; older stores have none
 
 
 def compare_directions(
@@ -69,20 +70,30 @@ def compare_directions(
     freedom = int(_rank(noise).sum()) - int(_rank((pull.mT @ sure @ pull).sum(0)))
     if freedom < 1:
         return Directions(1.0, 0.0)
-    gain = _gain(score, curve, noise, scale, rows / rows.sum())
-    return Directions(float(stats.chi2.sf(q, freedom)), gain)
+    return Directions(float(stats.chi2.sf(q, freedom)), *_gain(score, curve, noise, scale, rows / rows.sum()))
 
 
-def _gain(score: Tensor, curve: Tensor, noise: Tensor, scale: Tensor, share: Tensor) -> float:
-    """sum_e share_e u_e' H_e^-1 u_e / 2 with the d that makes it smallest, less what noise alone would give."""
+def _gain(score: Tensor, curve: Tensor, noise: Tensor, scale: Tensor, share: Tensor) -> tuple[float, float]:
+    """sum_e share_e u_e' H_e^-1 u_e / 2 with the d that makes it smallest, less what noise alone would give.
+
+    And the standard deviation that noise alone would give: a form z'Bz of normal z with covariance V has the variance
+    2 tr(BVBV).
+    """
     own, each = _inverse(curve), share.view(-1, 1, 1)
     pull = (share * scale).unsqueeze(1)
     common = _inverse((each * scale.square().view(-1, 1, 1) * curve).sum(0))  # (M, M)
     together = (pull * score).sum(0)  # (M,)
     total = (each * score.unsqueeze(1) @ own @ score.unsqueeze(2)).sum() - together @ common @ together
-    of_noise = (each * own @ noise).diagonal(dim1=1, dim2=2).sum()
-    of_noise = of_noise - (common @ (pull.unsqueeze(2).square() * noise).sum(0)).diagonal().sum()
-    return float(total - of_noise) / 2
+    apart = each * own @ noise  # (E, M, M)
+    shared = common @ (pull.unsqueeze(2).square() * noise).sum(0)
+    of_noise = _traces(apart).sum() - _traces(shared)
+    both = (pull.square().squeeze(1) * _traces(apart @ common @ noise)).sum()
+    variance = _traces(apart @ apart).sum() - 2 * both + _traces(shared @ shared)
+    return float(total - of_noise) / 2, float((variance / 2).clamp_min(0).sqrt())
+
+
+def _traces(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def _complement(directions: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ def _nothing_to_compare(erm: int, whole: View, records: Records, o: Mapping[str,
     risk = float(whole.risk[erm])
     by_column = ("p_columns", "p_columns_erm", "variation", "variation_erm", "detectable")
     left_out = ("left_out", "left_out_erm", "lost_left_out")
-    others = ("p", "p_erm", "p_nearest", "pays_at", "p_own", "own_gain", "p_confirmed", "p_halves")
+    others = ("p", "p_erm", "p_nearest", "pays_at", "p_own", "own_gain", "own_error", "p_confirmed", "p_halves")
     unknown = dict.fromkeys((*others, *by_column, *left_out))
     figures: dict[str, Any] = {
         "test": o["test"],

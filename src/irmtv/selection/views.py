@@ -124,7 +124,7 @@ class View:
         p_own = nothing_of_its_own(records.own)
         alike = p_own is not None and p_own > o["own_level"]
         if records.directions is not None:
-            p_own, own_gain = records.directions
+            p_own, own_gain, _ = records.directions
             little = erm is not None and own_gain < LITTLE * float(gain[erm])
             alike = o["own_level"] < 1 and (p_own >= SAME_DIRECTION or little)
         if records.toward is not None:  # of the candidate that would be taken

@@ -14,7 +14,7 @@ REFUSED = {  # why those that pass were not taken
     "halves": "not on each half of the folds",
     "small fault": "cost more than so small a fault of ERM",
     "far out": "cost so much that they would pay only very far from these environments",
-    "not confirmed": "what half of the folds choose the other half refutes, and they do far worse where left out",
+    "not confirmed": "what half of the folds choose the other half refutes, and they do worse where left out",
 }
 
 
@@ -110,8 +110,9 @@ def _why_kept(f: Mapping[str, Any], tested: str) -> str:
             clear = f"(p = {f['p_own']:.1g}; {SAME_WAY:g} is asked)"
             return text + f"these rows do not show clearly that some of them would go another way than others {clear}."
         if f["p_own"] < SAME_DIRECTION:
-            gain = f"{max(0.0, f['own_gain']):.1g}, where ERM gains {_gain(f):.2g} over a constant"
-            return text + f"models of their own would gain them next to nothing: {gain}. Invariance cannot help much."
+            noise = f" (with a standard deviation of {f['own_error']:.1g})" if f["own_error"] else ""
+            gain = f"{max(0.0, f['own_gain']):.1g}{noise}, where ERM gains {_gain(f):.2g} over a constant"
+            return text + f"nothing shows that models of their own would gain them much: {gain}."
         text += f"each of them would choose the same model, but for its scale (p = {f['p_own']:.2g}). "
         return text + noise
     text += f"no model trained on one environment alone beats it there (p = {f['p_own']:.2g}). "

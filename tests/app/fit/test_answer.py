@@ -119,8 +119,8 @@ def test_little_to_gain_by_own_models():
     made = with_erm_kept(small(outcome="erm-kept"))
     made["settings"]["figures"] = {"p_own": 1e-9, "own_gain": 1e-4, "blind": False, "contradicted": False}
     assert answer(made)["choice"] == (
-        f"{KEPT}: environments differ, but a model of its own would gain each of them next to nothing, so there is "
-        "little for another model to win."
+        f"{KEPT}: environments differ, but nothing shows that a model of its own would gain any of them much, so there "
+        "is little for another model to win."
     )
 
 

@@ -229,7 +229,9 @@ def records(own: Sequence[tuple[dict[str, RunRecord], int]], reference: Sequence
     }
     sizes = np.array([run.arrays["held-out/constant"] for run in folds(own[0][0])])
     constant = float(np.average(sizes[:, 0], weights=sizes[:, 1]))
-    erm = next((parts for parts, _ in own if parts["all"].objective == "erm"), None)
+    risk = [np.average(held["risk"][:, c].mean(1), weights=sizes[:, 1]) for c in range(len(own))]
+    by_risk = [own[c][0] for c in np.argsort(risk)]
+    erm = next((parts for parts in by_risk if "held-out/directions" in folds(parts)[0].arrays), None)
     return Records(
         **held,
         constant=constant,

@@ -113,7 +113,7 @@ def test_what_a_run_leaves(tmp_path):
     for run in runs:  # ERM says whether all environments would choose the same direction
         directions = run.arrays.get("held-out/directions")
         assert (directions is not None) == (run.method == "erm" and run.part.startswith("fold"))
-        assert directions is None or (directions.shape == (2,) and 0 <= directions[0] <= 1)
+        assert directions is None or (directions.shape == (3,) and 0 <= directions[0] <= 1)
     assert shapes["without t<0.333333"] == {"steps": (steps,), "left-out/risk": (steps,)}
     for run in runs:
         assert run.seed == 3 + run.repetition

@@ -177,8 +177,8 @@ def _why_kept(summary: FitSummary) -> str:
             return f"{PLAIN}: environments differ, but these rows do not show clearly that another model suits them."
         if not same:
             return (
-                f"{PLAIN}: environments differ, but a model of its own would gain each of them next to nothing, so "
-                "there is little for another model to win."
+                f"{PLAIN}: environments differ, but nothing shows that a model of its own would gain any of them much, "
+                "so there is little for another model to win."
             )
         return (
             f"{PLAIN}: environments differ in noise or base rate, but each of them would choose the same model, up to "

@@ -2,7 +2,8 @@
 
 It is what the CV estimators measure of theirs, by the same functions (`irmtv.models`). Of linear models that are solved
 outright the slopes in every column; such a run has one candidate, its solution, step 1. Of ERM, where its held-out risk
-is lowest, whether all environments would choose the same direction.
+is lowest, whether all environments would choose the same direction; of methods that infer environments themselves, at
+the end of their warm-up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from irmtv.engine.snapshots import given_environments, measure
 from irmtv.lab.experiments.inferred import Whole, memberships
 from irmtv.lab.experiments.outputs import outputs_of
 from irmtv.lab.experiments.plan import Member, Work, fold_names
-from irmtv.lab.experiments.spec import Selection
+from irmtv.lab.experiments.spec import Selection, settled_from
 from irmtv.models.base import lowest_overall_risk
 from irmtv.models.networks.linear import MOST_COLUMNS, is_solved, linear_models, middle_model, slopes_of
 from irmtv.models.networks.predictor import members_of
@@ -30,7 +31,7 @@ from irmtv.models.own_directions import directions_beside, own_directions
 from irmtv.selection.directions import Directions
 from irmtv.selection.folds import deal_folds
 
-DIRECTIONS = "held-out/directions"  # (2,) of ERM, the same in all folds: `selection.directions.Directions`
+DIRECTIONS = "held-out/directions"  # (3,) of ERM, the same in all folds: `selection.directions.Directions`
 OWN = "held-out/own"  # (E, 3) of ERM in stores of older versions: what the models of single environments gain
 SCALAR_SLOPES = ("held-out/scalar_slope", "held-out/scalar_slope_cov")  # like the slopes of a scalar classifier
 CPU = torch.device("cpu")
@@ -91,10 +92,9 @@ class _Folds:
         assert self.order is not None
         found: dict[int, Tensor] = {}
         for seed in dict.fromkeys(m.seed for m in self.work.members):
-            its = [r for r in self.solved if self.work.members[r].seed == seed]
-            if its:
-                by_run = memberships(self.fitted, self.whole_of(its[0]))
-                found |= {r: by_run[r][self.fold_of_rows(r) == self.fold_of(r)][:, self.order[r]].cpu() for r in its}
+            its = [r for r, m in enumerate(self.work.members) if m.seed == seed]
+            by_run = memberships(self.fitted, self.whole_of(its[0]))
+            found |= {r: by_run[r][self.fold_of_rows(r) == self.fold_of(r)][:, self.order[r]].cpu() for r in its}
         return found
 
     def member(self, r: int) -> Member:
@@ -131,9 +131,11 @@ class _Folds:
         """
         fold, fitted = self.fold_of_rows(runs[0]), self.fitted
         if runs[0] not in self.solved:
-            assert fitted.history is not None
-            rows, risk = (v[1:, list(runs)].transpose(0, 1) for v in (fitted.history.rows, fitted.history.risk))
-            fitted = fitted.at(fitted.history.steps[1 + int(lowest_overall_risk(rows, risk).argmin())])
+            history, steps = fitted.history, self.steps_of_erm(runs[0])
+            assert history is not None
+            at = [history.steps.index(step) for step in steps]
+            rows, risk = (v[at][:, list(runs)].transpose(0, 1) for v in (history.rows, history.risk))
+            fitted = fitted.at(steps[int(lowest_overall_risk(rows, risk).argmin())])
         members = dict(zip(runs, members_of(fitted, runs, "last"), strict=True))
         parts = {r: member.logits(self.held_out(r).x.double()) for r, member in members.items()}
         found = parts[runs[0]].new_empty(len(fold), *parts[runs[0]].shape[1:])
@@ -149,14 +151,25 @@ class _Folds:
         return list(found.values())
 
     def erm(self) -> list[list[int]]:
-        """Runs of ERM, of other objectives those that are solved: of one combination on all its folds together, in
-        their order."""
+        """Runs that are ERM at some step: of one combination on all its folds together, in their order."""
         found: dict[tuple[int, int], list[int]] = {}
-        objective, settings = self.fitted.objective, self.fitted.settings
-        for r in range(len(self.fitted)) if objective.name == "erm" else self.solved:
-            if objective.plain_until(settings[r]) >= int(settings[r]["steps"]):
-                found.setdefault((self.member(r).seed, self.member(r).combination), []).append(r)
+        for r, m in enumerate(self.work.members):
+            if self.steps_of_erm(r):
+                found.setdefault((m.seed, m.combination), []).append(r)
         return [sorted(runs, key=self.fold_of) for runs in found.values() if len(runs) == self.n_folds]
+
+    def steps_of_erm(self, r: int) -> list[int]:
+        """Snapshots at which a run is ERM. A penalised run that is trained step by step is, in its warm-up, but has an
+        ERM beside it; one that infers its environments does not, and there it counts once these are settled."""
+        objective, settings, history = self.fitted.objective, self.fitted.settings[r], self.fitted.history
+        assert history is not None
+        if objective.reads_aux:  # its outputs are no function of the columns alone
+            return []
+        until = objective.plain_until(settings)
+        if objective.name == "erm" or r in self.solved:
+            return list(history.steps[1:]) if until >= int(settings["steps"]) else []
+        begin = settled_from(objective, settings) if self.order is not None else until + 1
+        return [step for step in history.steps if max(1, begin) <= step <= until]
 
 
 def _slopes(group: _Folds, runs: Sequence[int]) -> list[Arrays]:
@@ -192,7 +205,7 @@ def _scalar_slopes(rows: Rows, models: Tensor, task: Task, q: Tensor | None) -> 
 
 
 def _directions(group: _Folds, runs: Sequence[int]) -> Directions | None:
-    """Whether all environments would choose the same direction as ERM, by its runs on all folds.
+    """Whether all environments would choose the same direction as ERM, by the runs on all folds of a combination.
 
     Every row is in the environment in which it was held out: inferred ones are tested on rows that did not infer them.
     None for want of rows, and where a run diverged.

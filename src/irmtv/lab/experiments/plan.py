@@ -152,9 +152,10 @@ def plan(
 
 
 def keeps_states(spec: Spec, kind: str, method: Method) -> bool:
-    """Whether states of all snapshots are kept: for test results, for ERM's outputs where its risk is lowest, and for
-    outputs that are stored."""
-    return kind == "all" or (kind == "folds" and (method.objective == "erm" or spec.selection.outputs))
+    """Whether states of all snapshots are kept: for test results, for outputs of ERM (methods that infer environments
+    have an ERM of their own, their warm-up), and for outputs that are stored."""
+    has_erm = method.objective == "erm" or method.infers
+    return kind == "all" or (kind == "folds" and (has_erm or spec.selection.outputs))
 
 
 def _groups(
