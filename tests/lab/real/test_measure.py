@@ -52,6 +52,7 @@ def test_a_linear_model_of_numbers():
     assert found["expected"]["mean"] == pytest.approx(np.mean(left_out), rel=0.01)
     assert found["held_out"]["plain"] == pytest.approx(0.5, rel=0.1)  # the noise, in units of y
     assert found["expected_held_out"]["n_environments"] == 3
+    assert 0 < found["left_out_seconds"] < found["fit_seconds"] < found["seconds"]
 
 
 def test_a_class_that_training_did_not_have_is_wrong():

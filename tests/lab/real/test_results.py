@@ -123,3 +123,16 @@ def test_tables_and_files(tmp_path):
     assert "left out: table 'gas': no file" in notes and "failed, x: killed" in notes
     assert [path.name for path in made.write(tmp_path)] == ["real.md", "real.csv", "real.json"]
     assert report().tables() == []
+
+
+def test_how_much_longer_a_fit_takes_for_left_out_environments():
+    times = [(2.0, 1.0), (3.0, 1.0), (4.0, 3.0)]
+    records = [
+        record(split=split, fit_seconds=fit, left_out_seconds=left_out)
+        for split, (fit, left_out) in zip("abc", times, strict=True)
+    ]
+    made = report(*records, record(split="d"))  # of an older version
+    assert made.overall()["times_without_left_out"] == {"median": 2.0, "most": 4.0}
+    said = next(row for table in made.tables() for row in table.rows if row[0].startswith("time of a fit"))
+    assert said[1] == "2.0, 4.0"
+    assert report(record()).overall()["times_without_left_out"] == {}

@@ -101,9 +101,11 @@ def measure(
 
 def _choose(rows: Rows, family: str, seed: int, threads: int | None) -> dict[str, Any]:
     chosen: Any = _estimator(rows, family, seed, threads)
+    begin = time.perf_counter()
     data = chosen.read_data(rows.x, rows.y, environment=rows.environment)
     search = chosen.search(data, keep_outputs=True)
     chosen.fit_choice(data, search)
+    fit_seconds = time.perf_counter() - begin
     kept = search.choice.index == search.erm
     plain = chosen if kept else clone(chosen)
     if not kept:
@@ -123,6 +125,8 @@ def _choose(rows: Rows, family: str, seed: int, threads: int | None) -> dict[str
         "objective": search.path.objective.name,
         "parameters": {name: str(value) for name, value in chosen.best_params_.items()},
         "kept_plain": kept,
+        "fit_seconds": fit_seconds,
+        "left_out_seconds": search.left_out_seconds,
         "plain": _scores(plain, right["plain"], rows),
         "chosen": _scores(chosen, right["chosen"], rows),
         "gain": gain,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from irmtv.core.numbers import NO_VALUE, several
@@ -198,6 +199,10 @@ class RealReport:
         beating = numbers["tables_where_chosen_beats_both"]
         text = NO_VALUE if beating is None else ", ".join(beating) or "none"
         rows.append(["tables where the mean of the choice beats both plain models", text])
+        if numbers["times_without_left_out"]:
+            median, most = numbers["times_without_left_out"].values()
+            text = "time of a fit with models of left-out environments, in times of that without: median, most"
+            rows.append([text, f"{median:.1f}, {most:.1f}"])
         rows.append(["seconds of training", f"{numbers['seconds']:,.0f}"])
         return TextTable("All splits together", ("", "splits"), rows)
 
@@ -218,8 +223,15 @@ class RealReport:
             "harmed": counts["harmed"] + counts["harmed by 2 se"],
             "coverage": {key: {"covered": c, "of": of} for key, (c, of) in covered.items()},
             "tables_where_chosen_beats_both": beating if comparable else None,
+            "times_without_left_out": self._times_without_left_out(),
             "seconds": sum(record["seconds"] for record in self.run.records),
         }
+
+    def _times_without_left_out(self) -> dict[str, float]:
+        """Over all fits that were measured: how much longer they take for what to expect in a new environment."""
+        known = [record for record in self.run.records if "left_out_seconds" in record]
+        each = [r["fit_seconds"] / (r["fit_seconds"] - r["left_out_seconds"]) for r in known]
+        return {"median": float(np.median(each)), "most": max(each)} if each else {}
 
     def stability(self) -> list[dict[str, Any]]:
         """How often the seeds of the folds give the same outcome, for every split with several seeds."""
