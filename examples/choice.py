@@ -4,8 +4,10 @@
     python examples/choice.py simulation     the paper's six settings, environments given
     python examples/choice.py inferred       the same, environments inferred from time
     python examples/choice.py three          three environments
+    python examples/choice.py auto           the six settings, InvariantClassifierCV() without arguments, which takes a
+                                             linear model or a network (--inferred: environments inferred from time)
     python examples/choice.py fit            the six settings through `irmtv fit`, which takes the kind of model, too;
-                                             200,000 test rows of each environment (half an hour of one core)
+                                             both on 200,000 test rows of each environment (10 minutes of one core)
     python examples/choice.py controls       data on which nothing is to be gained: how often ERM is what is returned
                                              (--inferred: environments inferred from time)
 
@@ -42,10 +44,10 @@ SIZES = ((5000, 2), (5000, 3), (600, 3))  # rows, environments
 FEW = ((80, 2), (200, 2), (180, 3))  # of controls in which nothing differs
 
 
-def fitted(task: Task, seed: int, inferred: bool = False) -> Any:
+def fitted(task: Task, seed: int, inferred: bool = False, hidden: Any = ()) -> Any:
     torch.set_num_threads(1)
     rows, regression = task.train, task.loss.name == "squared"
-    estimator = (InvariantRegressorCV if regression else InvariantClassifierCV)(hidden=(), random_state=seed)
+    estimator = (InvariantRegressorCV if regression else InvariantClassifierCV)(hidden=hidden, random_state=seed)
     given = {"aux": rows.aux.numpy()} if inferred else {"environment": rows.environment.numpy()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -63,21 +65,39 @@ def of_simulation(environments: tuple[float, ...], p_v: float, seed: int, inferr
     return 100 * (simulation_limit(p_v, 5) - worst), chosen.selected_["outcome"]
 
 
+def of_auto(environments: tuple[float, ...], p_v: float, seed: int, inferred: bool = False) -> tuple[float, str]:
+    """The same of the estimator without arguments, on test rows: what it takes may be a network."""
+    task = with_test_rows(environments, p_v, seed)
+    chosen = fitted(task, seed, inferred, hidden="auto")
+    assert task.test is not None
+    distance = on_test_rows(chosen.predict(task.test.x.double().numpy()), task, p_v)
+    return distance, f"{chosen.selected_['outcome']} ({'network' if chosen.hidden_ else 'linear'})"
+
+
 def of_fit(environments: tuple[float, ...], p_v: float, seed: int) -> tuple[float, str]:
     """The same of `irmtv fit`, on test rows: what it takes may be a network, or trees."""
     torch.set_num_threads(1)
-    task = make_simulation(5000, environments, p_v, random_state=seed, n_test=4 * 200_000)
-    assert task.test is not None and task.train.environment is not None and task.test.environment is not None
+    task = with_test_rows(environments, p_v, seed)
+    assert task.test is not None and task.train.environment is not None
     frames = [pd.DataFrame(rows.x.numpy()).rename(columns="x{}".format) for rows in (task.train, task.test)]
     table = frames[0].assign(place=task.train.environment.numpy(), label=task.train.y.long().numpy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         answer = fit_table(table, "label", ["place"], random_state=seed)
-        right = np.asarray(answer.pipeline.predict(frames[1])) == task.test.y.long().numpy()
-    worst = min(right[task.test.environment.numpy() == e].mean() for e in range(len(task.test.names)))
+        distance = on_test_rows(answer.pipeline.predict(frames[1]), task, p_v)
     (kind,) = (one["name"] for one in answer.summary["families"]["compared"] if one["taken"])
-    outcome = f"{answer.summary['outcome']} ({kind})"
-    return 100 * (simulation_limit(p_v, 5) - float(worst)), outcome
+    return distance, f"{answer.summary['outcome']} ({kind})"
+
+
+def with_test_rows(environments: tuple[float, ...], p_v: float, seed: int) -> Task:
+    return make_simulation(5000, environments, p_v, random_state=seed, n_test=4 * 200_000)
+
+
+def on_test_rows(predicted: Any, task: Task, p_v: float) -> float:
+    assert task.test is not None and task.test.environment is not None
+    right = np.asarray(predicted) == task.test.y.long().numpy()
+    worst = min(right[task.test.environment.numpy() == e].mean() for e in range(len(task.test.names)))
+    return 100 * (simulation_limit(p_v, 5) - float(worst))
 
 
 def of_unit_test(name: str, kind: dict[str, int], seed: int) -> tuple[float, float, str]:
@@ -124,11 +144,11 @@ def controls(run: Callable[..., list[Any]], inferred: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["unit-tests", "simulation", "inferred", "three", "fit", "controls"])
+    parser.add_argument("what", choices=["unit-tests", "simulation", "inferred", "three", "auto", "fit", "controls"])
     parser.add_argument("--first-seed", type=int, default=7000)
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--inferred", action="store_true", help="controls: infer the environments from time")
+    parser.add_argument("--inferred", action="store_true", help="auto, controls: infer the environments from time")
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + args.repetitions)
     with ProcessPoolExecutor(args.jobs) as pool:
@@ -136,8 +156,14 @@ def main() -> None:
         def run(one: Callable[[int], Any]) -> list[Any]:
             return list(pool.map(partial(_with_seed, one), seeds))
 
-        if args.what in ("simulation", "inferred", "fit"):
-            one = of_fit if args.what == "fit" else partial(of_simulation, inferred=args.what == "inferred")
+        ones = {
+            "simulation": of_simulation,
+            "inferred": partial(of_simulation, inferred=True),
+            "auto": partial(of_auto, inferred=args.inferred),
+            "fit": of_fit,
+        }
+        if args.what in ones:
+            one = ones[args.what]
             simulations(run, [((0.999, p), p_v) for p, p_v in SETTINGS], one)
         elif args.what == "three":
             simulations(run, [(environments, p_v) for environments in THREE for p_v in (0.9, 0.8)], of_simulation)

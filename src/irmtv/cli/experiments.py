@@ -43,6 +43,7 @@ Methods = Annotated[
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto (default: the spec's).")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Number of parallel training processes (CPU).")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait while another process writes to the folder.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Train again what is damaged in the folder.")]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class RunOptions:
     device: str | None
     jobs: int
     wait: bool
+    repair: bool
 
 
 def run_spec(
@@ -66,13 +68,14 @@ def run_spec(
     device: Device = None,
     jobs: Jobs = 1,
     wait: Wait = False,
+    repair: Repair = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment: train what the folder does not have yet, print and write the tables.
 
     It can be stopped at any time: finished runs are kept, and the same command continues.
     """
-    _run(spec, out, as_json, RunOptions(repetitions, settings, methods, device, jobs, wait))
+    _run(spec, out, as_json, RunOptions(repetitions, settings, methods, device, jobs, wait, repair))
 
 
 def reproduce(
@@ -86,6 +89,7 @@ def reproduce(
     device: Device = None,
     jobs: Jobs = 1,
     wait: Wait = False,
+    repair: Repair = False,
     steps: Annotated[int | None, typer.Option(help="Number of timed steps of each phase (running-times only).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,7 +101,9 @@ def reproduce(
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
     if steps is not None and name != RUNNING_TIMES:
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
-    options = RunOptions(repetitions, settings, methods, device, jobs, wait)
+    options = RunOptions(repetitions, settings, methods, device, jobs, wait, repair)
+    if repair and name in OWN:
+        raise ValueError(f"--repair is for experiments; {name} keeps none. Leave it out.")
     # before minutes of work rather than after; the store of an experiment looks itself
     if name in OWN and out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
@@ -145,9 +151,11 @@ def _list_tables(as_json: bool) -> None:
 
 def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
     """The spec with the options applied, trained into the folder."""
-    from irmtv.lab.experiments import ExperimentInterrupted, load_spec, run_experiment
+    from irmtv.lab.experiments import ExperimentInterrupted, load_spec, repair_store, run_experiment
 
     spec = load_spec(path)
+    if options.repair and out.exists():
+        note(repair_store(out) or f"{out}: nothing is damaged.")
     settings = options.settings
     if settings is not None:
         labels = list(spec.data.settings)

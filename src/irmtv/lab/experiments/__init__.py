@@ -5,7 +5,8 @@ from irmtv.lab.experiments.run import ExperimentInterrupted, Report, run_experim
 from irmtv.lab.experiments.spec import Spec, SpecError
 from irmtv.lab.experiments.spec_file import load_spec, parse_spec
 from irmtv.lab.experiments.store import Store
-from irmtv.lab.experiments.store_files import StoreBusy, StoreError, StoreFull
+from irmtv.lab.experiments.store_files import StoreBusy, StoreDamaged, StoreError, StoreFull
+from irmtv.lab.experiments.store_repair import repair_store
 
 __all__ = [
     "ExperimentInterrupted",
@@ -14,11 +15,13 @@ __all__ = [
     "SpecError",
     "Store",
     "StoreBusy",
+    "StoreDamaged",
     "StoreError",
     "StoreFull",
     "load_spec",
     "parse_spec",
     "read_records",
     "read_results",
+    "repair_store",
     "run_experiment",
 ]

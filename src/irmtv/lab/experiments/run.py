@@ -103,6 +103,7 @@ def run_experiment(
     tasks = _Tasks(spec, str(device))
     with ExitStack() as stack:
         store = stack.enter_context(Store.create_or_open(folder, wait=wait, on_wait=on_wait))
+        store.check()  # before hours of training rather than after
         work, total, stored = plan(
             spec, store.finished(), device.type, lambda setting: tasks.whole(setting, spec.seeds[0])
         )

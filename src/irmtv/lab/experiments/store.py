@@ -25,8 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from irmtv.core.numbers import several
+from irmtv.lab.experiments.store_digests import GROUP, RUN, SPEC, Digests, add_digest, add_run_digest
 from irmtv.lab.experiments.store_files import (
     DATABASE,
+    StoreDamaged,
     StoreError,
     WriterLock,
     check_source,
@@ -49,6 +52,8 @@ DTYPES = {name: np.dtype(code) for name, code in (("float32", "<f4"), ("float64"
 DTYPES["bool"] = np.dtype("?")
 MAX_ARRAY_BYTES = 500_000_000  # SQLite takes at most 10^9 bytes in one row
 _RUN_COLUMNS = "key, setting, method, objective, repetition, seed, part, hyperparameters, status, diverged_at"
+_GROUP_COLUMNS = "key, label, spec_hash, device, host, pid, started, seconds, versions"
+ALL = "TRUE"  # the condition
 _COLUMN_OF = {"settings": "setting", "methods": "method", "parts": "part", "arrays": "name"}
 
 
@@ -167,13 +172,33 @@ def as_array(name: str, kind: str, shape: str, data: bytes) -> np.ndarray:
     return np.ndarray(tuple(dims), DTYPES[kind], buffer=data).astype(np.dtype(kind))
 
 
+def _stored_value(value: float) -> float | None:
+    """SQLite has no NaN: NULL stands in its place. Nor has it a negative zero."""
+    return None if math.isnan(value) else float(value) + 0.0
+
+
 def as_value(stored: float | None) -> float:
-    """SQLite has no NaN: it keeps NULL in its place."""
     return math.nan if stored is None else stored
 
 
 def run_name(run: RunRecord) -> str:
     return f"{run.setting}, {run.method}, repetition {run.repetition}, {run.part}"
+
+
+def _name(row: Sequence[Any]) -> str:
+    """The same of a row that may be damaged."""
+    of = dict(zip(_RUN_COLUMNS.split(", "), row, strict=True))
+    return f"{of['setting']}, {of['method']}, repetition {of['repetition']}, {of['part']}"
+
+
+def _record(row: Sequence[Any], metrics: Sequence[Any], arrays: Sequence[Any]) -> RunRecord:
+    """A run from its rows."""
+    columns = dict(zip(_RUN_COLUMNS.split(", "), row, strict=True))
+    return RunRecord(
+        **{**columns, "hyperparameters": json.loads(columns["hyperparameters"])},
+        arrays={name: as_array(name, *array) for name, *array in arrays},
+        metrics=tuple(Metric(environment, metric, as_value(value)) for environment, metric, value in metrics),
+    )
 
 
 class Store:
@@ -245,6 +270,7 @@ class Store:
             row = connection.execute("SELECT text FROM specs WHERE hash = ?", (hash,)).fetchone()
             if row is None:
                 connection.execute("INSERT INTO specs VALUES (?, ?, ?)", (hash, text, now()))
+                add_digest(connection, SPEC, hash, (hash, text))
             elif row[0] != text:
                 raise StoreError(f"{self.folder} holds another text for the spec with hash {hash!r}.")
 
@@ -254,7 +280,8 @@ class Store:
         # everything is turned into rows first, so that a record that cannot be stored is found before the writing
         rows = [(_run_row(run), array_rows(run)) for run in group.runs]
         versions = as_json(dict(group.versions), "versions")
-        where = (group.key, group.label, group.spec_hash, group.device, group.host, int(group.pid))
+        place = (group.key, group.label, group.spec_hash, group.device, group.host, int(group.pid))
+        group_row = (*place, group.started, float(group.seconds), versions)
         with self._transaction() as connection:
             for run in group.runs:
                 if connection.execute("SELECT 1 FROM runs WHERE key = ?", (run.key,)).fetchone():
@@ -263,18 +290,18 @@ class Store:
                         "Leave out the runs that finished() names."
                     )
             group_id = connection.execute(
-                "INSERT INTO groups (key, label, spec_hash, device, host, pid, started, seconds, versions) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*where, group.started, float(group.seconds), versions),
+                f"INSERT INTO groups ({_GROUP_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", group_row
             ).lastrowid
+            add_digest(connection, GROUP, group_id, group_row)
             for run, (row, arrays) in zip(group.runs, rows, strict=True):
                 run_id = connection.execute(
                     f"INSERT INTO runs (group_id, {_RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (group_id, *row),
                 ).lastrowid
                 connection.executemany("INSERT INTO arrays VALUES (?, ?, ?, ?, ?)", ((run_id, *a) for a in arrays))
-                metrics = [(run_id, m.environment, m.metric, float(m.value)) for m in run.metrics]
-                connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", metrics)
+                metrics = [(m.environment, m.metric, _stored_value(m.value)) for m in run.metrics]
+                connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", ((run_id, *m) for m in metrics))
+                add_run_digest(connection, run_id, row, metrics, arrays)
 
     def add_failure(self, group_key: str, label: str, text: str) -> None:
         """Note that a group raised an error. Its runs count as not done."""
@@ -318,7 +345,7 @@ class Store:
 
     def finished(self) -> frozenset[str]:
         """The keys of the runs that need not be trained again: finished, or diverged."""
-        return frozenset(key for (key,) in self._select("SELECT key FROM runs"))
+        return frozenset(key for (key,) in self._select("SELECT key FROM runs NOT INDEXED"))
 
     def runs(
         self,
@@ -333,38 +360,105 @@ class Store:
         """
         where, values = _where({"settings": settings, "methods": methods, "parts": parts})
         also, names = _where({"arrays": arrays})
+        everything = where == also == ALL
+        if everything:
+            self._check_structure()
+        digests = self._digests()
+        found = self._runs(digests, where, values, also, names)
+        if everything:
+            for what in self._damaged_groups(digests).values():
+                raise StoreDamaged(self._path, what)
+        return found
+
+    def _runs(
+        self, digests: Digests, where: str, values: Sequence[Any], also: str = ALL, names: Sequence[str] = ()
+    ) -> list[RunRecord]:
+        """The runs for which `where` holds, with the arrays for which `also` holds, compared with their digests."""
         # The runs come first: nothing of a run that is found here can be added or changed later, so what a writer adds
         # between the statements belongs to other runs.
         rows = self._select(f"SELECT id, {_RUN_COLUMNS} FROM runs WHERE {where} ORDER BY id", values)
-        arrays_of: dict[int, dict[str, np.ndarray]] = {run_id: {} for run_id, *_ in rows}
-        for run_id, name, *array in self._select(
+        arrays_of: dict[int, list[Any]] = {run_id: [] for run_id, *_ in rows}
+        metrics_of: dict[int, list[Any]] = {run_id: [] for run_id, *_ in rows}
+        for run_id, *array in self._select(
             "SELECT run_id, name, dtype, shape, data FROM arrays JOIN runs ON runs.id = run_id "
             f"WHERE {where} AND {also} ORDER BY arrays.rowid",
             [*values, *names],
         ):
             if run_id in arrays_of:
-                arrays_of[run_id][name] = as_array(name, *array)
-        metrics_of: dict[int, list[Metric]] = {run_id: [] for run_id in arrays_of}
-        for run_id, environment, metric, value in self._select(
+                arrays_of[run_id].append(array)
+        for run_id, *metric in self._select(
             "SELECT run_id, environment, metric, value FROM metrics JOIN runs ON runs.id = run_id "
             f"WHERE {where} ORDER BY metrics.rowid",
             values,
         ):
             if run_id in metrics_of:
-                metrics_of[run_id].append(Metric(environment, metric, as_value(value)))
-        columns = _RUN_COLUMNS.split(", ")
-        return [
-            RunRecord(
-                **{**dict(zip(columns, row, strict=True)), "hyperparameters": json.loads(row[7])},
-                arrays=arrays_of[run_id],
-                metrics=tuple(metrics_of[run_id]),
-            )
-            for run_id, *row in rows
-        ]
+                metrics_of[run_id].append(metric)
+        found, damaged = [], []
+        for run_id, *row in rows:
+            of_run = (row, metrics_of[run_id], arrays_of[run_id])
+            try:
+                if not digests.run_fits(run_id, *of_run, every=also == ALL):
+                    raise ValueError("another digest")
+                found.append(_record(*of_run))
+            except (ValueError, TypeError, KeyError, AttributeError):  # no JSON, no array, no number in their places
+                damaged.append(_name(row))
+        if damaged:
+            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            raise StoreDamaged(self._path, f"run {damaged[0]!r}{more} cannot be what was stored")
+        return found
+
+    def check(self) -> None:
+        """Read everything; raise StoreDamaged, which names what is not as it was stored."""
+        self.runs()
+        self.specs()
+
+    def _digests(self) -> Digests:
+        known = self._select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'digests'")
+        return Digests(self._select("SELECT kind, id, digest, arrays FROM digests") if known else ())
+
+    def _check_structure(self) -> None:
+        """Whether the tables hold what their indices say: a row that is lost is missing in one of them."""
+        ((word, *_), *_) = self._select("PRAGMA integrity_check(1)")
+        if word != "ok":
+            raise StoreDamaged(self._path, f"SQLite finds: {word}")
+
+    def _damaged_groups(self, digests: Digests) -> dict[Any, str]:
+        """What is wrong with groups, by their number."""
+        runs: dict[Any, list[tuple[Any, Any]]] = {}
+        for run_id, group_id, key in self._select("SELECT id, group_id, key FROM runs NOT INDEXED ORDER BY id"):
+            runs.setdefault(group_id, []).append((run_id, key))
+        damaged = {group_id: f"{several(len(its), 'run')} belong to no group" for group_id, its in runs.items()}
+        for group_id, *row in self._select(f"SELECT id, {_GROUP_COLUMNS} FROM groups ORDER BY id"):
+            its, has = runs.get(group_id, []), digests.has(GROUP, group_id)
+            fits = digests.fits(GROUP, group_id, row) and all(digests.has(RUN, run_id) == has for run_id, _ in its)
+            if fits and row[0] == group_key(str(key) for _, key in its):
+                damaged.pop(group_id, None)
+            else:
+                damaged[group_id] = f"the group {row[1]!r}, or a run of it, cannot be what was stored"
+        return damaged
+
+    def undamaged_groups(self) -> Iterator[Group]:
+        """Every group that is as it was stored, as they came."""
+        digests = self._digests()
+        damaged = self._damaged_groups(digests)
+        for group_id, *row in self._select(f"SELECT id, {_GROUP_COLUMNS} FROM groups ORDER BY id"):
+            with suppress(StoreError):
+                if group_id not in damaged:
+                    columns = dict(zip(_GROUP_COLUMNS.split(", "), row, strict=True))
+                    runs = tuple(self._runs(digests, "group_id = ?", [group_id]))
+                    yield Group(**{**columns, "versions": json.loads(columns["versions"])}, runs=runs)
 
     def specs(self) -> list[tuple[str, str]]:
         """Hash and text of every spec, as they came."""
-        return [(hash, text) for hash, text in self._select("SELECT hash, text FROM specs ORDER BY rowid")]
+        found = self._select("SELECT hash, text FROM specs ORDER BY rowid")
+        for hash, _ in set(found) - set(self.undamaged_specs()):
+            raise StoreDamaged(self._path, f"the spec with hash {hash!r} cannot be what was stored")
+        return found
+
+    def undamaged_specs(self) -> list[tuple[str, str]]:
+        digests = self._digests()
+        rows = self._select("SELECT hash, text FROM specs ORDER BY rowid")
+        return [row for row in rows if digests.fits(SPEC, row[0], row)]
 
     def failures(self) -> list[Failure]:
         """The groups that raised an error, as they came. Some may have been trained since."""
@@ -374,7 +468,10 @@ class Store:
     def versions(self) -> list[dict[str, str]]:
         """What the groups were computed with: each different set of versions once, as they came."""
         rows = self._select("SELECT versions FROM groups GROUP BY versions ORDER BY MIN(id)")
-        return [json.loads(text) for (text,) in rows]
+        try:
+            return [json.loads(text) for (text,) in rows]
+        except (ValueError, TypeError) as error:
+            raise StoreDamaged(self._path, "the versions of a group cannot be what was stored") from error
 
     def metrics_frame(self) -> pd.DataFrame:
         """One row per number at the last step; the hyper-parameters as JSON text."""
@@ -394,7 +491,7 @@ class Store:
 
 def _where(wanted: Mapping[str, Collection[str] | None]) -> tuple[str, list[str]]:
     """The condition that the column of each parameter has one of the wanted values, and these values."""
-    conditions, values = ["TRUE"], []
+    conditions, values = [ALL], []
     for parameter, names in wanted.items():
         if isinstance(names, str):
             raise StoreError(f"{parameter} must be a list of names. Got the text {names!r}; use [{names!r}].")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from irmtv._version import __version__
 from irmtv.core.messages import shown
+from irmtv.lab.experiments.store_digests import TABLE as DIGESTS
 
 FORMAT = 1  # of the tables below; a store with a higher number was written by a newer irmtv
 APPLICATION_ID = 0x49524D54  # "IRMT", in the header of the file: tells our databases from others
@@ -53,7 +54,7 @@ CREATE TABLE failures (
     id INTEGER PRIMARY KEY, group_key TEXT NOT NULL, label TEXT NOT NULL, text TEXT NOT NULL,
     host TEXT NOT NULL, pid INTEGER NOT NULL, happened TEXT NOT NULL
 );
-"""
+"""  # and `store_digests.TABLE`, which stores of older versions do not have
 
 DATABASE = "experiment.sqlite"
 LOCK = "lock.sqlite"
@@ -75,6 +76,16 @@ class StoreBusy(StoreError):
 
 class StoreFull(StoreError):
     """The disk is full."""
+
+
+class StoreDamaged(StoreError):
+    """What is read is not what was written."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"{path} is damaged: {what}. Restore it from a backup, or run the experiment with --repair: what is "
+            "damaged is taken out (the file stays beside it under another name) and trained again."
+        )
 
 
 def now() -> str:
@@ -104,12 +115,12 @@ def explained(error: sqlite3.Error, path: Path, safe: str | None = None) -> Stor
     texts = {
         sqlite3.SQLITE_IOERR: f"{path} cannot be read or written: {error}. The disk or a quota may be full, or the "
         f"disk or the network may be failing. {go_on} once that is solved.",
-        sqlite3.SQLITE_CORRUPT: f"{path} is damaged: {error}. Restore it from a backup, save what can be read with "
-        "`sqlite3 experiment.sqlite .recover`, or run the experiment again in a new folder.",
         sqlite3.SQLITE_NOTADB: f"{path} is not an experiment of irmtv: {error}. Name another folder.",
         **dict.fromkeys((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM), closed),
         **dict.fromkeys((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED), in_use),
     }
+    if _code(error) == sqlite3.SQLITE_CORRUPT:
+        return StoreDamaged(path, str(error))
     return StoreError(texts.get(_code(error), f"{path}: {str(error).rstrip('.')}."))
 
 
@@ -120,6 +131,8 @@ def explaining(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise explained(error, path) from error
+    except UnicodeDecodeError as error:  # in SQLite's own message
+        raise StoreDamaged(path, "SQLite cannot read its tables") from error
     except OSError as error:
         raise StoreError(
             f"{error.filename or path} cannot be used: {error.strerror or error}. Name a folder that you may write to."
@@ -267,7 +280,7 @@ def make_database(folder: Path) -> None:
         with closing(_connect(new, "mode=rwc")) as connection:
             connection.execute("PRAGMA journal_mode = MEMORY")  # leaves no journal that a later file could inherit
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.executescript(f"BEGIN; {TABLES} COMMIT;")
+            connection.executescript(f"BEGIN; {TABLES} {DIGESTS} COMMIT;")
             meta = [("format", str(FORMAT)), ("creator", f"irmtv {__version__}")]
             connection.executemany("INSERT INTO meta VALUES (?, ?)", meta)
         new.replace(folder / DATABASE)
@@ -286,6 +299,7 @@ def connect_to_write(folder: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA foreign_keys = ON")
             _check_ours(connection, path)  # again: it may have been made while this process waited
             _prefer_wal(connection)
+            connection.executescript(DIGESTS)
             connection.execute("BEGIN IMMEDIATE")
             _check_writable(connection)
             connection.execute("ROLLBACK")
@@ -353,4 +367,6 @@ def connect_to_read(folder: Path) -> sqlite3.Connection:
 
 def _connect(path: Path, options: str, patience: float = PATIENCE_SECONDS) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?{options}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=patience)  # transactions are written out
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=patience)  # transactions are written out
+    connection.text_factory = lambda text: text.decode(errors="backslashreplace")  # what is damaged is told by digests
+    return connection
