@@ -9,6 +9,7 @@ import typer
 
 from irmtv._version import __version__
 from irmtv.cli import data, diagnose, evaluate, experiments, fit, objectives, predict, report, verify
+from irmtv.core.messages import printable
 
 app = typer.Typer(
     help="Predictors that keep working when the environment changes.",
@@ -46,7 +47,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError) as error:  # the last: packages that are not installed by default
-        print(f"irmtv: {error}", file=sys.stderr)
+        print(f"irmtv: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
     except MemoryError:
         print("irmtv: there is not enough memory for this. Use fewer rows or columns.", file=sys.stderr)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -25,7 +24,7 @@ from irmtv.cli.options import (
     column_names,
     read_columns,
 )
-from irmtv.cli.output import add_rows, note, notes, print_json, progress, sentence, text_table, written
+from irmtv.cli.output import add_rows, note, notes, print_json, progress, sentence, terminal, text_table, written
 from irmtv.core.numbers import number, percent, within
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def diagnose(
 
 def show(diagnosis: Diagnosis) -> None:
     """The answer first, then every part: a sentence, and a table where there is one."""
-    console = Console(highlight=False)
+    console = terminal()
     notes(diagnosis.notes)
     for said in diagnosis.headline:
         sentence(said)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from irmtv.cli.options import AsJson, DataPath, Encoding, Environment, Metric, ModelPath, column_names
@@ -20,6 +19,7 @@ from irmtv.cli.output import (
     progress,
     say,
     sentence,
+    terminal,
     text_table,
     written,
 )
@@ -202,7 +202,7 @@ def _rows(table: EnvironmentTable, held_out: tuple[dict[str, Any], Any]) -> dict
 
 def _show(table: EnvironmentTable, rows: dict[str, Any], named: bool, intervals: bool) -> None:
     """The scores by environment; without environments, one line of all rows."""
-    form, console = MetricFormat.in_words(table.metric), Console(highlight=False)
+    form, console = MetricFormat.in_words(table.metric), terminal()
     intervals = intervals or console.width >= WIDE
     each = rows["environments"] if named else []
     trained = any(row["in_training"] is not None for row in each or [rows["overall"]])

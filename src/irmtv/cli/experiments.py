@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from irmtv.cli.options import AsJson
-from irmtv.cli.output import note, print_json, progress, written
+from irmtv.cli.output import note, print_json, progress, terminal, written
 from irmtv.cli.report import NAME as PAGE
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def _list_tables(as_json: bool) -> None:
         print_json([{"name": name, "description": description} for name, description in described.items()])
         return
     for name, description in described.items():
-        Console(highlight=False).print(f"[bold]{name:20s}[/bold] {escape(description)}")
+        terminal().print(f"[bold]{name:20s}[/bold] {escape(description)}")
 
 
 def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
@@ -197,7 +196,7 @@ def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     if as_json:
         print_json({"name": made.name, "summary": made.summary, "tests": made.tests, "written": list(map(str, files))})
     else:
-        to_terminal(made.summary, Console(highlight=False), made.tests)
+        to_terminal(made.summary, terminal(), made.tests)
     written(*files)
     if trained.failed:
         raise typer.Exit(1)
@@ -271,7 +270,7 @@ def _show_and_write(
     else:
         for table in made.tables():
             if not table.wide:
-                table.show(Console(highlight=False))
+                table.show(terminal())
     written(*files)
 
 
@@ -292,7 +291,7 @@ def _theory(out: Path, as_json: bool, jobs: int) -> None:
 
 
 def _show_theory(report: TheoryReport) -> None:
-    console = Console(highlight=False)
+    console = terminal()
     for title, names in report.by_chapter().items():
         console.print(f"\n[bold]{escape(title)}[/bold]")
         for name in names:

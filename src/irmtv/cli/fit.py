@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from irmtv.cli.options import (
@@ -27,7 +26,7 @@ from irmtv.cli.options import (
     column_names,
     read_columns,
 )
-from irmtv.cli.output import VERDICTS, WIDE, notes, paragraph, print_json, progress, say, text_table, written
+from irmtv.cli.output import VERDICTS, WIDE, notes, paragraph, print_json, progress, say, terminal, text_table, written
 from irmtv.core.numbers import Estimate, MetricFormat
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ def _show_scores(
 
     `environments` are in order, and whether that is of time.
     """
-    form, console, (ordered, times) = MetricFormat.in_words(summary["metric"]), Console(highlight=False), environments
+    form, console, (ordered, times) = MetricFormat.in_words(summary["metric"]), terminal(), environments
     intervals = intervals or console.width >= WIDE
     columns = _columns(summary, form)
     better = "higher" if summary["greater_is_better"] else "lower"

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from irmtv.cli.options import AsJson
-from irmtv.cli.output import print_json
+from irmtv.cli.output import print_json, terminal
 
 if TYPE_CHECKING:
     from irmtv.objectives import Objective
@@ -29,7 +29,7 @@ def list_objectives(
         chosen = OBJECTIVES.values() if name is None else [OBJECTIVES[name]]
         print_json([_described(objective) for objective in chosen])
         return
-    console = Console(highlight=False)
+    console = terminal()
     if name is not None:
         _show(console, OBJECTIVES[name])
         return

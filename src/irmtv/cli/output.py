@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
+from irmtv.core.messages import printable
+
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
     from irmtv.engine.progress_bar import ProgressBar
 
 WIDE = 110  # columns of a terminal that has room for intervals
@@ -22,9 +31,42 @@ VERDICTS = {"worse": "worse", "perhaps worse": "worse?", "as expected": "as expe
 STOPPED = "stopped; nothing was written. The same command starts again."
 
 
+def terminal(stderr: bool = False, quiet: bool = False) -> Console:
+    """Where commands print. Whatever text comes from files, it is text there: no colours, no cursor that moves."""
+    console = Console(stderr=stderr, quiet=quiet, highlight=False)
+    console.push_render_hook(_PlainText())
+    return console
+
+
+class _PlainText(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Plain(renderable) for renderable in renderables]
+
+
+@dataclass(frozen=True)
+class _Plain:
+    renderable: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self.renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
 def say(text: str) -> None:
-    """A result: to standard output, as it is, in whole lines, so that a path or a label can be copied."""
-    Console(highlight=False).print(text, markup=False, soft_wrap=True)
+    """A result: to standard output, in whole lines, so that a path or a label can be copied."""
+    terminal().print(text, markup=False, soft_wrap=True)
+
+
+class TerminalBytes(io.BytesIO):
+    """Standard output for a table that is written as UTF-8, where it is a terminal: text there, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: Buffer) -> int:
+        sys.stdout.write(printable(self._decoder.decode(bytes(data))))
+        return len(memoryview(data))
 
 
 def paragraph(text: str) -> None:
@@ -34,12 +76,12 @@ def paragraph(text: str) -> None:
 
 def sentence(text: str) -> None:
     """A result in words: wrapped at the width of the terminal, 80 columns where there is none."""
-    Console(highlight=False).print(text, markup=False)
+    terminal().print(text, markup=False)
 
 
 def note(text: str) -> None:
     """What is done, and what went wrong: to standard error."""
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+    terminal(stderr=True).print(text, markup=False, soft_wrap=True)
 
 
 def notes(texts: Iterable[str]) -> None:
@@ -54,10 +96,10 @@ def written(*paths: Path) -> None:
 
 
 def print_json(value: Any) -> None:
-    """JSON that every reader takes: numbers that are not finite are null."""
+    """JSON that every reader takes: numbers that are not finite are null, and signs that hide are written out."""
     from irmtv.core.plain_json import json_text
 
-    print(json_text(value, indent=2))
+    print("".join(f"\\u{ord(c):04x}" if c != "\n" and printable(c) != c else c for c in json_text(value, indent=2)))
 
 
 def text_table(columns: Sequence[str], title: str | None = None) -> Table:
@@ -88,7 +130,7 @@ def progress(title: str, stopped: str = STOPPED, quiet: bool = False) -> Iterato
     from irmtv.engine.progress_bar import ProgressBar
 
     try:
-        with ProgressBar(title, console=Console(stderr=True, highlight=False, quiet=quiet), lines=True) as bar:
+        with ProgressBar(title, console=terminal(stderr=True, quiet=quiet), lines=True) as bar:
             yield bar
     except KeyboardInterrupt:
         note(f"irmtv: {stopped}")

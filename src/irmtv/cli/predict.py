@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from irmtv.cli.options import AsJson, DataPath, Encoding, ModelPath, column_names
-from irmtv.cli.output import note, notes, print_json, progress
+from irmtv.cli.output import TerminalBytes, note, notes, print_json, progress
 
 
 def predict(
@@ -45,7 +45,7 @@ def predict(
     quiet = out is None and sys.stdout.isatty()
     try:
         with progress(data.name, quiet=quiet) as bar:
-            target = out if out is not None else sys.stdout.buffer
+            target = out if out is not None else TerminalBytes() if quiet else sys.stdout.buffer
             rows = predict_file(
                 ready, data, target, keep=kept, encoding=encoding, progress=lambda share: bar.at(share, data.name)
             )

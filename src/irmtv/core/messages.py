@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable
 from numbers import Integral
@@ -45,6 +46,19 @@ def plain_repr(value: Any) -> str:
     ('3', "'a'")
     """
     return repr(plain(value))
+
+
+# control characters but for tab and line feed, marks that turn the direction of text, and separators of lines
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text from a file, for a terminal: nothing in it can move the cursor, change colours or hide what follows.
+
+    >>> printable("\\x1b[31mred\\u202e, a tab:\\t.")
+    '\ufffd[31mred\ufffd, a tab:\\t.'
+    """
+    return _HIDDEN.sub("\ufffd", text)
 
 
 def shown(values: Iterable[Any], limit: int = 5, form: Callable[[Any], str] = plain_repr) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from irmtv.core.messages import printable
 from irmtv.engine import Progress as Report
 
 SECONDS = 10.0  # between two lines, where there is no terminal
@@ -49,7 +50,7 @@ class ProgressBar:
             transient=True,
             disable=not console.is_terminal,  # a file or a pipe would get an empty line
         )
-        self._title, self._start, self._share = title, 0.0, 1.0
+        self._title, self._start, self._share = printable(title), 0.0, 1.0
 
     def __enter__(self) -> ProgressBar:
         self._bar.start()
@@ -63,6 +64,8 @@ class ProgressBar:
 
     def _show(self, **what: Any) -> None:
         """Move the bar; where there is none, print a line if the last one is old enough."""
+        if "description" in what:  # names may come from files
+            what["description"] = printable(what["description"])
         self._bar.update(self._task, **what)
         if self._lines is None or self._clock() - self._last < SECONDS:
             return
