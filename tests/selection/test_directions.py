@@ -115,7 +115,7 @@ def test_environments_with_few_rows_do_not_count():
     assert own_directions(replace(task, train=few), at) == own_directions(replace(task, train=without), at)
     assert own_directions(replace(task, train=task.train.take(torch.arange(400))), at) is None
     one_column = make_task(task.train.x[:, :1], task.train.y, environment=task.train.environment, **F64)
-    assert compared(one_column) == (1.0, 0.0)
+    assert compared(one_column) == (1.0, 0.0, 0.0)
 
 
 def test_rescaled_as_scikit_learn_rescales():

@@ -389,6 +389,13 @@ def test_erm_misses_something_where_own_models_would_clearly_gain_a_hundredth(ga
         assert f"models of their own would gain them much: {gain:.1g}{noise}, where ERM gains 0.55" in verdict.message
 
 
+@pytest.mark.parametrize(("error", "taken"), [(0.0495, True), (0.0505, False)])
+def test_a_candidate_is_taken_where_own_models_would_clearly_gain_something(error, taken):
+    """A direction is another one, but what it would gain may be noise: then environments need no other model."""
+    verdict = invariance(noisy(0.02, directions=Directions(1e-9, 0.1, error)))
+    assert (verdict.index, verdict.outcome) == ((2, "invariant-found") if taken else (0, "erm-kept"))
+
+
 # Toward the candidate that would be taken
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from irmtv.core.outcomes import Outcome
 from irmtv.core.plain_json import finite, plain_json
 from irmtv.selection.records import Records
-from irmtv.selection.views import View, extrapolated_risk, lowest, over_columns, price
+from irmtv.selection.views import View, extrapolated_risk, lowest, over_columns, own_models_gain, price
 
 STEADY = 0.001  # p-value of a choice on half of the folds (twice the smaller one) below which it is not taken
 AGAINST = 0.01  # p-value (Student's t over left-out environments) below which an invariant candidate is worse there
@@ -27,7 +27,6 @@ FURTHEST = 3.0  # how far out the next environment may have to be for a dear mod
 CHEAP = 0.9  # share of ERM's gain that a model keeps which costs next to nothing
 SETTLED = 0.01  # share of a constant's risk below which ERM leaves nothing to gain
 WORTH = 0.01  # share of ERM's gain that own models must clearly add for ERM to be called one that misses something
-CLEARLY = 2.0  # standard deviations
 EASE = 0.05  # p-value from which on nothing is left to choose by but the risk
 SEEN = 0.25  # share of ERM's gain that a variation over columns must have to matter
 
@@ -111,8 +110,7 @@ class Case:
     def _nothing_found(self) -> Found:
         """ERM is kept, though it fails: what environments would gain by models of their own says what that means."""
         directions, gain = self.records.directions, float(self.view("both").gain[self.erm])
-        least = None if directions is None else directions.gain - CLEARLY * directions.error
-        little = least is not None and least < WORTH * gain and not self.is_settled
+        little = directions is not None and not own_models_gain(directions, WORTH * gain) and not self.is_settled
         return Found(self.erm, "erm-kept" if little else "none-found", "both")
 
     def _erm_passes(self, test: str) -> Found:

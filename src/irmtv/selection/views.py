@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from irmtv.selection.directions import Directions
 from irmtv.selection.equality import enough_rows, equal_means, spread, zero_means
 from irmtv.selection.records import Pooled, Records
 from irmtv.selection.variation import Variation, variation
@@ -21,6 +22,7 @@ COLUMNS_REACH = 30.0  # what the variation over columns counts beside the spread
 LEVEL = 0.01
 BY_SLOPES = ("slopes", "columns")
 LEAST = 0.05  # in place of `min_gain`, where left-out environments are asked about a linear model, too
+CLEARLY = 2.0  # standard deviations of noise
 LITTLE = 0.001  # share of ERM's gain below which models of their own would be worth nothing to environments
 
 
@@ -124,8 +126,8 @@ class View:
         p_own = nothing_of_its_own(records.own)
         alike = p_own is not None and p_own > o["own_level"]
         if records.directions is not None:
-            p_own, own_gain, _ = records.directions
-            little = erm is not None and own_gain < LITTLE * float(gain[erm])
+            p_own = records.directions.p
+            little = erm is not None and not own_models_gain(records.directions, LITTLE * float(gain[erm]))
             alike = o["own_level"] < 1 and (p_own >= SAME_DIRECTION or little)
         if records.toward is not None:  # of the candidate that would be taken
             p_own = records.toward.p
@@ -136,6 +138,11 @@ class View:
     def choice(self) -> int | None:
         """The best of those that pass."""
         return lowest(self.score, self.passing)
+
+
+def own_models_gain(directions: Directions, least: float) -> bool:
+    """Whether models of their own would gain environments this much, beyond doubt."""
+    return directions.gain - CLEARLY * directions.error >= least
 
 
 def nothing_of_its_own(own: Tensor | None) -> float | None:
