@@ -63,7 +63,7 @@ def test_a_verdict_stands_first_and_without_environments_there_is_one_line(comma
     told = json.loads(command(*arguments, "-e", "site", "--json").out)
     shown = " ".join(command(*arguments, "-e", "site").out.split())
     assert shown.startswith(" ".join(told["verdict"]))
-    assert told["verdict"][0].startswith("The model file does not say what to expect in a new environment; training")
+    assert told["verdict"][0].startswith("What to expect in a new environment is not known; training")
     assert {row["environment"]: row["verdict"] for row in told["environments"]} == {
         "north": "unknown",
         "south": "better",

@@ -157,10 +157,14 @@ def _environments(losses: LossByEnvironment) -> Table:
     return made
 
 
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else number(value, 2)
+
+
 def _features(features: FeatureChanges) -> Table:
     made = text_table(("feature", "weight, ERM", "weight, invariant", "p (Holm)"))
     rows = [
-        (f.name, f"{percent(f.erm, minus='-')} %", f"{percent(f.invariant, minus='-')} %", number(f.p_holm, 2))
+        (f.name, f"{percent(f.erm, minus='-')} %", f"{percent(f.invariant, minus='-')} %", _p(f.p_holm))
         for f in features.features
     ]
     add_rows(made, rows, MOST_LINES)

@@ -214,6 +214,8 @@ def _show_scores(
 
     `environments` are in order, and whether that is of time.
     """
+    from irmtv.app.fit.expectation import place
+
     form, console, (ordered, times) = MetricFormat.in_words(summary["metric"]), terminal(), environments
     intervals = intervals or console.width >= WIDE
     columns = _columns(summary, form)
@@ -231,7 +233,7 @@ def _show_scores(
     def cells(row: EnvironmentRow) -> list[str]:
         scores = [_cell(cast(Any, row)[key], show, intervals) for key, show in formats.items()]
         said = [VERDICTS.get(row.get("verdict", ""), "")] if verdicts else []
-        return [escape(row["name"]), *([f"{row['rows']:,}"] if with_rows else []), *scores, *said]
+        return [escape(place(row["name"], summary)), *([f"{row['rows']:,}"] if with_rows else []), *scores, *said]
 
     few = ordered[-MOST_ENVIRONMENTS:] if times else ordered[:MOST_ENVIRONMENTS]
     more = len(ordered) - len(few)

@@ -106,7 +106,8 @@ def text_table(columns: Sequence[str], title: str | None = None) -> Table:
     """An empty table whose first column has names, which may take several lines, and whose others have numbers."""
     made = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for i, name in enumerate(columns):
-        made.add_column(name, justify="right" if i else "left", overflow="fold", no_wrap=i > 0)
+        least = None if i else min(len(name), 12)  # a heading of one word is not broken
+        made.add_column(name, justify="right" if i else "left", overflow="fold", no_wrap=i > 0, min_width=least)
     return made
 
 

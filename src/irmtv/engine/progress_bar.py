@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -37,6 +38,7 @@ class ProgressBar:
         console = Console() if console is None else console
         self._lines = console if lines and not console.is_terminal else None
         self._clock = clock
+        self._ended, self._telling = threading.Event(), threading.Lock()
         self._began = self._last = clock()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -55,11 +57,18 @@ class ProgressBar:
     def __enter__(self) -> ProgressBar:
         self._bar.start()
         self._task = self._bar.add_task(self._title, total=1.0, note="")
+        if self._lines is not None:  # also while nothing is reported: a user should see that it is still at work
+            threading.Thread(target=self._keep_telling, daemon=True).start()
         return self
+
+    def _keep_telling(self) -> None:
+        while not self._ended.wait(SECONDS / 4):
+            self._show()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         self._bar.stop()
 
     def _show(self, **what: Any) -> None:
@@ -67,11 +76,12 @@ class ProgressBar:
         if "description" in what:  # names may come from files
             what["description"] = printable(what["description"])
         self._bar.update(self._task, **what)
-        if self._lines is None or self._clock() - self._last < SECONDS:
-            return
-        self._last, task = self._clock(), self._bar.tasks[0]
-        passed = f"{self._last - self._began:.0f} s"
-        self._lines.print(f"{task.description}: {100 * task.completed:.0f} %, {passed}", soft_wrap=True)
+        with self._telling:
+            if self._lines is None or self._clock() - self._last < SECONDS or self._ended.is_set():
+                return
+            self._last, task = self._clock(), self._bar.tasks[0]
+            passed = f"{self._last - self._began:.0f} s"
+            self._lines.print(f"{task.description}: {100 * task.completed:.0f} %, {passed}", soft_wrap=True)
 
     def stage(self, name: str, share: float) -> None:
         """What comes next: its name and its share of the whole."""

@@ -145,7 +145,10 @@ def test_a_column_of_dates_and_groups_of_them():
     unseen = summary["new_environment"]
     names = [row["name"] for row in unseen["families"][0]["environments"]]
     assert len(names) == 10 and names[0] == "2020-12-27 to 2020-12-28" and names[-1] == "2021-01-07"
-    assert "Each of 10 groups of 12 times was predicted by models of what came before it" in summary["answer"]["expect"]
+    assert (
+        "Each of 10 groups (12 times in all) was predicted by models of what came before it"
+        in summary["answer"]["expect"]
+    )
 
 
 def test_a_class_that_did_not_come_before_is_named():

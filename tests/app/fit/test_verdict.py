@@ -93,7 +93,7 @@ def test_several_new_environments():
         f"1 of 5 new environments is within {BASIS}, up to noise.",
     ]
     said = verdict(about(), "accuracy", ["site"], [score(0.8, "a"), score(0.8, "b")])
-    assert said["sentences"] == [f"All 2 new environments are within {BASIS}, up to noise."]
+    assert said["sentences"] == [f"Both new environments are within {BASIS}, up to noise."]
 
 
 def test_known_environments_are_as_they_were_or_have_changed():
@@ -113,7 +113,7 @@ def test_known_environments_are_as_they_were_or_have_changed():
         "1 of 2 known environments is as it was in training, up to noise.",
     ]
     said = verdict(about(), "accuracy", ["site"], [score(0.9, "north"), score(0.75, "south")])
-    assert said["sentences"] == ["All 2 known environments are as they were in training, up to noise."]
+    assert said["sentences"] == ["Both known environments are as they were in training, up to noise."]
     said = verdict(about(), "accuracy", ["site"], [score(0.89, "north")])
     assert said["sentences"] == ["north is known from training and as it was there, up to noise."]
     said = verdict(about(), "accuracy", ["site"], [score(0.5, "north", half=None)])
@@ -134,7 +134,7 @@ def test_known_environments_are_as_they_were_or_have_changed():
     ],
 )
 def test_a_file_that_does_not_say_what_to_expect_has_scores_of_training(made, why):
-    missing = f"The model file does not say what to expect in a new environment{why}; training scores stand in for it."
+    missing = f"What to expect in a new environment is not known{why}; training scores stand in for it."
     said = verdict(made, "accuracy", ["site"], [score(0.62)])
     assert said == {
         "sentences": [missing, f"62.0 % is below {SPREAD}: this environment is unlike those in training."],
@@ -170,8 +170,25 @@ def test_nothing_to_compare_with():
         "words": ["unknown"],
     }
     assert verdict(about(), "log_loss", [], [score(0.5)])["sentences"] == [
-        "Nothing to compare with: the model was measured by accuracy in training, not by log_loss. Use --metric "
+        "Nothing to compare with: the model was measured by accuracy in training, not by log loss. Use --metric "
         "accuracy for a verdict."
     ]
     none = verdict(about(), "accuracy", ["site"], [{**score(0.5), "value": None}])
     assert none == {"sentences": ["No verdict: there is no score to compare."], "words": ["unknown"]}
+
+
+def test_several_known_environments_that_changed_are_one_sentence_and_numbers_have_names():
+    made = about()
+    made["environments"] = [{**row, "name": name} for row, name in zip(made["environments"], "12", strict=True)]
+    said = verdict(made, "accuracy", ["site"], [score(0.99, "1"), score(0.95, "2")])
+    assert said["sentences"] == [
+        "Both known environments are better than in training: site 1 (99.0 %, where held-out rows had 90.0 %) and site "
+        "2 (95.0 %, where held-out rows had 75.0 %); are these the rows of training?"
+    ]
+    said = verdict(made, "accuracy", ["site"], [score(0.5, "1"), score(0.5, "2")])
+    assert said["sentences"][0].endswith("held-out rows had 75.0 %); they have changed since.")
+
+
+def test_a_new_environment_without_a_score_is_counted():
+    said = verdict(about(), "accuracy", ["site"], [score(0.8, "a"), score(0.8, "b"), score(None, "c", half=None)])
+    assert said["sentences"][-1] == "1 new environment has no score."

@@ -15,7 +15,7 @@ from irmtv.app.diagnose.losses import LossByEnvironment, loss_by_environment
 from irmtv.app.diagnose.rows import DiagnosisRows
 from irmtv.app.diagnose.two_sample import TwoSample, two_sample_test
 from irmtv.app.diagnose.words import LEVEL
-from irmtv.core.numbers import listed, number, p_text
+from irmtv.core.numbers import Estimate, listed, number, p_text
 from irmtv.engine import Progress as TrainingProgress
 
 Progress = Callable[[float, str], None]  # share of the work that is done, and what is being done
@@ -163,10 +163,13 @@ def _carries(losses: LossByEnvironment, features: FeatureChanges, splits: LossSp
         if not split.trusted:
             sentences.append(f"{split.name} and the rest hardly share any X, so that what carries it is not known.")
         elif x is not None and y is not None:
+            parts = {"X": split.from_x, "y given X": split.from_y_given_x}
+            shown = [name for name, part in parts.items() if _above_0(part)]
             what = "from both a change in X and one in y given X"
-            if y > 2 * x or x > 2 * y:
-                what = f"mostly from a change in {'y given X' if y > 2 * x else 'X'}"
-            sentences.append(f"It comes {what}.")
+            if len(shown) == 1 and (y > 2 * x or x > 2 * y):
+                what = f"mostly from a change in {shown[0]}"
+            told = f"It comes {what}." if shown else "Whether it comes from a change in X or in y given X is not clear."
+            sentences.append(told)
     if features.changing:
         names = [f.name for f in features.changing]
         few = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
@@ -182,6 +185,12 @@ def _carries(losses: LossByEnvironment, features: FeatureChanges, splits: LossSp
             f"({p_text(features.level_p)})."
         )
     return sentences
+
+
+def _above_0(part: Estimate) -> bool:
+    """Whether a part of the rise in loss is there beyond noise."""
+    low = part.get("low")
+    return low is None or low > 0
 
 
 def _invariance(features: FeatureChanges, informative: tuple[Informative, ...]) -> str:

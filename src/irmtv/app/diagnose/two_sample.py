@@ -155,11 +155,14 @@ def _p(value: float, drawn: Floats) -> float:
 
 
 def _interval(area: float, error: float) -> Estimate:
-    """95 %, on the scale of the logit, so that it stays between 0 and 1."""
+    """95 %, on the scale of the logit, so that it stays between 0 and 1; near an end, where that scale explodes, no
+    wider than on the scale of the area itself."""
     if not 0 < area < 1 or not np.isfinite(error):
         return estimate(area, area, area)
-    reach = norm.ppf(0.975) * error / (area * (1 - area))
-    return estimate(area, float(expit(logit(area) - reach)), float(expit(logit(area) + reach)))
+    each = norm.ppf(0.975) * error
+    reach = each / (area * (1 - area))
+    low, high = (float(expit(logit(area) + sign * reach)) for sign in (-1, 1))
+    return estimate(area, max(low, area - each), min(high, area + each))
 
 
 def _within(codes: Ints, fold: Ints, rng: np.random.Generator) -> Ints:

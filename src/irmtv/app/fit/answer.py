@@ -14,14 +14,16 @@ from irmtv.app.fit.comparing import (
     better_or_worse,
     erm_is_kept,
     extremes,
+    falls_elsewhere,
     left_out_difference,
     loss_differs,
     rule_figures,
+    worse_on_test,
 )
 from irmtv.app.fit.expectation import expect, place, taken
 from irmtv.app.fit.next_step import diagnose_command, next_step
 from irmtv.app.fit.summary import Answer, FitSummary
-from irmtv.core.numbers import MetricFormat
+from irmtv.core.numbers import MetricFormat, several
 from irmtv.core.outcomes import Outcome
 from irmtv.selection.options import DEFAULTS
 from irmtv.selection.wording import SAME_DIRECTION
@@ -62,11 +64,13 @@ def _kind(summary: FitSummary) -> Any:
     outcome, figures = summary["outcome"], rule_figures(summary)
     if outcome is None or asked_for_erm(summary):
         return "plain"
+    if outcome == "none-found" or figures.get("contradicted") or falls_elsewhere(summary) or worse_on_test(summary):
+        return "partly"
     if outcome == "invariant-found":
         return "good" if _confirmed(summary) else "partly"
-    if outcome == "erm-invariant":
-        return "good" if figures.get("detectable") is not None and not loss_differs(summary) else "plain"
-    return "partly" if outcome == "none-found" or figures.get("contradicted") else "plain"
+    look = summary.get("first_look")
+    quiet = not loss_differs(summary) and not (look is not None and look["telling"])  # else a new one may be unlike
+    return "good" if outcome == "erm-invariant" and figures.get("detectable") is not None and quiet else "plain"
 
 
 def _confirmed(summary: FitSummary) -> bool:
@@ -74,9 +78,10 @@ def _confirmed(summary: FitSummary) -> bool:
     form = MetricFormat.in_words(summary["metric"])
     row = summary["worst"] if len(summary["environments"]) > 1 else summary["overall"]
     there, worst = left_out_difference(summary), better_or_worse(row, summary["greater_is_better"], form)
+    everywhere = better_or_worse(summary["overall"], summary["greater_is_better"], form)
     figures = rule_figures(summary)
     p = figures.get("p_halves") if figures.get("p_confirmed") is None else figures["p_confirmed"]
-    if (p is not None and p < DEFAULTS["level"]) or there == "worse":
+    if (p is not None and p < DEFAULTS["level"]) or there == "worse" or worst == everywhere == "worse":
         return False
     return there == "better" or (worst == "better" and p is not None)
 
@@ -89,7 +94,7 @@ def _title(summary: FitSummary, kind: str) -> str:
         return f"Chosen by the rule {summary['rule']}"
     if kind == "good":
         return CONFIRMED[outcome]
-    return TITLES["none-found" if kind == "partly" and outcome == "erm-kept" else outcome]
+    return TITLES["none-found" if kind == "partly" and outcome != "invariant-found" else outcome]
 
 
 # --- what was chosen ----------------------------------------------------------------------------------------
@@ -105,13 +110,28 @@ def _choice(summary: FitSummary) -> str:
     if outcome is None:
         return f"The rule {summary['rule']!r} chose {chosen_words(summary)}. {_compared(summary)}"
     if outcome == "invariant-found":
-        return f"{_why_found(summary)} {_compared(summary)}{_unconfirmed(summary)}"
-    return f"{_why_kept(summary)}{_still_differs(summary)}"
+        return f"{_why_found(summary)} {_compared(summary)}{_unconfirmed(summary)}{_falls(summary)}"
+    return f"{_why_kept(summary)}{_still_differs(summary)}{_falls(summary)}"
+
+
+def _falls(summary: FitSummary) -> str:
+    """That held-out scores promise too much, where other words do not say it."""
+    if not falls_elsewhere(summary) or rule_figures(summary).get("contradicted"):
+        return ""
+    return (
+        " In environments that training left out it does clearly worse than in known ones: count on the first number, "
+        "not on held-out scores."
+    )
 
 
 def _why_found(summary: FitSummary) -> str:
     if rule_figures(summary).get("test") == "left-out":
         why = "that does better where it was not trained than the plain model"
+    elif rule_figures(summary).get("test") in ("slopes", "columns"):
+        why = (
+            "that uses the features in a way that suits every environment alike (an invariant model), which the plain "
+            "model does not; some environments stay harder to predict than others"
+        )
     else:
         why = "that holds in every environment alike (an invariant model), which the plain model does not"
     return f"A model was found {why}, and it is chosen: {chosen_words(summary)}."
@@ -149,10 +169,14 @@ def _compared_elsewhere(summary: FitSummary) -> str:
 
 
 def _unconfirmed(summary: FitSummary) -> str:
-    p = rule_figures(summary).get("p_confirmed")
-    if p is None or p >= DEFAULTS["level"]:
-        return ""
-    return " This is not confirmed: what one half of the rows chooses, the other half does not bear out."
+    """Why there is a warning, where the comparison before does not say it."""
+    figures = rule_figures(summary)
+    p = figures.get("p_halves") if figures.get("p_confirmed") is None else figures["p_confirmed"]
+    if p is not None and p < DEFAULTS["level"]:
+        return " This is not confirmed: what one half of the rows chooses, the other half does not bear out."
+    if p is None and left_out_difference(summary) is None:
+        return " This could not be confirmed on rows that did not choose it."
+    return ""
 
 
 def _why_kept(summary: FitSummary) -> str:
@@ -166,6 +190,13 @@ def _why_kept(summary: FitSummary) -> str:
         )
     if kept and figures.get("blind"):
         return f"{PLAIN}: nothing was found against it, but these rows could not have shown much."
+    limit = summary["settings"].get("max price")
+    if summary["outcome"] == "none-found" and limit is not None and figures.get("not_paying"):
+        return (
+            f"{PLAIN}, with a warning: how the features go with {target} differs between environments, and "
+            f"{several(figures['not_paying'], 'model')} that may hold in all of them cost more than your limit on the "
+            f"price allows ({100 * limit:g} % more loss)."
+        )
     if summary["outcome"] == "none-found":
         return (
             f"{PLAIN}, with a warning: how the features go with {target} differs between environments, and none of the "
@@ -181,8 +212,8 @@ def _why_kept(summary: FitSummary) -> str:
                 "so there is little for another model to win."
             )
         return (
-            f"{PLAIN}: environments differ in noise or base rate, but each of them would choose the same model, up to "
-            "its scale, so another model would not help."
+            f"{PLAIN}: environments differ in how noisy they are or in how frequent the values of {target} are, but "
+            "each of them would choose the same model, apart from how sure it is, so another one would not help."
         )
     if kept:
         return f"{PLAIN}: environments differ, but nothing shows that another model would do better."
@@ -213,13 +244,13 @@ def _range_is_said(summary: FitSummary) -> bool:
 def _of_asked(summary: FitSummary) -> str:
     """Of a plain model that was asked for: what the test says of it."""
     if len(summary["environments"]) < 2 or summary["outcome"] is None:
-        return "No other model was tried."
+        return "No model with a penalty on differences was tried."
     if summary["outcome"] == "none-found":
         return (
             f"How the features go with {summary['data']['target']} differs between environments; whether another model "
             "would hold in all of them was not tried."
         )
-    return f"No other model was tried.{_still_differs(summary)}"
+    return f"No model with a penalty on differences was tried.{_still_differs(summary)}{_falls(summary)}"
 
 
 def model_words(model: str) -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from scipy import stats
+
 from irmtv.app.fit.summary import EnvironmentRow, FitSummary
 from irmtv.core.numbers import MetricFormat
 from irmtv.data.times import time_order
 from irmtv.metrics.definitions import as_metric
 
 LEVEL = 0.05  # of the tests that the words rest on
+FALL = 0.05  # from known environments to those that training left out, that is worth a warning
+SHARES = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "f1", "r2")  # metrics up to 1
 
 Word = Literal["better", "worse", "about as good"]
 
@@ -42,6 +46,43 @@ def left_out_difference(summary: FitSummary) -> Word | None:
     if form.value(chosen) == form.value(plain):
         return "about as good"
     return "better" if (chosen > plain) == as_metric(unseen["metric"]).greater_is_better else "worse"
+
+
+def known_mean(summary: FitSummary) -> float | None:
+    """Of the chosen model on held-out rows, on average over the known environments, as a new one is expected."""
+    values = [row["chosen"]["value"] for row in summary["environments"]]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def falls_elsewhere(summary: FitSummary) -> bool:
+    """Whether the model does clearly worse in environments that training left out than held-out rows promise.
+
+    By at least 5 points of a share (5 % of an error), and by more than chance: Student's t over the environments, each
+    against itself where it was trained on.
+    """
+    unseen = summary.get("new_environment")
+    family = None if unseen is None else next((f for f in unseen["families"] if f["taken"]), None)
+    if unseen is None or family is None or unseen["metric"] != summary["metric"]:
+        return False
+    trained = {row["name"]: row["chosen"]["value"] for row in summary["environments"]}
+    mean, sign = known_mean(summary), 1 if summary["greater_is_better"] else -1
+    pairs = [(trained.get(row["name"], mean), row["chosen"]) for row in family["environments"]]
+    lost = [sign * (known - new) for known, new in pairs if known is not None and new is not None]
+    if len(lost) < 3 or mean is None:
+        return False
+    least = FALL * (1.0 if unseen["metric"] in SHARES else abs(mean))
+    average = sum(lost) / len(lost)
+    spread = (sum((one - average) ** 2 for one in lost) / (len(lost) - 1)) ** 0.5
+    t = float(stats.t.isf(LEVEL, len(lost) - 1))
+    return average >= least and average > t * spread / len(lost) ** 0.5
+
+
+def worse_on_test(summary: FitSummary) -> list[EnvironmentRow]:
+    """Environments of other rows (`--test`) that are worse than was expected."""
+    test = summary.get("test")
+    rows = [] if test is None else test["environments"] or [test["overall"]]
+    return [row for row in rows if row.get("verdict") == "worse"]
 
 
 def erm_is_kept(summary: FitSummary) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from irmtv.app.fit.comparing import extremes
+from collections.abc import Sequence
+
+from irmtv.app.fit.comparing import extremes, known_mean
 from irmtv.app.fit.summary import FitSummary, LeftOutFamily, NewEnvironment
 from irmtv.core.numbers import MetricFormat, several
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "f1")  # metrics from 0 to 1
-OF_ALL_ROWS = ("roc_auc", "average_precision", "f1", "balanced_accuracy", "r2")  # no means over rows
+DRAWN_ALIKE = "if they are drawn as the known ones were"
 LONG_NUMBER = 4  # digits of a number that may stand alone: a year
 
 
@@ -24,7 +26,8 @@ def expect(summary: FitSummary) -> str:
     elif expected["low"] is not None and expected["high"] is not None:
         low, high = form.with_unit(expected["low"]), form.with_unit(expected["high"])
         inside = f"{100 * unseen['coverage']:.0f} % of new ones"
-        text += f", and between {low} and {high} in {inside}, if they are drawn as the known ones were"
+        same = "if the next are like those before" if unseen["left_out"] == "in order" else DRAWN_ALIKE
+        text += f", and between {low} and {high} in {inside}, {same}"
     return f"{text}. {_how(summary, unseen)}{_missing(unseen)}"
 
 
@@ -41,7 +44,10 @@ def _a(noun: str) -> str:
 
 def place(name: str, summary: FitSummary) -> str:
     """An environment in a sentence: a bare number gets the name of its column before it."""
-    columns = summary["data"]["environment"]
+    return named_place(name, summary["data"]["environment"])
+
+
+def named_place(name: str, columns: Sequence[str]) -> str:
     return f"{columns[0]} {name}" if name.isdigit() and len(name) < LONG_NUMBER and len(columns) == 1 else name
 
 
@@ -58,7 +64,7 @@ def _how(summary: FitSummary, unseen: NewEnvironment) -> str:
     form, worst = MetricFormat.in_words(unseen["metric"]), None if family is None else family["expected"]["worst"]
     name = next((row["name"] for row in rows if row["chosen"] == worst and worst is not None), "")
     if unseen["left_out"] == "in order":
-        times = several(n, "time") if n == known - 2 else f"{several(n, 'group')} of {known - 2} times"
+        times = several(n, "time") if n == known - 2 else f"{several(n, 'group')} ({known - 2} times in all)"
         how = f"Each of {times} was predicted by models of what came before it"
     elif unseen["left_out"] == "blocks of aux":
         how = f"Models were trained without each of {several(n, 'block')} of {(summary['data']['aux'] or ['aux'])[0]}"
@@ -71,9 +77,7 @@ def _how(summary: FitSummary, unseen: NewEnvironment) -> str:
     text = f"{how}; the worst{which} had {form.with_unit(worst)}."
     if unseen["metric"] != summary["metric"]:
         return text
-    value = form.with_unit(summary["overall"]["chosen"]["value"])
-    together = ", all together" if summary["metric"] in OF_ALL_ROWS else ""  # may be above that of every environment
-    return f"{text} Held-out rows of known environments have {value}{together}."
+    return f"{text} Held-out rows of known environments have {form.with_unit(known_mean(summary))} on average."
 
 
 def _missing(unseen: NewEnvironment) -> str:

@@ -6,7 +6,13 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from irmtv.app.fit.comparing import better_or_worse, left_out_difference, rule_figures
+from irmtv.app.fit.comparing import (
+    better_or_worse,
+    falls_elsewhere,
+    left_out_difference,
+    rule_figures,
+    worse_on_test,
+)
 from irmtv.app.fit.expectation import place
 from irmtv.app.fit.summary import FitSummary, NewEnvironment, TellingColumn
 from irmtv.core.numbers import MetricFormat, listed, several
@@ -66,7 +72,8 @@ def _option(name: str, values: Sequence[str]) -> list[str]:
 def _told(columns: Sequence[TellingColumn], environment: str, summary: FitSummary) -> str:
     names = [column["name"] for column in columns if column["environment"] == environment]
     tells = "alone tells" if len(names) == 1 else "each alone tell"
-    return f"{listed(names)} {tells} {place(environment, summary)} from the others"
+    others = "the other" if len(summary["environments"]) == 2 else "the others"
+    return f"{listed(names)} {tells} {place(environment, summary)} from {others}"
 
 
 def _names(columns: Sequence[Any]) -> str:
@@ -76,6 +83,10 @@ def _names(columns: Sequence[Any]) -> str:
 def _more_of(summary: FitSummary, kind: str) -> list[str]:
     """What the answer lacks, or what to do with a good one."""
     figures, look, given = rule_figures(summary), summary.get("first_look"), len(summary["data"]["environment"]) > 0
+    if unlike := worse_on_test(summary):
+        test = summary["test"]
+        which = f"{place(unlike[0]['name'], summary)} is" if test["environments"] else "they are"
+        return [f"Have rows like those of {test['file']} in training: {which} unlike the known environments."]
     if given and len(summary["environments"]) < 3 and not _worse_everywhere(summary):
         return ["Three or more environments would show what to expect in a new one; a finer column may have them."]
     if _worse_everywhere(summary):
@@ -85,6 +96,8 @@ def _more_of(summary: FitSummary, kind: str) -> list[str]:
         ]
     if figures.get("contradicted") or summary["outcome"] == "none-found":
         return ["Do not rely on these scores elsewhere before the difference is understood."]
+    if falls_elsewhere(summary) and not _may_be_times(summary):
+        return ["More environments in training would help most: models fall in those that they have not seen."]
     if figures.get("blind"):
         return ["More rows would tell more."]
     if look is not None and look["smallest_rows"] < FEW_ROWS:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
+from irmtv.app.fit.comparing import better_or_worse, erm_is_kept
 from irmtv.app.fit.comparison import compare
 from irmtv.app.fit.preparation import Prepared, target_values
 from irmtv.app.fit.summary import FitSummary, TestScores
@@ -18,6 +19,7 @@ from irmtv.app.fit.verdict import Score, verdict
 from irmtv.app.io import Table, TableModel, read_table, split_columns
 from irmtv.app.io.table_model import class_codes, target_numbers
 from irmtv.core.messages import shown
+from irmtv.core.numbers import MetricFormat
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import check_names, kind_of
 
@@ -100,4 +102,20 @@ def judged(scores: TestScores, summary: FitSummary) -> TestScores:
     said = verdict(summary, summary["metric"], places, of_rows)
     for row, word in zip(rows, said["words"], strict=True):
         row["verdict"] = word
-    return {**scores, "verdict": said["sentences"]}
+    return {**scores, "verdict": [*said["sentences"], *_against_plain(scores, summary)]}
+
+
+def _against_plain(scores: TestScores, summary: FitSummary) -> list[str]:
+    """Better or worse than the plain model there, where another one was chosen."""
+    if erm_is_kept(summary):
+        return []
+    form, greater = MetricFormat.in_words(summary["metric"]), summary["greater_is_better"]
+    places = [("over all of these rows", scores["overall"])]
+    places += [("in the worst environment of them", scores["worst"])] if scores["worst"] is not None else []
+    told = []
+    for where, row in places:
+        word = better_or_worse(row, greater, form)
+        than = "as" if word == "about as good" else "than"
+        values = f"{form.with_unit(row['chosen']['value'])} against {form.with_unit(row['erm']['value'])}"
+        told.append(f"{word} {than} the plain model {where} ({values})")
+    return [f"By {form.words} the chosen model is {' and '.join(told)}."]

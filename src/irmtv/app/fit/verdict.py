@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from typing import Any, Literal, TypedDict, cast
 
-from irmtv.app.fit.expectation import says_nothing, taken
+from irmtv.app.fit.expectation import named_place, says_nothing, taken
 from irmtv.app.fit.summary import NewEnvironment
 from irmtv.core.numbers import Estimate, MetricFormat, listed, several
 from irmtv.metrics.definitions import as_metric
@@ -54,6 +54,11 @@ class _Reference:
             self.left_out = [value for value in left_out if value is not None]
         self.expected = expected if expected and None not in (expected["low"], expected["high"]) else None
         self.coverage: float = unseen.get("coverage", 0.9)
+        self.columns = list(about.get("data", {}).get("environment") or [])
+
+    def name(self, score: Score) -> str:
+        """An environment in a sentence: a bare number gets the name of its column before it."""
+        return named_place(score["environment"], self.columns)
 
     def shown(self, value: float | None) -> str:
         return self.form.with_unit(value)
@@ -79,7 +84,8 @@ def verdict(about: Mapping[str, Any], metric: str, places: Sequence[str], scores
         none = "Nothing to compare with: the model file does not say how well the model did in training."
         return {"sentences": [none], "words": unknown}
     if about["metric"] != metric:
-        other = f"the model was measured by {about['metric']} in training, not by {metric}"
+        before, now = (MetricFormat.in_words(name).words for name in (about["metric"], metric))
+        other = f"the model was measured by {before} in training, not by {now}"
         return {
             "sentences": [f"Nothing to compare with: {other}. Use --metric {about['metric']} for a verdict."],
             "words": unknown,
@@ -145,7 +151,7 @@ def _against_training(reference: _Reference, score: Score, before: Estimate) -> 
 
 def _named(reference: _Reference, scores: Sequence[Score]) -> str:
     """Environments with their scores, the first few."""
-    few = [f"{score['environment']} ({reference.shown(score['value'])})" for score in scores[:MOST_NAMED]]
+    few = [f"{reference.name(score)} ({reference.shown(score['value'])})" for score in scores[:MOST_NAMED]]
     return listed([*few, f"{len(scores) - MOST_NAMED} more"] if len(scores) > MOST_NAMED else few)
 
 
@@ -169,11 +175,23 @@ def _of_new(reference: _Reference, scores: Sequence[Score], words: Sequence[Word
         some = [score for score, of in valued if of == word]
         if not some:
             continue
-        n = "All" if len(some) == len(valued) else f"{len(some)} of"
         verb = "is" if len(some) == 1 else "are"
         which = f": {_named(reference, some)}{f', {means}' if means else ''}" if means else ""
-        sentences.append(f"{n} {several(len(valued), 'new environment')} {verb} {where}{which}.")
+        sentences.append(f"{_count(some, valued, 'new')} {verb} {where}{which}.")
+    if missing := len(scores) - len(valued):
+        sentences.append(f"{several(missing, 'new environment')} {'has' if missing == 1 else 'have'} no score.")
     return sentences
+
+
+def _count(some: Sequence[Any], of: Sequence[Any], kind: str) -> str:
+    """How many environments: "Both new environments", "All 3 known environments", "1 of 3 new environments"."""
+    if len(some) == len(of) == 2:
+        return f"Both {kind} environments"
+    return f"{'All' if len(some) == len(of) else f'{len(some)} of'} {several(len(of), f'{kind} environment')}"
+
+
+def _before(reference: _Reference, score: Score) -> str:
+    return reference.shown(reference.known[score["environment"]]["value"])
 
 
 def _basis(reference: _Reference) -> list[str]:
@@ -188,7 +206,7 @@ def _basis(reference: _Reference) -> list[str]:
         left_out = "what environments had that models were trained without"
         return [f"{left_out}, {reference.shown(low)} to {reference.shown(high)}", said]
     why = f" ({reference.why})" if reference.why else ""
-    said = f"The model file does not say what to expect in a new environment{why}; training scores stand in for it."
+    said = f"What to expect in a new environment is not known{why}; training scores stand in for it."
     held_out = f"what the known environments had on held-out rows, {reference.shown(low)} to {reference.shown(high)}"
     return [held_out, said]
 
@@ -215,21 +233,26 @@ def _of_known(reference: _Reference, scores: Sequence[Score], words: Sequence[Wo
     """Environments of training: as they were, or changed."""
     sentences = []
     valued = [(score, word) for score, word in zip(scores, words, strict=True) if word != "unknown"]
-    for word, means in (("worse", "it has changed since"), ("better", "are these the rows of training?")):
-        for score, _ in [pair for pair in valued if pair[1] == word][:MOST_NAMED]:
-            name, before = score["environment"], reference.known[score["environment"]]["value"]
-            sentences.append(
-                f"{name} is known from training and {word} than there: {reference.shown(score['value'])}, where "
-                f"held-out rows had {reference.shown(before)}; {means}{'' if means.endswith('?') else '.'}"
-            )
+    for word, means in (("worse", "changed since."), ("better", "are these the rows of training?")):
+        some = [score for score, of in valued if of == word]
+        told = [f"{reference.shown(s['value'])}, where held-out rows had {_before(reference, s)}" for s in some]
+        if len(some) == 1:
+            has = "it has " if word == "worse" else ""
+            known = f"{reference.name(some[0])} is known from training and {word} than there"
+            sentences.append(f"{known}: {told[0]}; {has}{means}")
+        elif some:
+            has = "they have " if word == "worse" else ""
+            each = [f"{reference.name(s)} ({one})" for s, one in zip(some, told, strict=True)][:MOST_NAMED]
+            more = [f"{len(some) - MOST_NAMED} more"] if len(some) > MOST_NAMED else []
+            which = f"{_count(some, scores, 'known')} are {word} than in training: {listed([*each, *more])}"
+            sentences.append(f"{which}; {has}{means}")
     same = [score for score, word in valued if word == "as expected"]
     if same and len(scores) == 1:
-        sentences.append(f"{same[0]['environment']} is known from training and as it was there, up to noise.")
+        sentences.append(f"{reference.name(same[0])} is known from training and as it was there, up to noise.")
     elif same:
-        n = "All" if len(same) == len(scores) else f"{len(same)} of"
         are = "is as it was" if len(same) == 1 else "are as they were"
-        sentences.append(f"{n} {several(len(scores), 'known environment')} {are} in training, up to noise.")
+        sentences.append(f"{_count(same, scores, 'known')} {are} in training, up to noise.")
     if len(valued) < len(scores):
-        few = len(scores) - len(valued)
-        sentences.append(f"{several(few, 'known environment')} cannot be compared: there is no interval.")
+        missing = len(scores) - len(valued)
+        sentences.append(f"{several(missing, 'known environment')} cannot be compared: there is no interval.")
     return sentences

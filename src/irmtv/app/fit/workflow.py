@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -15,6 +16,7 @@ from sklearn.pipeline import Pipeline
 
 from irmtv.app.fit.answer import answer
 from irmtv.app.fit.comparison import compare, target_of
+from irmtv.app.fit.expectation import named_place
 from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, start_stage
 from irmtv.app.fit.first_look import first_look
 from irmtv.app.fit.new_environment import new_environment
@@ -201,6 +203,8 @@ def fit_table(
     if other is not None:
         summary["test"] = judged(score_other_rows(other, prepared, searches), summary)
         clock.lap("test rows")
+    summary["answer"] = answer(summary)
+    summary["headline"] = summary["answer"]["choice"]
     summary["seconds"] = {**clock.laps, "all": clock.total()}
     start_stage(bar, "done", 0.0)
     return Answer(Pipeline([*prepared.steps[searches.family.reads].steps, ("model", searches.estimator)]), summary)
@@ -303,8 +307,6 @@ def _summary(
         "features_kind": family.features_kind,
         "losses": losses,
     }
-    summary["answer"] = answer(summary)
-    summary["headline"] = summary["answer"]["choice"]
     return summary
 
 
@@ -313,13 +315,14 @@ def _first_look(prepared: Prepared, searches: Searches) -> FirstLook | None:
     rows, columns = searches.data.task.train, prepared.columns
     if columns.environment is None or rows.environment is None:
         return None
+    called = partial(named_place, columns=prepared.data["environment"])
     return first_look(
         rows.x.double().numpy(),
         columns.features,
-        columns.environment,
+        columns.environment.map(lambda label: called(str(label)), na_action="ignore"),
         held_out_loss(searches, searches.search, searches.search.erm),
         searches.codes,
-        searches.names,
+        [called(str(name)) for name in searches.names],
         searches.random_state,
     )
 

@@ -384,7 +384,7 @@ def losses_figure(losses: Sequence[LossCurve], environments: Sequence[str], risk
     ax = made.subplots()
     handles, names = [], []
     for k, curve in enumerate(losses):
-        style = MODELS.get(curve["model"], drawing.STYLES[(k + 3) % len(drawing.STYLES)])
+        style = MODELS.get(curve["model"], drawing.STYLES[(k + 2) % len(drawing.STYLES)])
         handles.append(drawing.line(ax, x, risks[curve["model"]][order], style, lw=1.5, ms=6 if n <= 30 else 3.5))
         weight = curve["penalty_weight"]
         names.append(drawing.label(curve["model"]) + ("" if not weight else f", λ = {weight:g}"))
