@@ -109,7 +109,8 @@ def about_gaps(columns: Columns, reading: Reading) -> list[str]:
     """Which features have gaps, and what is done about them."""
     if not columns.missing:
         return []
-    gaps = shown([f"{name} ({100 * share:.2g} %)" for name, share in columns.missing.items()], form=str)
+    most_first = sorted(columns.missing.items(), key=lambda column: -column[1])
+    gaps = shown([f"{name} ({100 * share:.2g} %)" for name, share in most_first], form=str)
     if reading == "gaps and categories":
         return [f"missing values stay missing, which trees can read: {gaps}"]
     return [f"missing values are filled (numbers with their mean, categories with none of them) and marked: {gaps}"]

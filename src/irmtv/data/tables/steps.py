@@ -43,6 +43,8 @@ LEVELS = 20_000  # texts that these are learned from, at most
 MOST_CATEGORIES = 1000  # of a column that is said to hold categories
 TREE_CATEGORIES = 255  # of a column of text, for trees: as many as LightGBM has bins
 TOGETHER = 10_000  # maximum number of different values of a column that shares a TableVectorizer
+FAR = 1e3  # spreads from 0, beyond which a column of numbers is moved: float32 has seven digits
+SMALLEST = 1e-20  # spread of a column that is not scaled; squares of it are numbers still
 BLOCK = 1 << 12  # rows that are filled at a time, so that they stay in the cache
 
 Floats = npt.NDArray[np.float32]
@@ -190,6 +192,9 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Columns that are no numbers: categories, others, and those with many different values, each alone.
     vectorizers_ : list of TableVectorizer
         One for each group.
+    units_ : dict of str to list of float
+        Middle and spread of columns of numbers that are given in these units: far from 0 beside their spread (times,
+        identifiers, projected coordinates), or very small or large, so that 32 bits would lose them.
     fill_ : dict of str to list of float
         What stands for a missing value, by column, for each of its numbers.
     indicated_ : list of str
@@ -207,6 +212,7 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.n_features_in_ = len(self.feature_names_in_)
         self.column_to_kind_: dict[str, str] = {}
         self.fill_: dict[str, list[float]] = {}
+        self.units_: dict[str, list[float]] = {}
         self.indicated_: list[str] = []
         outputs: dict[str, list[str]] = {}
         levels: dict[str, _Levels] = {}
@@ -248,8 +254,16 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             return {}
         self.column_to_kind_[name] = "numeric"
         self.fill_[name] = [float(values.mean(dtype=np.float64, where=given))]
+        if (units := _own_units(values[given].astype(np.float64))) is not None:
+            self.units_[name], self.fill_[name] = list(units), [0.0]
         self.indicated_ += [name] * (not given.all())
         return {name: [name]}
+
+    def _numbers(self, name: str, column: pd.Series) -> npt.NDArray[Any]:
+        """A column of numbers; one that 32 bits cannot hold well in units of its own."""
+        values = _as_floats(column)
+        units = getattr(self, "units_", {}).get(name)  # files of older versions have none
+        return values if units is None else (values.astype(np.float64) - units[0]) / units[1]
 
     def _learn_gaps(self, name: str, table: Floats, levels: _Levels) -> None:
         """Means of what a column becomes, over the rows where it is known."""
@@ -292,7 +306,7 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             starts[name], end = end, end + len(outputs)
         flags = {name: end + k for k, name in enumerate(self.indicated_)}
         made = np.empty((len(X), end + len(flags)), dtype=np.float32)  # (N, D)
-        numbers = {name: _as_floats(X[name]) for name in starts if name not in tables}
+        numbers = {name: self._numbers(name, X[name]) for name in starts if name not in tables}
         gaps = {name: np.asarray(np.isnan(table).any(1)) for name, table in tables.items()}
         whole = {name: np.where(np.isnan(t), np.asarray(self.fill_[name], np.float32), t) for name, t in tables.items()}
         for rows in (slice(start, start + BLOCK) for start in range(0, len(X), BLOCK)):
@@ -339,7 +353,7 @@ class TableForTrees(TableNumbers):
         made: dict[str, Any] = {}
         for name, outputs in self.input_to_outputs_.items():
             if name not in tables:
-                made[name] = _as_floats(X[name])
+                made[name] = self._numbers(name, X[name])
                 continue
             table, codes = tables[name], levels[name].codes
             if isinstance(encoder := encoders[name], OrdinalEncoder):
@@ -405,6 +419,18 @@ def _as_floats(column: pd.Series) -> npt.NDArray[Any]:
         values = column.to_numpy()
         return values if values.dtype.kind == "f" else values.astype(np.float64)
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _own_units(values: npt.NDArray[np.float64]) -> tuple[float, float] | None:
+    """Middle and spread of numbers that float32 cannot hold well, None of others."""
+    low, high = float(values.min()), float(values.max())
+    middle = low / 2 + high / 2  # in float64: the difference of large numbers is exact near each other
+    half = max(high - middle, middle - low)
+    if half <= 0 or not np.isfinite(half):
+        return None
+    spread = half * float(np.sqrt(np.mean(np.square((values - middle) / half))))
+    well = abs(middle) <= FAR * spread and SMALLEST <= spread <= 1 / SMALLEST
+    return None if well else (middle, spread)
 
 
 def _level_frame(names: Sequence[str], levels: dict[str, _Levels]) -> pd.DataFrame:
