@@ -308,6 +308,23 @@ def test_progress_with_time_left_in_a_terminal_and_ctrl_c_leaves_nothing(table, 
     assert not (tmp_path / "m.irmtv").exists()
 
 
+def test_a_closed_pipe_loses_no_file_and_a_full_disk_no_answer(command, table, tmp_path, monkeypatch):
+    out = tmp_path / "m.irmtv"
+    how = ["fit", str(table), "--target", "sold", "--environment", "site", "--model", "linear", "--out", str(out)]
+    fit = subprocess.Popen([sys.executable, "-m", "irmtv.cli", *how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert fit.stdout is not None
+    fit.stdout.close()  # as `| head -0` does
+    fit.wait(300)
+    assert out.exists() and out.with_suffix(".html").exists()
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device", str(out))
+
+    monkeypatch.setattr("irmtv.estimators.files.save", full)
+    ended = command(*how)
+    assert ended.code == 1 and "No space left" in ended.err and "What to expect in a new environment" in ended.out
+
+
 def real(name: str, n: int, tmp_path: Path, suffix: str) -> Path:
     """Some lines of a real file, as they stand in it."""
     with gzip.open(Path(DATA or "") / name, "rt", encoding="utf-8") as file:

@@ -145,13 +145,12 @@ def fit(
             command=shlex.join(["irmtv", *sys.argv[1:]]),
             bar=bar,
         )
-    if not as_json:  # first: it was minutes of work, whatever happens to the files
-        if quiet:
-            show_answer(answer.summary)
-        else:
-            show(answer.summary, intervals)
-    save(answer.pipeline, out, about=answer.summary)
-    write_page(model_content(answer.summary), page_path)
+    try:  # it was minutes of work: a pipe that is closed must not lose the files, nor a full disk the answer
+        save(answer.pipeline, out, about=answer.summary)
+        write_page(model_content(answer.summary), page_path)
+    finally:
+        if not as_json:
+            show_answer(answer.summary) if quiet else show(answer.summary, intervals)
     if as_json:
         print_json({**answer.summary, "model_file": str(out), "report_file": str(page_path)})
     if not quiet:
