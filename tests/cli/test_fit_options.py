@@ -155,7 +155,9 @@ def test_other_rows_are_scored_with_erm_and_the_choice(command, table, tmp_path,
     assert scores["environments"][0]["chosen"]["value"] == pytest.approx(right[elsewhere["site"] == "north"].mean())
     assert scores["overall"]["difference"]["value"] > 0.1  # the shortcut is wrong there
     judged = json.loads(command("evaluate", out, other, "-e", "site", "--json").out)
-    assert scores["verdict"] == judged["verdict"] and " ".join(scores["verdict"]) in " ".join(ended.out.split())
+    *said, against_plain = scores["verdict"]
+    assert said == judged["verdict"] and " ".join(scores["verdict"]) in " ".join(ended.out.split())
+    assert against_plain.startswith("By accuracy the chosen model is better than the plain model over all of these ro")
     words = {row["environment"]: row["verdict"] for row in judged["environments"]}
     assert {row["name"]: row["verdict"] for row in scores["environments"]} == words
     assert scores["verdict"][-1] in unescape((tmp_path / "m.html").read_text()).replace("\u00a0", " ")

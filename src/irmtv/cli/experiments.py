@@ -45,6 +45,9 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait while another process w
 Repair = Annotated[bool, typer.Option("--repair", help="Train again what is damaged in the folder.")]
 
 
+Yes = Annotated[bool, typer.Option("--yes", help="Begin even where there are very many runs.")]
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What of a spec is run, and how."""
@@ -56,6 +59,7 @@ class RunOptions:
     jobs: int
     wait: bool
     repair: bool
+    yes: bool
 
 
 def run_spec(
@@ -68,13 +72,14 @@ def run_spec(
     jobs: Jobs = 1,
     wait: Wait = False,
     repair: Repair = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment: train what the folder does not have yet, print and write the tables.
 
     It can be stopped at any time: finished runs are kept, and the same command continues.
     """
-    _run(spec, out, as_json, RunOptions(repetitions, settings, methods, device, jobs, wait, repair))
+    _run(spec, out, as_json, RunOptions(repetitions, settings, methods, device, jobs, wait, repair, yes))
 
 
 def reproduce(
@@ -89,6 +94,7 @@ def reproduce(
     jobs: Jobs = 1,
     wait: Wait = False,
     repair: Repair = False,
+    yes: Yes = False,
     steps: Annotated[int | None, typer.Option(help="Number of timed steps of each phase (running-times only).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +106,7 @@ def reproduce(
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
     if steps is not None and name != RUNNING_TIMES:
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
-    options = RunOptions(repetitions, settings, methods, device, jobs, wait, repair)
+    options = RunOptions(repetitions, settings, methods, device, jobs, wait, repair, yes)
     if repair and name in OWN:
         raise ValueError(f"--repair is for experiments; {name} keeps none. Leave it out.")
     # before minutes of work rather than after; the store of an experiment looks itself
@@ -150,9 +156,11 @@ def _list_tables(as_json: bool) -> None:
 
 def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
     """The spec with the options applied, trained into the folder."""
+    from irmtv.html.page import check_page
     from irmtv.lab.experiments import ExperimentInterrupted, load_spec, repair_store, run_experiment
 
     spec = load_spec(path)
+    check_page(out / PAGE)
     if options.repair and out.exists():
         note(repair_store(out) or f"{out}: nothing is damaged.")
     settings = options.settings
@@ -173,6 +181,7 @@ def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
                 wait=options.wait,
                 on_wait=note,
                 jobs=options.jobs,
+                yes=options.yes,
             )
         except ExperimentInterrupted as error:  # it says what is kept
             note(f"irmtv: {error}")

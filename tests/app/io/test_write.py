@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +41,9 @@ def test_what_is_not(tmp_path):
     check_table_writable(tmp_path / "new.csv.gz")
     with pytest.raises(TableError, match="--out must end in one of"):
         check_table_writable(old)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder that promises to be written to and is not")
+def test_a_folder_that_cannot_be_written_to_is_found_before_any_work():
+    with pytest.raises(TableError, match=r"--out cannot be written: .* in '/proc'. Name another folder."):
+        check_writable(Path("/proc/x"))

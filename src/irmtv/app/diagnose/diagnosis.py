@@ -165,11 +165,13 @@ def _carries(losses: LossByEnvironment, features: FeatureChanges, splits: LossSp
         elif x is not None and y is not None:
             parts = {"X": split.from_x, "y given X": split.from_y_given_x}
             shown = [name for name, part in parts.items() if _above_0(part)]
-            what = "from both a change in X and one in y given X"
-            if len(shown) == 1 and (y > 2 * x or x > 2 * y):
-                what = f"mostly from a change in {shown[0]}"
-            told = f"It comes {what}." if shown else "Whether it comes from a change in X or in y given X is not clear."
-            sentences.append(told)
+            most = "y given X" if y > 2 * x else "X" if x > 2 * y else ""
+            if most in shown:
+                sentences.append(f"It comes mostly from a change in {most}.")
+            elif len(shown) == 2:
+                sentences.append("It comes from both a change in X and one in y given X.")
+            else:
+                sentences.append("Whether it comes from a change in X or in y given X is not clear.")
     if features.changing:
         names = [f.name for f in features.changing]
         few = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from irmtv.core.files import replaced
+from irmtv.core.files import replaced, try_to_write
 from irmtv.core.messages import shown
 from irmtv.data.tables.errors import TableError, TableNotFoundError
 
@@ -48,6 +48,12 @@ def check_writable(path: Path, option: str = "--out", *, inputs: Sequence[str | 
         )
     if not os.access(path.parent, os.W_OK):
         raise TableError(f"{option} cannot be written: no right to write in {str(path.parent)!r}. Name another folder.")
+    try:
+        try_to_write(path)
+    except OSError as error:
+        raise TableError(
+            f"{option} cannot be written: {error.strerror} in {str(path.parent)!r}. Name another folder."
+        ) from error
     for read in inputs:
         if path.exists() and Path(read).exists() and path.samefile(read):
             raise TableError(f"{option} must not be a file that is read, {str(read)!r}. Name another file.")

@@ -125,6 +125,15 @@ def members(
                 yield Member(key_of(content), setting, method, c, keywords, settings, r, spec.seeds[r], part)
 
 
+def count_runs(spec: Spec) -> int:
+    """How many runs a spec asks for, by arithmetic; environments that are left out in turn come on top."""
+    each = sum(
+        len(method.combinations(spec.training)) * sum(map(len, parts_of(spec, method, ()).values()))
+        for method in spec.methods
+    )
+    return each * len(spec.data.settings) * spec.repetitions
+
+
 def plan(
     spec: Spec, finished: Collection[str], device: str, first_task: Callable[[str], Task]
 ) -> tuple[list[Work], int, int]:

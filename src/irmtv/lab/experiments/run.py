@@ -33,6 +33,7 @@ from irmtv.lab.experiments.plan import (
     INFERENCE,
     STATISTICS,
     Work,
+    count_runs,
     flat,
     fold_names,
     keeps_states,
@@ -47,6 +48,7 @@ from irmtv.models.inference import infer_environments
 from irmtv.models.networks.batches import divergence_is_recorded
 from irmtv.selection.folds import constant_risk, fold_tasks, left_out_tasks
 
+MOST_RUNS = 500_000  # that begin without being asked for again
 VERSIONS = {
     "irmtv": __version__,
     "torch": str(torch.__version__),
@@ -83,6 +85,7 @@ def run_experiment(
     wait: bool = False,
     on_wait: Callable[[str], None] | None = None,
     jobs: int = 1,
+    yes: bool = False,
 ) -> Report:
     """Train every run of the spec that the store in `folder` does not have; store group by group.
 
@@ -94,10 +97,17 @@ def run_experiment(
     jobs : processes that train groups side by side, each on one core; for the CPU. Small tensors gain little from
         several threads. Numbers are the same up to rounding. A script that uses several needs the usual
         ``if __name__ == "__main__":``, since they import it.
+    yes : begin even where the spec asks for more than 500,000 runs.
     """
     check_positive(jobs, "jobs")
     if not isinstance(spec, Spec):
         raise ValueError(f"spec must be a Spec: load_spec(path). Got {type(spec).__name__}.")
+    if (runs := count_runs(spec)) > MOST_RUNS and not yes:
+        raise ValueError(
+            f"the spec asks for {runs:,} runs ({spec.repetitions:,} repetitions of {runs // spec.repetitions:,}): at a "
+            f"hundredth of a second each that is {runs / 360_000:,.0f} hours, and about {runs / 50_000:,.0f} GB on the "
+            "disk. Use fewer repetitions or values; or --yes (yes=True in Python) to begin all the same."
+        )
     device = pick_device(spec.device)
     started = time.perf_counter()
     tasks = _Tasks(spec, str(device))

@@ -368,8 +368,8 @@ class Head(_Frozen):
     """What stands before the sections of a spec."""
 
     name: str = Field(
-        pattern=r"^[^/\\\x00-\x1f]+$",
-        description="a text of at least one character, without slashes: files are named by it",
+        pattern=r"^[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,59}$",
+        description="a text of 1 to 60 characters, without slashes and not beginning with a dot: files are named by it",
     )
     description: str = Field(default="", description="a text")
     repetitions: int = Field(default=10, ge=1, description="a whole number of at least 1")

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from irmtv.core.files import read_regular
 from irmtv.core.messages import did_you_mean
 from irmtv.core.types import Runs
 from irmtv.datasets import DATASETS
@@ -56,6 +57,7 @@ from irmtv.objectives import OBJECTIVES, Objective
 from irmtv.objectives.base import warmup_steps
 from irmtv.selection import check_options
 
+MOST_BYTES = 10_000_000  # of a spec file, and of a file of published results
 _SECTIONS = ("data", "training", "methods", "selection", "published")
 
 
@@ -63,7 +65,7 @@ def load_spec(path: str | Path) -> Spec:
     """Read and check a spec file."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+        text = read_regular(path, MOST_BYTES).decode("utf-8-sig")  # some editors begin a file with a byte-order mark
     except IsADirectoryError:
         inside = sorted(p.name for p in path.glob("*.toml"))
         problem = f"a spec is a TOML file, and this is a folder; TOML files in it: {inside}."
@@ -81,8 +83,10 @@ def parse_spec(text: str, folder: Path | None = None, source: str = "spec") -> S
     """Check the text of a spec. `folder`: where the file of published results is looked for; else here."""
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also a number of thousands of digits
         raise SpecError(source, [f"this is not valid TOML: {error}."]) from None
+    except RecursionError:
+        raise SpecError(source, ["this is not valid TOML: it is nested too deeply."]) from None
     problems: list[str] = []
     head = validated(Head, {k: v for k, v in raw.items() if k not in _SECTIONS}, "", problems, _SECTIONS)
     if head is not None:
@@ -384,6 +388,11 @@ def _published(raw: Mapping[str, Any], folder: Path, problems: list[str]) -> Pub
     if named is None:
         return None
     try:
+        if Path(named.file).is_absolute() or ".." in Path(named.file).parts:
+            raise ValueError(
+                f"published.file must be the name of a file beside the spec file, or below. Got {named.file!r}. Copy "
+                "the file there."
+            )
         content = _read_published(folder / named.file, named.table)
     except ValueError as error:
         problems.append(str(error))
@@ -395,13 +404,15 @@ def _published(raw: Mapping[str, Any], folder: Path, problems: list[str]) -> Pub
 def _read_published(path: Path, table: str) -> Mapping[str, Any]:
     """One table of published results; raises where there is none."""
     try:
-        tables = json.loads(path.read_text(encoding="utf-8"))
+        tables = json.loads(read_regular(path, MOST_BYTES).decode())
     except OSError as error:
         raise ValueError(
             f"published.file cannot be read: {path} ({error.strerror}). It is looked for beside the spec file."
         ) from None
     except ValueError as error:
         raise ValueError(f"published.file must be a JSON file. {path} is not: {error}.") from None
+    except RecursionError:
+        raise ValueError(f"published.file must be a JSON file of a few levels. {path} is nested too deeply.") from None
     if not isinstance(tables, dict):
         raise ValueError(f"published.file must hold a JSON object of tables. {path} holds a {type(tables).__name__}.")
     if table not in tables:
