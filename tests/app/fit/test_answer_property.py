@@ -20,6 +20,9 @@ BETWEEN = re.compile(rf"about {NUMBER}, and between {NUMBER} and {NUMBER}")
 OTHERS = re.compile(rf"better than others: [A-Za-z1² ]+? {NUMBER} in .*?, {NUMBER} in ")
 
 
+TELLING = {"name": "zip code", "environment": "a", "share": 0.99}
+
+
 def number(text: str) -> float:
     return float(text.replace(",", ""))
 
@@ -51,6 +54,7 @@ def summaries(draw):
             "blind": st.booleans(),
             "contradicted": st.booleans(),
             "toward": st.booleans(),
+            "not_paying": st.integers(0, 3),
             "own_gain": st.none() | st.floats(0, 1),
             "p_own": st.none() | st.floats(0, 1),
             "test": st.sampled_from(["both", "left-out", "slopes"]),
@@ -65,7 +69,16 @@ def summaries(draw):
         made["new_environment"]["families"][0]["plain_expected"]["mean"] = draw(scores)
     if draw(st.booleans()):
         made["first_look"] = {"overlap": "", "auc": 0.5, "p": 0.5, "loss_p": draw(st.none() | st.floats(0, 1)),
-                              "telling": [], "smallest": "a", "smallest_rows": draw(st.integers(1, 500))}  # fmt: skip
+                              "telling": [TELLING] * draw(st.integers(0, 5)), "smallest": "a",
+                              "smallest_rows": draw(st.integers(1, 500))}  # fmt: skip
+    if draw(st.booleans()):
+        verdicts = st.sampled_from(["worse", "perhaps worse", "as expected", "better", "unknown"])
+        rows = [{**row, "verdict": draw(verdicts)} for row in made["environments"]]
+        given = draw(st.booleans())
+        overall = {**made["overall"], "verdict": draw(verdicts)}
+        made["test"] = {"file": "late.csv", "environments": rows if given else [], "overall": overall}
+    if draw(st.booleans()):
+        made["settings"]["max price"] = 0.01
     return with_erm_kept(made) if made["outcome"] not in ("invariant-found", None) else made
 
 
@@ -89,7 +102,8 @@ def test_no_sentence_contradicts_a_number_beside_it(made):
         assert "warning" not in said["title"] and "not confirmed" not in said["choice"]
         assert "could not have shown" not in said["choice"] and "differs between" not in said["choice"]
         assert not ("worse" in said["choice"] and "better" not in said["choice"])
-        assert "predicts some environments better" not in said["choice"]
+        assert "predicts some environments better" not in said["choice"] and "clearly worse" not in said["choice"]
+        assert "unlike the known environments" not in said["next"]
     assert ("warning" in said["title"]) == (said["kind"] == "partly")
     if made["objective"] == "erm":
         assert said["choice"].startswith("A plain model was asked for and trained") and said["kind"] == "plain"

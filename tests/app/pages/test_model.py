@@ -166,7 +166,7 @@ def test_how_the_environments_differ_and_the_command_that_shows_all_of_it():
 
 def test_the_kinds_of_models_are_compared_in_a_table():
     text, table = blocks_of(model_content(with_unseen(summary())))["kinds"]
-    assert text["text"] == "Trees is taken." and table["columns"][1] == "risk, geometric mean"
+    assert text["text"] == "Trees is taken." and table["columns"][1] == "loss where left out"
     assert [row[-1] for row in table["rows"]] == ["", "", "taken"] and table["rows"][0][3] == "–"
     made = with_unseen(summary())
     made["families"]["by"] = "held-out"

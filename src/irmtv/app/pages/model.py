@@ -94,7 +94,9 @@ def _facts(summary: FitSummary) -> list[tuple[str, str]]:
     better = "more is better" if summary["greater_is_better"] else "less is better"
     kind = f"{several(len(classes), 'class', 'classes')}: {_some(classes)}" if classes else "a number"
     folds = summary["settings"].get("folds")
-    held_out = "rows that a model was not trained on" + (f": each row is, once, in {folds} folds" if folds else "")
+    held_out = "rows that a model was not trained on" + (
+        f": the rows are cut into {folds} parts, and each part is scored by models of the others" if folds else ""
+    )
     chosen = f"{chosen_words(summary)}; the penalty is what it pays for fitting environments differently"
     plain = summary.get("plain_model", summary["model"])
     return [
@@ -234,8 +236,8 @@ def _families(families: Families) -> page.Section:
     left_out = families["by"] == "left-out"
     columns: Mapping[str, Callable[[FamilyRow], str]] = {
         "kind of model": lambda row: row["model"],
-        "risk, geometric mean" if left_out else "risk": lambda row: decimal(row["risk"]),
-        "log risk − lowest" if left_out else "risk − lowest": lambda row: decimal(row["behind"]),
+        "loss where left out" if left_out else "loss": lambda row: decimal(row["risk"]),
+        "log loss ratio to the lowest" if left_out else "loss − lowest": lambda row: decimal(row["behind"]),
         "standard error": lambda row: decimal(row["error"]),
         "choice": lambda row: "taken" if row["taken"] else "",
     }
