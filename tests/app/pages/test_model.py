@@ -170,7 +170,7 @@ def test_the_kinds_of_models_are_compared_in_a_table():
     assert [row[-1] for row in table["rows"]] == ["", "", "taken"] and table["rows"][0][3] == "–"
     made = with_unseen(summary())
     made["families"]["by"] = "held-out"
-    assert blocks_of(model_content(made))["kinds"][1]["columns"][1] == "risk"
+    assert blocks_of(model_content(made))["kinds"][1]["columns"][1] == "loss"
 
 
 @pytest.mark.parametrize(
