@@ -286,3 +286,10 @@ def test_intervals_as_categories_are_refused_before_training():
     frame, y = table()
     with pytest.raises(ValueError, match=r"Got Interval in 'band'.*astype\(str\)"):
         InvariantBoostingClassifier("erm", **FAST).fit(frame.assign(band=pd.cut(frame["year"], 4)), y)
+
+
+def test_numbers_that_lightgbm_takes_for_0_are_one_message():
+    rng = np.random.default_rng(0)
+    X, y = 1e-300 * rng.normal(size=(80, 2)), rng.integers(0, 2, 80)
+    with pytest.raises(ValueError, match=r"LightGBM cannot grow trees on X .* It takes numbers below 1e-35 for 0"):
+        InvariantBoostingClassifier().fit(X, y, environment=np.repeat([0, 1], 40))

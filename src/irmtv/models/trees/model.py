@@ -33,7 +33,7 @@ from irmtv.models.base import (
 )
 from irmtv.models.own_directions import directions_beside, directions_toward
 from irmtv.models.trees.measured import snapshots
-from irmtv.models.trees.rounds import Binned, Boosted, boost
+from irmtv.models.trees.rounds import Binned, Boosted, boost, its_errors_explained
 from irmtv.models.trees.settings import BoostingSettings, TreeParameters, boosting_settings
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import Objective
@@ -115,15 +115,16 @@ class TreeModel(Model):
 
 def grow(binned: Binned, settings: BoostingSettings, every: int) -> Boosted:
     """One booster on rows that are in bins already."""
-    return boost(
-        binned,
-        settings.objective,
-        settings.settings,
-        settings.trees,
-        weights=settings.weights,
-        warmup=settings.warmup,
-        every=every,
-    )
+    with its_errors_explained():
+        return boost(
+            binned,
+            settings.objective,
+            settings.settings,
+            settings.trees,
+            weights=settings.weights,
+            warmup=settings.warmup,
+            every=every,
+        )
 
 
 class TreeTrainer(PathTrainer):

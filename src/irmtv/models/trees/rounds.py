@@ -12,7 +12,8 @@ which is what decides how a penalty pulls at each.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -46,6 +47,19 @@ def lightgbm() -> Any:
             "boosting needs LightGBM, which is not installed. Install it with pip install 'irmtv[boosting]'."
         ) from error
     return lightgbm
+
+
+@contextmanager
+def its_errors_explained() -> Iterator[None]:
+    """LightGBM's own errors as a ValueError."""
+    library = lightgbm()
+    try:
+        yield
+    except library.basic.LightGBMError as error:
+        raise ValueError(
+            f"LightGBM cannot grow trees on X ({error}). It takes numbers below 1e-35 for 0, so that columns of them "
+            "are constant: multiply them by a power of ten."
+        ) from error
 
 
 @dataclass(frozen=True)
