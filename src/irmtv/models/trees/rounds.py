@@ -56,8 +56,9 @@ def its_errors_explained() -> Iterator[None]:
     try:
         yield
     except library.basic.LightGBMError as error:
+        said = str(error).partition(" at /")[0].strip()  # without the line of its source
         raise ValueError(
-            f"LightGBM cannot grow trees on X ({error}). It takes numbers below 1e-35 for 0, so that columns of them "
+            f"LightGBM cannot grow trees on X ({said}). It takes numbers below 1e-35 for 0, so that columns of them "
             "are constant: multiply them by a power of ten."
         ) from error
 
