@@ -46,6 +46,7 @@ def test_fit_prints_the_answer_and_every_environment_and_writes_model_and_page(c
     out = tmp_path / "sales.irmtv"
     ended = command("fit", table, "--target", "sold", "--environment", "site", *QUICK, "--out", out)
     assert ended.code == 0, ended.err
+    assert re.search(r"The features (do not|hardly|somewhat|clearly|almost fully) tell the environm", words(ended.out))
     about = read_about(out)
     assert about is not None
     said = about["answer"]

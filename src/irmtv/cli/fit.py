@@ -162,6 +162,9 @@ def show(summary: FitSummary, intervals: bool = False) -> None:
     show_answer(summary)
     _show_environments(summary, intervals)
     _show_other_rows(summary, intervals)
+    look = summary.get("first_look")
+    if look is not None:
+        paragraph(look["overlap"])
     notes(summary["data"]["notes"])
     say(f"model: {chosen_model(summary)}")
 

@@ -438,3 +438,13 @@ def test_slopes_alone_leave_some_environments_harder():
         "A model was found that uses the features in a way that suits every environment alike (an invariant model), "
         "which the plain model does not; some environments stay harder to predict than others, and it is chosen: "
     )
+
+
+def test_columns_that_were_chosen_outright_are_called_that():
+    made = decided(written(**DIFFERS), small())
+    for point in made["path"]:
+        point["objective"] = "eills"
+    assert (
+        "it is chosen: a linear model of columns, or mixtures of them, that go with ill alike in every environment "
+        "(eills)." in answer(made)["choice"]
+    )

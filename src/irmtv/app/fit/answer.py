@@ -268,4 +268,7 @@ def chosen_words(summary: FitSummary) -> str:
     if point is None or not point["penalty_weight"]:
         return model_words(summary["model"])
     of = point.get("objective", summary["objective"])
+    if of == "eills":
+        chosen = f"columns, or mixtures of them, that go with {summary['data']['target']} alike in every environment"
+        return f"{model_words(summary['model'])} of {chosen} (eills)"
     return f"{model_words(summary['model'])} with a penalty on differences ({of}, weight {point['penalty_weight']:g})"

@@ -36,7 +36,8 @@ def environments_figure(summary: FitSummary) -> page.Block:
     kept = erm_is_kept(summary)
     made = _drift(summary, ordered, of) if times else _bars(summary, ordered, of)
     better = "more is better" if summary["greater_is_better"] else "less is better"
-    order = "in the order of time" if times else "the worst for the chosen model first"
+    first = "the worst first" if kept else "the worst for the chosen model first"
+    order = "in the order of time" if times else first
     text = f"Held-out rows; {better}; lines are 95 % intervals; {order}."
     if len(ordered) > MOST_ENVIRONMENTS and not times:
         text += f" {MOST_ENVIRONMENTS} of {len(ordered)} are drawn; the numbers below and the CSV have all."

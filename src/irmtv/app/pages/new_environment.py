@@ -49,7 +49,7 @@ def _models(family: LeftOutFamily) -> Mapping[str, tuple[Literal["plain", "chose
         return {f"{family['name']}, plain{taken}": ("plain", family["plain_expected"])}
     return {
         f"{family['name']}, plain": ("plain", family["plain_expected"]),
-        f"{family['name']}, chosen{taken}": ("chosen", family["expected"]),
+        f"{family['name']}, {'chosen' if taken else 'penalised'}{taken}": ("chosen", family["expected"]),
     }
 
 
