@@ -448,3 +448,68 @@ def test_columns_that_were_chosen_outright_are_called_that():
         "it is chosen: a linear model of columns, or mixtures of them, that go with ill alike in every environment "
         "(eills)." in answer(made)["choice"]
     )
+
+
+TASKS = pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+
+
+def target_of(task):
+    return "price" if task == "regression" else "ill"
+
+
+@TASKS
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        (
+            {"p_own": 1e-9, "own_gain": 1e-4},
+            "environments differ, but nothing shows that a model of its own would gain any of them much, so there is "
+            "little for another model to win.",
+        ),
+        (
+            {"p_own": 0.01, "own_gain": 0.1, "toward": True},
+            "environments differ, but these rows do not show clearly that another model suits them.",
+        ),
+        ({}, "environments differ, but nothing shows that another model would do better."),
+    ],
+)
+def test_further_ways_of_keeping_the_plain_model_in_every_task(task, figures, words):
+    made = with_erm_kept(small(task, outcome="erm-kept"))
+    made["settings"]["figures"] = figures
+    assert answer(made)["choice"] == f"{KEPT}: {words}"
+
+
+@TASKS
+def test_a_plain_model_that_was_asked_for_in_every_task(task):
+    made = with_erm_kept(small(task, outcome="none-found"))
+    made["objective"] = "erm"
+    assert answer(made)["choice"] == (
+        f"A plain model was asked for and trained (a linear model). How the features go with {target_of(task)} differs "
+        "between environments; whether another model would hold in all of them was not tried."
+    )
+
+
+@TASKS
+def test_other_rules_in_every_task(task):
+    known = SCORES["regression" if task == "regression" else "binary"]
+    assert answer(small(task, outcome=None, half=0.04))["choice"] == (
+        f"The rule 'iid' chose a linear model with a penalty on differences (irm-tv-l1, weight 1000). {known}"
+    )
+
+
+@TASKS
+def test_a_model_that_does_better_where_it_was_left_out_in_every_task(task):
+    records = written(**PASSES, left_out=two([[0.4, 0.4, 1.1], [0.4, 0.4, 0.4]]))
+    made = with_unseen(decided(records, small(task, half=0.04)), ["linear"], kept=False)
+    family, factor = made["new_environment"]["families"][0], 10.0 if task == "regression" else 1.0
+    plain, chosen = (0.9, 0.75) if task == "regression" else (0.612, 0.751)
+    family["plain_expected"]["mean"], family["expected"]["mean"] = factor * plain, factor * chosen
+    for line, known in zip(family["environments"], made["environments"], strict=True):
+        line.update(plain=0.9 * factor, chosen=known["chosen"]["value"])
+    metric = "root mean squared error" if task == "regression" else "accuracy"
+    values = "7.5 against 9" if task == "regression" else "75.1 % against 61.2 %"
+    known = SCORES["regression" if task == "regression" else "binary"]
+    assert answer(made)["choice"] == (
+        f"{BETTER_THERE} By {metric} in environments that training left out it is better than the plain model on "
+        f"average ({values}). {known}"
+    )

@@ -192,3 +192,20 @@ def test_several_known_environments_that_changed_are_one_sentence_and_numbers_ha
 def test_a_new_environment_without_a_score_is_counted():
     said = verdict(about(), "accuracy", ["site"], [score(0.8, "a"), score(0.8, "b"), score(None, "c", half=None)])
     assert said["sentences"][-1] == "1 new environment has no score."
+
+
+def test_errors_of_several_new_and_known_environments():
+    basis = "the 90 % interval of what was expected in a new environment, 7 to 9.8"
+    scores = [score(12.0, "a"), score(9.9, "b", 0.3), score(8.0, "c"), score(5.0, "d")]
+    assert verdict(about("rmse"), "rmse", ["site"], scores)["sentences"] == [
+        f"1 of 4 new environments is above {basis}: a (12), unlike those in training.",
+        f"1 of 4 new environments is above {basis}: b (9.9), though that may be chance.",
+        f"1 of 4 new environments is below {basis}: d (5), easier than those in training.",
+        f"1 of 4 new environments is within {basis}, up to noise.",
+    ]
+    said = verdict(about("rmse"), "rmse", ["site"], [score(12.0, "north"), score(5.0, "south")])
+    assert said["sentences"] == [
+        "north is known from training and worse than there: 12, where held-out rows had 9; it has changed since.",
+        "south is known from training and better than there: 5, where held-out rows had 7.5; are these the rows of "
+        "training?",
+    ]
