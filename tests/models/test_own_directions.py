@@ -196,7 +196,7 @@ def test_where_columns_tell_nothing_or_are_one_there_is_one_direction():
     task = drawn("binary")
     scores = torch.tanh(task.train.x[:, 0])
     for x in (task.train.x[:, :1], torch.ones(2000, 3, **F64), torch.full((2000, 2), torch.nan, **F64)):
-        assert directions_beside(with_x(task, x), scores) == (1.0, 0.0)
+        assert directions_beside(with_x(task, x), scores) == (1.0, 0.0, 0.0)
 
 
 def test_scores_that_are_not_correlated_with_any_column():

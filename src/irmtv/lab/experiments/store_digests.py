@@ -19,7 +19,7 @@ TABLE = """
 CREATE TABLE IF NOT EXISTS digests (
     kind TEXT NOT NULL, id NOT NULL, digest TEXT NOT NULL, arrays TEXT, -- of a run: the digests of its arrays, by name
     PRIMARY KEY (kind, id)
-);
+)
 """
 Row = Sequence[Any]
 
@@ -57,6 +57,7 @@ def add_digest(connection: sqlite3.Connection, kind: str, id: Any, row: Row) -> 
 
 
 def _add(connection: sqlite3.Connection, kind: str, id: Any, digest: str, arrays: str | None) -> None:
+    connection.execute(TABLE)  # stores of older versions have none
     connection.execute("INSERT INTO digests VALUES (?, ?, ?, ?)", (kind, id, digest, arrays))
 
 

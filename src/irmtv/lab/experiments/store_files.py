@@ -280,7 +280,7 @@ def make_database(folder: Path) -> None:
         with closing(_connect(new, "mode=rwc")) as connection:
             connection.execute("PRAGMA journal_mode = MEMORY")  # leaves no journal that a later file could inherit
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.executescript(f"BEGIN; {TABLES} {DIGESTS} COMMIT;")
+            connection.executescript(f"BEGIN; {TABLES} {DIGESTS}; COMMIT;")
             meta = [("format", str(FORMAT)), ("creator", f"irmtv {__version__}")]
             connection.executemany("INSERT INTO meta VALUES (?, ?)", meta)
         new.replace(folder / DATABASE)
@@ -299,7 +299,6 @@ def connect_to_write(folder: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA foreign_keys = ON")
             _check_ours(connection, path)  # again: it may have been made while this process waited
             _prefer_wal(connection)
-            connection.executescript(DIGESTS)
             connection.execute("BEGIN IMMEDIATE")
             _check_writable(connection)
             connection.execute("ROLLBACK")
