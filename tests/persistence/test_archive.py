@@ -257,3 +257,9 @@ def test_names_as_long_as_the_file_system_takes(tmp_path):
         write_bytes(tmp_path / ("m" * (longest - 5) + ".irmtv"), b"x")
     assert ".tmp" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_said_to_have_terabytes_is_not_read(file):
+    """A model file that was made longer, without a byte on the disk."""
+    os.truncate(file, 2**40)
+    refused(file, "is incomplete: it does not end with its checksum")

@@ -96,14 +96,18 @@ def read_sealed(path: Path) -> bytes:
         with path.open("rb") as file:
             head = file.read(4096)
             _check_head(head, path)
-            data = head + file.read()
+            end = len(_COMMENT) + _HEX
+            file.seek(max(0, file.seek(0, os.SEEK_END) - end))
+            if not file.read().startswith(_COMMENT):  # before the rest is read: a file may be said to have terabytes
+                raise ModelFileError(
+                    f"{str(path)!r} is incomplete: it does not end with its checksum. Copy it again, or save the model "
+                    "again."
+                )
+            file.seek(0)
+            data = file.read()
     except OSError as error:
         raise ModelFileError(f"{str(path)!r} cannot be read: {error}.") from error
     body, digest = data[:-_HEX], data[-_HEX:]
-    if not body.endswith(_COMMENT):
-        raise ModelFileError(
-            f"{str(path)!r} is incomplete: it does not end with its checksum. Copy it again, or save the model again."
-        )
     if hashlib.sha256(body).hexdigest().encode("ascii") != digest:
         raise ModelFileError(
             f"{str(path)!r} is damaged: its content does not fit its checksum. Copy it again, or save the model again."

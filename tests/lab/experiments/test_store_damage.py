@@ -165,3 +165,15 @@ def test_a_store_of_an_older_version_has_no_digests_and_is_continued(tmp_path):
         store.add_group(a_group(a_run("new")))
         store.check()
     assert content(folder)[0][:-1] == before[0]
+
+
+def test_a_log_that_is_lost_costs_no_group(tmp_path):
+    """As when somebody deletes the -wal file of a store that is written to, and its writer is killed."""
+    with Store.create_or_open(tmp_path / "x") as store:
+        store.add_group(a_group(a_run("k1")))
+        store.add_group(a_group(a_run("k2")))
+        assert (tmp_path / "x" / f"{DATABASE}-wal").exists()
+        (tmp_path / "y").mkdir()
+        shutil.copy(tmp_path / "x" / DATABASE, tmp_path / "y" / DATABASE)
+    with Store.read(tmp_path / "y") as store:
+        assert [run.key for run in store.runs()] == ["k1", "k2"]

@@ -329,6 +329,11 @@ def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[None]:
         raise TableError(f"{str(path)!r} has columns but no rows. Check how it was written.")
     try:
         yield
+    except pa.ArrowMemoryError as error:
+        shape = f"{file.metadata.num_rows:,} rows and {file.metadata.num_columns:,} columns"
+        raise TableError(
+            f"{str(path)!r} has {shape}, more than there is memory for. Read fewer columns, or write a part of it."
+        ) from error
     except (pa.ArrowException, OSError) as error:
         raise TableError(
             f"{str(path)!r} is damaged: its rows cannot be decoded. Copy it again, or write it again."

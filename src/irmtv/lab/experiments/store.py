@@ -302,6 +302,8 @@ class Store:
                 metrics = [(m.environment, m.metric, _stored_value(m.value)) for m in run.metrics]
                 connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", ((run_id, *m) for m in metrics))
                 add_run_digest(connection, run_id, row, metrics, arrays)
+        with suppress(sqlite3.Error):  # into the one file, so that a log that is lost costs no group; readers go first
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def add_failure(self, group_key: str, label: str, text: str) -> None:
         """Note that a group raised an error. Its runs count as not done."""
