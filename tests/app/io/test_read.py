@@ -24,6 +24,7 @@ from irmtv.app.io import (
     table_names,
     write,
 )
+from irmtv.app.io.source import TextSource
 from irmtv.data.tables import columns, steps
 
 
@@ -343,3 +344,24 @@ def test_an_unusual_file_is_read_with_care_after_all(tmp_path, monkeypatch):
     assert taken.pop() is not None
     frame = read_table(written(tmp_path, "a,b\n" + "1,2\n" * 400_000 + "x,3\n")).frame
     assert taken.pop() is None and frame["a"].iloc[-1] == "x"
+
+
+def test_a_gzip_file_that_unfolds_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("irmtv.app.io.source.MOST_UNPACKED", 3_000_000)
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"0,0\n" * 2_000_000))
+    with pytest.raises(TableError, match=r"unfolds to more than 200 times its size, as no table does"):
+        read_table(path)
+    path.write_bytes(gzip.compress(b"a,b\n" + b"0,0\n" * 500_000))
+    assert len(read_table(path).frame) == 500_000
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("a,b\n" + "1,2\n" * 1000)
+    source = TextSource(path, None)
+    source.read(10)
+    with path.open("a") as file:
+        file.write("3,4\n")
+    with pytest.raises(TableError, match=r"changed while it was read"):
+        source.read()

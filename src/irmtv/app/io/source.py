@@ -18,6 +18,7 @@ from typing import IO
 from irmtv.core.messages import did_you_mean
 from irmtv.data.tables.errors import TableError, TableNotFoundError
 
+MOST_TIMES, MOST_UNPACKED = 200, 100_000_000  # of a gzip file: how far it unfolds, beyond these bytes; text about 10
 BLOCK = 1 << 20  # bytes that are checked at a time
 _ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16", "cp1250", "cp1251", "shift_jis", "gbk", "big5", "euc-kr")
 # files that are not text, by their first bytes, and what to do about each
@@ -83,6 +84,7 @@ class TextSource(io.RawIOBase):
             self._file = path.open("rb")
         except OSError as error:
             raise TableError(f"{str(path)!r} cannot be opened: {error.strerror}. Check its rights.") from error
+        self._at_first, self._unpacked = self._state(), 0
         head = self._file.read(16)
         self._file.seek(0)
         self._stream: IO[bytes] | gzip.GzipFile = self._file
@@ -179,11 +181,27 @@ class TextSource(io.RawIOBase):
             if block or not raw:
                 return block
 
+    def _state(self) -> tuple[int, int]:
+        """What changes when somebody writes to the file."""
+        found = os.fstat(self._file.fileno())
+        return found.st_size, found.st_mtime_ns
+
     def _raw(self) -> bytes:
         if self._file.closed:
             return b""
         try:
-            return self._stream.read(BLOCK)
+            raw = self._stream.read(BLOCK)
+            self._unpacked += len(raw)
+            if self._unpacked > MOST_UNPACKED and self._unpacked > MOST_TIMES * max(self._file.tell(), 1):
+                raise TableError(
+                    f"{str(self.path)!r} unfolds to more than {MOST_TIMES} times its size, as no table does: it may be "
+                    "made to fill the memory. Unpack it yourself if you know what it is."
+                )
+            if not raw and self._state() != self._at_first:
+                raise TableError(
+                    f"{str(self.path)!r} changed while it was read. Wait until it is written, then repeat."
+                )
+            return raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise TableError(
                 f"{str(self.path)!r} is damaged or incomplete: gzip stopped about line {self.line}. Copy it again, or "
