@@ -365,3 +365,10 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
         file.write("3,4\n")
     with pytest.raises(TableError, match=r"changed while it was read"):
         source.read()
+
+
+def test_names_of_parquet_columns_can_be_seen(tmp_path):
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"a\x1b[31m": [1.0, 2.0], "b": [1.0, 2.0]}).to_parquet(path)
+    with pytest.raises(TableError, match=r"has column names with control characters: 'a\\x1b\[31m'"):
+        read_table(path)

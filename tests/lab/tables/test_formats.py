@@ -274,3 +274,10 @@ def test_a_name_is_not_a_path(tmp_path, name):
 def test_the_docstrings_are_true():
     assert doctest.testmod(report).failed == 0
     assert doctest.testmod(report.compare).failed == 0
+
+
+def test_signs_that_hide_do_not_reach_written_tables():
+    data = small().replace({"method": {small()["method"].iloc[0]: "a\x1b[31m\u202eb"}})
+    summary = summarise(data)
+    for text in (to_markdown(summary), to_latex(summary)):
+        assert "\x1b" not in text and "\u202e" not in text and "\ufffd" in text

@@ -129,18 +129,23 @@ def _header(source: TextSource, start: bytes, separator: str) -> tuple[list[str]
     raise TableError(f"{str(source.path)!r} must begin with the names of its columns. Got empty names. Add them.")
 
 
-def _checked_names(path: Path, names: Sequence[str], separator: str) -> tuple[str, ...]:
-    if len(names) == 1:
-        raise TableError(
-            f"{str(path)!r} has one column only, {names[0][:60]!r}, read with a {NAMES[separator]} between columns. A "
-            "table needs a target and features: check the separator, which may be a comma, a semicolon or a tab."
-        )
+def check_printable(path: Path, names: Sequence[str]) -> None:
+    """Raise where names of columns hold signs that cannot be seen."""
     unprintable = [name for name in names if not name.isprintable()]
     if unprintable:
         raise TableError(
             f"{str(path)!r} has column names with control characters: {shown(unprintable)}. It is damaged, or no text. "
             "Rename them, or write it again."
         )
+
+
+def _checked_names(path: Path, names: Sequence[str], separator: str) -> tuple[str, ...]:
+    if len(names) == 1:
+        raise TableError(
+            f"{str(path)!r} has one column only, {names[0][:60]!r}, read with a {NAMES[separator]} between columns. A "
+            "table needs a target and features: check the separator, which may be a comma, a semicolon or a tab."
+        )
+    check_printable(path, names)
     full = tuple(name or f"{UNNAMED}{i}" for i, name in enumerate(names))
     twice = [name for name, n in Counter(full).items() if n > 1]
     if twice:

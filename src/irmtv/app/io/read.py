@@ -14,7 +14,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from irmtv.app.io.delimited import UNNAMED, check_columns, open_text, read_text, text_batches, typed
+from irmtv.app.io.delimited import (
+    UNNAMED,
+    check_columns,
+    check_printable,
+    open_text,
+    read_text,
+    text_batches,
+    typed,
+)
 from irmtv.app.io.source import check_file
 from irmtv.core.messages import check_positive, shown
 from irmtv.core.numbers import several
@@ -277,6 +285,7 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None) -> tuple[pq.P
         ) from error
     schema = file.schema_arrow
     names = [str(name) for name in schema.names]
+    check_printable(path, names)
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise TableError(f"{str(path)!r} must have every column name once. Got {shown(twice)} more often. Rename them.")

@@ -17,6 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from irmtv.core.files import write_text
+from irmtv.core.messages import printable
 from irmtv.lab.tables.compare import NOT_RUN
 from irmtv.lab.tables.layout import PUBLISHED, Cell, Column, Table, findings, is_number, tables
 from irmtv.lab.tables.overview import overview
@@ -144,7 +145,7 @@ def _bullets(lines: Sequence[str]) -> list[str]:
 
 def _md(text: str) -> str:
     """Labels are text, whatever signs they hold; a backslash is the escape, also of | in a table."""
-    return re.sub(r"([\\`*_\[\]|&~#$]|<(?=[A-Za-z/!?]))", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_\[\]|&~#$]|<(?=[A-Za-z/!?]))", r"\\\1", " ".join(printable(text).split()))
 
 
 # --- LaTeX ------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def _latex_number(text: str) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(sign, sign) for sign in " ".join(text.split()))
+    return "".join(_TEX.get(sign, sign) for sign in " ".join(printable(text).split()))
 
 
 # --- CSV and files ----------------------------------------------------------------------------------------
