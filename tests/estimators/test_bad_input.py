@@ -214,3 +214,15 @@ def test_pictures():
         reg.plot_history(quantity="accuracy")
     with pytest.raises(ValueError, match="n_features must be a positive integer"):
         fit(environment=site).plot_features(n_features=0)
+
+
+def test_numbers_whose_sums_are_infinite():
+    y = np.arange(60) % 2
+    X = np.column_stack([np.linspace(-1, 1, 60) * 1e300, y])
+    with pytest.raises(
+        ValueError, match=r"X must have numbers of at most 1e\+290: .* Got 1e\+300. Divide such columns"
+    ):
+        InvariantClassifier(objective="erm").fit(X, y)
+    fitted = InvariantClassifier(objective="erm", hidden=(), max_steps=20).fit(X * 1e-20, y)
+    with pytest.raises(ValueError, match=r"at most 1e\+290"):
+        fitted.predict(X)

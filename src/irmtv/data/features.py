@@ -25,6 +25,7 @@ from irmtv.data.rows import NUMBER_KINDS, check_finite
 
 Floats = npt.NDArray[np.float64]
 Labels = tuple[Any, ...]
+LARGEST = 1e290  # of X: sums over many rows are finite still
 BLOCK = 1 << 20  # numbers that are looked at together: several tables of this size are made of them
 ENCODE = (
     "Encode text, categories and dates first: make_pipeline(skrub.TableVectorizer(), estimator) does it for the whole "
@@ -136,6 +137,11 @@ def as_features(
             f"X must be (rows, features) or (rows, channels, length). Got shape {values.shape}. Join the last axes."
         )
     check_finite(values, "X", _names(estimator, x), IMPUTE)
+    if values.size and max(values.max(), -values.min()) > LARGEST:
+        raise ValueError(
+            f"X must have numbers of at most {LARGEST:g}: sums over more rows would be infinite. Got "
+            f"{max(values.max(), -values.min()):.3g}. Divide such columns by a power of ten, or take their logarithms."
+        )
     if reset and values.ndim == 3:
         estimator._length_in = values.shape[2]  # for messages alone
     if like is not None:
