@@ -177,3 +177,21 @@ def test_a_log_that_is_lost_costs_no_group(tmp_path):
         shutil.copy(tmp_path / "x" / DATABASE, tmp_path / "y" / DATABASE)
     with Store.read(tmp_path / "y") as store:
         assert [run.key for run in store.runs()] == ["k1", "k2"]
+
+
+def test_what_is_added_while_it_is_read_is_no_damage(tmp_path, monkeypatch):
+    folder = some_store(tmp_path / "x")
+    with Store.create_or_open(folder) as writer, Store.read(folder) as reader:
+        select, added = reader._select, iter(range(100))
+
+        def slowly(statement, values=()):
+            rows = select(statement, values)
+            k = next(added)
+            writer.add_group(a_group(a_run(f"new {k}"), label=f"new {k}"))
+            return rows
+
+        monkeypatch.setattr(reader, "_select", slowly)
+        assert len(reader.runs()) == 12
+        reader.specs()
+        monkeypatch.undo()
+        assert len(reader.runs()) == 12 + next(added)

@@ -363,21 +363,20 @@ class Store:
         where, values = _where({"settings": settings, "methods": methods, "parts": parts})
         also, names = _where({"arrays": arrays})
         everything = where == also == ALL
-        if everything:
-            self._check_structure()
-        digests = self._digests()
-        found = self._runs(digests, where, values, also, names)
-        if everything:
-            for what in self._damaged_groups(digests).values():
-                raise StoreDamaged(self._path, what)
+        with self._snapshot():
+            if everything:
+                self._check_structure()
+            digests = self._digests()
+            found = self._runs(digests, where, values, also, names)
+            if everything:
+                for what in self._damaged_groups(digests).values():
+                    raise StoreDamaged(self._path, what)
         return found
 
     def _runs(
         self, digests: Digests, where: str, values: Sequence[Any], also: str = ALL, names: Sequence[str] = ()
     ) -> list[RunRecord]:
         """The runs for which `where` holds, with the arrays for which `also` holds, compared with their digests."""
-        # The runs come first: nothing of a run that is found here can be added or changed later, so what a writer adds
-        # between the statements belongs to other runs.
         rows = self._select(f"SELECT id, {_RUN_COLUMNS} FROM runs WHERE {where} ORDER BY id", values)
         arrays_of: dict[int, list[Any]] = {run_id: [] for run_id, *_ in rows}
         metrics_of: dict[int, list[Any]] = {run_id: [] for run_id, *_ in rows}
@@ -452,8 +451,10 @@ class Store:
 
     def specs(self) -> list[tuple[str, str]]:
         """Hash and text of every spec, as they came."""
-        found = self._select("SELECT hash, text FROM specs ORDER BY rowid")
-        for hash, _ in set(found) - set(self.undamaged_specs()):
+        with self._snapshot():
+            found = self._select("SELECT hash, text FROM specs ORDER BY rowid")
+            undamaged = set(self.undamaged_specs())
+        for hash, _ in set(found) - undamaged:
             raise StoreDamaged(self._path, f"the spec with hash {hash!r} cannot be what was stored")
         return found
 
@@ -485,6 +486,17 @@ class Store:
         )
         frame = pd.DataFrame(rows, columns=columns)
         return frame.assign(value=[as_value(v) for v in frame["value"]])
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Several statements see the same state, whatever a writer adds between them."""
+        with explaining(self._path):
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
 
     def _select(self, statement: str, values: Sequence[str] = ()) -> list[Any]:
         with explaining(self._path):
