@@ -43,8 +43,6 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto (default: th
 Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Number of parallel training processes (CPU).")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait while another process writes to the folder.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Train again what is damaged in the folder.")]
-
-
 Yes = Annotated[bool, typer.Option("--yes", help="Begin even where there are very many runs.")]
 
 
@@ -107,8 +105,8 @@ def reproduce(
     if steps is not None and name != RUNNING_TIMES:
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
     options = RunOptions(repetitions, settings, methods, device, jobs, wait, repair, yes)
-    if repair and name in OWN:
-        raise ValueError(f"--repair is for experiments; {name} keeps none. Leave it out.")
+    if name in OWN:
+        _reject(f"experiments; {name} keeps none. Leave it out.", repair=repair, yes=yes)
     # before minutes of work rather than after; the store of an experiment looks itself
     if name in OWN and out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")

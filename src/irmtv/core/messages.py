@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Any
@@ -48,8 +49,30 @@ def plain_repr(value: Any) -> str:
     return repr(plain(value))
 
 
-# control characters but for tab and line feed, marks that turn the direction of text, and separators of lines
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# marks that turn the direction of all text after them, on a page and in a terminal
+_TURNING = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
+
+
+def readable(text: str) -> str:
+    """The same with a sign in place of each character that cannot be shown or that changes how others are shown.
+
+    Line breaks and tabs stay; so do all letters, of whatever script and direction.
+
+    Examples
+    --------
+    >>> readable("a\\x00b"), readable("\\u202eabc"), readable("half \\ud800 pair")
+    ('a�b', '�abc', 'half � pair')
+    """
+    bad = {
+        c
+        for c in set(text)
+        if c not in "\n\t"
+        and (unicodedata.category(c) in ("Cc", "Cn", "Co", "Cs") or unicodedata.bidirectional(c) in _TURNING)
+    }
+    return "".join("�" if c in bad else c for c in text) if bad else text
+
+
+_UNSEEN = re.compile("[\u061c\u200e\u200f\u2028\u2029]")  # marks that turn one place only, and separators of lines
 
 
 def printable(text: str) -> str:
@@ -58,7 +81,7 @@ def printable(text: str) -> str:
     >>> printable("\\x1b[31mred\\u202e, a tab:\\t.")
     '\ufffd[31mred\ufffd, a tab:\\t.'
     """
-    return _HIDDEN.sub("\ufffd", text)
+    return _UNSEEN.sub("\ufffd", readable(text))
 
 
 def shown(values: Iterable[Any], limit: int = 5, form: Callable[[Any], str] = plain_repr) -> str:

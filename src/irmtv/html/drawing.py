@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from irmtv.html.texts import readable
+from irmtv.core.messages import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,8 +25,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from irmtv.core.files import write_text
+from irmtv.core.messages import readable
 from irmtv.core.numbers import NO_VALUE
-from irmtv.html.texts import MOST_ROWS, FigureData, csv_uri, file_name, numeric_columns, readable, shown_cells
+from irmtv.html.texts import MOST_ROWS, FigureData, csv_uri, file_name, numeric_columns, shown_cells
 from irmtv.html.theme import definitions, on_dark, themed
 
 if TYPE_CHECKING:

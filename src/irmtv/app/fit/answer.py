@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from irmtv.app.fit.comparing import (
+    against,
     asked_for_erm,
     better_or_worse,
     erm_is_kept,
@@ -18,9 +19,10 @@ from irmtv.app.fit.comparing import (
     left_out_difference,
     loss_differs,
     rule_figures,
+    taken,
     worse_on_test,
 )
-from irmtv.app.fit.expectation import expect, place, taken
+from irmtv.app.fit.expectation import expect, place
 from irmtv.app.fit.next_step import diagnose_command, next_step
 from irmtv.app.fit.summary import Answer, FitSummary
 from irmtv.core.numbers import MetricFormat, several
@@ -144,16 +146,12 @@ def _compared(summary: FitSummary) -> str:
     form, greater = MetricFormat.in_words(summary["metric"]), summary["greater_is_better"]
     overall = better_or_worse(summary["overall"], greater, form)
     than = "as" if overall == "about as good" else "than"
-    parts = [f"{overall} {than} the plain model over all rows ({_against(summary['overall'], form)})"]
+    parts = [f"{overall} {than} the plain model over all rows ({against(summary['overall'], form)})"]
     if len(summary["environments"]) > 1:
         worst = better_or_worse(summary["worst"], greater, form)
-        parts.append(f"{worst} in the worst environment ({_against(summary['worst'], form)})")
+        parts.append(f"{worst} in the worst environment ({against(summary['worst'], form)})")
     known = f"By {form.words} on held-out rows of known environments it is {' and '.join(parts)}."
     return f"{_compared_elsewhere(summary)}{known}"
-
-
-def _against(row: Any, form: MetricFormat) -> str:
-    return f"{form.with_unit(row['chosen']['value'])} against {form.with_unit(row['erm']['value'])}"
 
 
 def _compared_elsewhere(summary: FitSummary) -> str:

@@ -7,14 +7,13 @@ from typing import Any, Literal
 
 from scipy import stats
 
-from irmtv.app.fit.summary import EnvironmentRow, FitSummary
+from irmtv.app.fit.summary import EnvironmentRow, FitSummary, LeftOutFamily, NewEnvironment
 from irmtv.core.numbers import MetricFormat
 from irmtv.data.times import time_order
 from irmtv.metrics.definitions import as_metric
 
 LEVEL = 0.05  # of the tests that the words rest on
 FALL = 0.05  # from known environments to those that training left out, that is worth a warning
-SHARES = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "f1", "r2")  # metrics up to 1
 
 Word = Literal["better", "worse", "about as good"]
 
@@ -33,10 +32,20 @@ def better_or_worse(row: EnvironmentRow, greater_is_better: bool, form: MetricFo
     return "better" if (chosen > plain) == greater_is_better else "worse"
 
 
+def against(row: EnvironmentRow, form: MetricFormat) -> str:
+    """The scores of the chosen and the plain model there, in a sentence."""
+    return f"{form.with_unit(row['chosen']['value'])} against {form.with_unit(row['erm']['value'])}"
+
+
+def taken(unseen: NewEnvironment) -> LeftOutFamily | None:
+    """The kind of model that was taken, in environments that were left out."""
+    return next((family for family in unseen["families"] if family["taken"]), None)
+
+
 def left_out_difference(summary: FitSummary) -> Word | None:
     """The same on average over environments that training left out; None where that is not known, or all are alike."""
     unseen = summary.get("new_environment")
-    family = None if unseen is None else next((f for f in unseen["families"] if f["taken"]), None)
+    family = None if unseen is None else taken(unseen)
     if unseen is None or family is None or all(row["plain"] == row["chosen"] for row in family["environments"]):
         return None
     chosen, plain = family["expected"]["mean"], family["plain_expected"]["mean"]
@@ -62,7 +71,7 @@ def falls_elsewhere(summary: FitSummary) -> bool:
     against itself where it was trained on.
     """
     unseen = summary.get("new_environment")
-    family = None if unseen is None else next((f for f in unseen["families"] if f["taken"]), None)
+    family = None if unseen is None else taken(unseen)
     if unseen is None or family is None or unseen["metric"] != summary["metric"]:
         return False
     trained = {row["name"]: row["chosen"]["value"] for row in summary["environments"]}
@@ -71,7 +80,7 @@ def falls_elsewhere(summary: FitSummary) -> bool:
     lost = [sign * (known - new) for known, new in pairs if known is not None and new is not None]
     if len(lost) < 3 or mean is None:
         return False
-    least = FALL * (1.0 if unseen["metric"] in SHARES else abs(mean))
+    least = FALL * (1.0 if summary["greater_is_better"] else abs(mean))
     average = sum(lost) / len(lost)
     spread = (sum((one - average) ** 2 for one in lost) / (len(lost) - 1)) ** 0.5
     t = float(stats.t.isf(LEVEL, len(lost) - 1))

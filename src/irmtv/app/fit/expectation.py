@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from irmtv.app.fit.comparing import extremes, known_mean
-from irmtv.app.fit.summary import FitSummary, LeftOutFamily, NewEnvironment
+from irmtv.app.fit.comparing import extremes, known_mean, taken
+from irmtv.app.fit.summary import FitSummary, NewEnvironment
 from irmtv.core.numbers import MetricFormat, several
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "f1")  # metrics from 0 to 1
@@ -49,11 +49,6 @@ def place(name: str, summary: FitSummary) -> str:
 
 def named_place(name: str, columns: Sequence[str]) -> str:
     return f"{columns[0]} {name}" if name.isdigit() and len(name) < LONG_NUMBER and len(columns) == 1 else name
-
-
-def taken(unseen: NewEnvironment) -> LeftOutFamily | None:
-    """The kind of model that was taken, in environments that were left out."""
-    return next((family for family in unseen["families"] if family["taken"]), None)
 
 
 def _how(summary: FitSummary, unseen: NewEnvironment) -> str:

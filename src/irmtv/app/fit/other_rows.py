@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
-from irmtv.app.fit.comparing import better_or_worse, erm_is_kept
+from irmtv.app.fit.comparing import against, better_or_worse, erm_is_kept
 from irmtv.app.fit.comparison import compare
 from irmtv.app.fit.preparation import Prepared, target_values
 from irmtv.app.fit.summary import FitSummary, TestScores
@@ -116,6 +116,5 @@ def _against_plain(scores: TestScores, summary: FitSummary) -> list[str]:
     for where, row in places:
         word = better_or_worse(row, greater, form)
         than = "as" if word == "about as good" else "than"
-        values = f"{form.with_unit(row['chosen']['value'])} against {form.with_unit(row['erm']['value'])}"
-        told.append(f"{word} {than} the plain model {where} ({values})")
+        told.append(f"{word} {than} the plain model {where} ({against(row, form)})")
     return [f"By {form.words} the chosen model is {' and '.join(told)}."]

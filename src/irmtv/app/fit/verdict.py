@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from typing import Any, Literal, TypedDict, cast
 
-from irmtv.app.fit.expectation import named_place, says_nothing, taken
+from irmtv.app.fit.comparing import taken
+from irmtv.app.fit.expectation import named_place, says_nothing
 from irmtv.app.fit.summary import NewEnvironment
 from irmtv.core.numbers import Estimate, MetricFormat, listed, several
 from irmtv.metrics.definitions import as_metric

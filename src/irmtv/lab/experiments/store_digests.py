@@ -52,12 +52,12 @@ def add_run_digest(
 
 
 def add_digest(connection: sqlite3.Connection, kind: str, id: Any, row: Row) -> None:
-    """Of a group or a spec."""
+    """Of a group or a spec; that of a group comes before those of its runs."""
+    connection.execute(TABLE)  # stores of older versions have none
     _add(connection, kind, id, digest_of(list(row)), None)
 
 
 def _add(connection: sqlite3.Connection, kind: str, id: Any, digest: str, arrays: str | None) -> None:
-    connection.execute(TABLE)  # stores of older versions have none
     connection.execute("INSERT INTO digests VALUES (?, ?, ?, ?)", (kind, id, digest, arrays))
 
 
