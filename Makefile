@@ -10,15 +10,18 @@ export IRMTV_DATA ?= $(wildcard $(abspath ../shared/data))
 JOBS ?= 2
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo check fast test lint graph slow-list docs-numbers bench clean
+.PHONY: help demo check fast test lint graph slow-list docs-numbers kills bench bench-compare fuzz clean
 help:
 	@echo "make demo          the paper's main result: set up $(VENV), then about a minute of training"
 	@echo "make check         set up $(VENV), then ruff, mypy and the fast tests: two minutes, before each commit"
-	@echo "make test          set up $(VENV), then ruff, mypy and all tests: ten minutes"
+	@echo "make test          set up $(VENV), then ruff, mypy and all tests: a quarter of an hour"
 	@echo "make graph         what each package imports, and what is against the rules of the layers"
 	@echo "make docs-numbers  run the commands behind tables in docs, the quick ones (ALL=1: all, hours)"
 	@echo "make slow-list     all tests, then tests/slow.txt anew: which ones make check leaves out"
-	@echo "make bench         speed, as ratios against a textbook implementation"
+	@echo "make kills         1,000 sweeps killed, 1,000 bits flipped, 300 commands stopped: nothing is lost (half an hour)"
+	@echo "make bench         speed, as ratios, beside those that are wanted (AXES=1: time and memory along rows, ... too)"
+	@echo "make bench-compare what changed since the last committed line of benchmarks/results.jsonl"
+	@echo "make fuzz          40,000 mutated model files, tables and specs, about an hour (ARGS='--count 500': fewer)"
 	@echo "make clean         remove $(VENV) and caches"
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -64,9 +67,20 @@ graph: $(VENV)/installed
 docs-numbers: $(VENV)/installed-dev
 	@$(BIN)/python examples/docs_numbers.py --run $(if $(ALL),--all)
 
+# on Linux; KILLS="--kills 50 --flips 100 --stops 30 --seed 1" for fewer, others
+kills: $(VENV)/installed-dev
+	@cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m kills $(KILLS)
+
 bench: $(VENV)/installed-dev
 	@echo "speed, in $(abspath $(VENV)); a few minutes, best on an idle machine"
 	@$(BIN)/python -m benchmarks.speed
+	$(if $(AXES),@$(BIN)/python -m benchmarks.axes)
+
+bench-compare: $(VENV)/installed-dev
+	@$(BIN)/python -m benchmarks.record
+
+fuzz: $(VENV)/installed-dev
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -83,7 +83,12 @@ def _command(*arguments: str) -> None:
 
 STEPS = {"pandas": _with_pandas, "read": _with_irmtv, "prepare": _prepare, "command": _command}
 # imported before the clock starts
-IMPORTS = {"pandas": "pandas", "read": "irmtv.app.io", "prepare": "irmtv.app.io", "command": "irmtv.app.fit"}
+IMPORTS = {
+    "pandas": "pandas",
+    "read": "irmtv.app.io",
+    "prepare": "irmtv.data.tables.steps",
+    "command": "irmtv.app.fit.workflow",
+}
 
 
 def _measured(step: str, *arguments: str) -> dict[str, float]:

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from irmtv import Runs, train
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.datasets import expected_worst, make_simulation, population_accuracy, simulation_limit
-from irmtv.engine.progress_bar import ProgressBar
 
 P_S, P_V, TEST_P_S = (0.999, 0.9), 0.8, (0.999, 0.8, 0.2, 0.001)
 AUTHORS = {"steps": 5300, "learning_rate": 5e-3, "l2": 1e-3}

@@ -53,7 +53,10 @@ def reproduce(name: str, more: str = "--jobs 2") -> str:
 
 NUMBERS = (
     Numbers("paper", "the demo", "python examples/demo.py", 1),
-    Numbers("engine", "speed", "python -m benchmarks.speed", 4),
+    Numbers("performance", "ratios", "python -m benchmarks.speed", 2),
+    Numbers("performance", "along one axis", "python -m benchmarks.axes", 3),
+    Numbers("performance", "the roofline, sizes", "python -m benchmarks.roofline", 1.5),
+    Numbers("performance", "on a GPU", "python -m benchmarks.gpu", 2, gpu=True),
     Numbers("solving", "the picture", "python examples/solving_landscape.py docs/solving.svg", 0.5),
     Numbers("solving", "simulation", "python examples/solving.py simulation", 6),
     Numbers("solving", "inferred", "python examples/solving.py inferred", 6),

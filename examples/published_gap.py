@@ -16,8 +16,8 @@ from rich.table import Table
 
 from demo import KEY, P_S, P_V, PUBLISHED, TEST_P_S, pm
 from irmtv import Runs, train
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.datasets import make_simulation, population_accuracy
-from irmtv.engine.progress_bar import ProgressBar
 
 BASE: dict[str, Any] = {"learning_rate": 5e-3, "l2": 1e-3}
 LATE: dict[str, Any] = {**BASE, "penalty_weight": 1e4, "warmup": 5000}

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.datasets import DATASETS
-from irmtv.engine.progress_bar import ProgressBar
 from irmtv.lab.experiments import load_spec, read_records, run_experiment
 from irmtv.selection import Records, equal_means, iid, invariance, zero_means
 

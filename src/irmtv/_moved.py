@@ -20,7 +20,7 @@ MOVED = {
     "irmtv.experiments": "irmtv.lab.experiments",
     "irmtv.lightning": "irmtv.losses.lightning",
     "irmtv.networks": "irmtv.engine.named_networks",
-    "irmtv.progress": "irmtv.engine.progress_bar",
+    "irmtv.progress": "irmtv.core.progress_bar",
     "irmtv.report": "irmtv.lab.tables",
     "irmtv.search": "irmtv.models.search",
     "irmtv.tabular": "irmtv.app.io",

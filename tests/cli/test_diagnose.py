@@ -20,7 +20,7 @@ from app.fit.tables import spurious_table
 from irmtv.app.diagnose import diagnosis, inferred_environments
 from irmtv.app.diagnose import informative as informative_module
 from irmtv.app.diagnose.erm_model import KINDS, simplest
-from irmtv.engine.progress_bar import ProgressBar
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.models.erm import NetworkErm, TreeErm
 from paths import REPOSITORY
 

@@ -23,7 +23,7 @@ import irmtv
 from app.fit.tables import spurious_table
 from app.pages.summaries import summary, with_erm_kept, with_unseen
 from irmtv.cli.fit import show
-from irmtv.engine.progress_bar import ProgressBar
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.estimators.files import read_about
 
 DATA = os.environ.get("IRMTV_DATA")

@@ -76,7 +76,7 @@ def test_running_times_measures_prints_and_writes_everything(command, tmp_path):
     ended = command("running-times", "--out", out, "--settings", "simulation", "--steps", "5", "--repetitions", "2")
     assert ended.code == 0
     files = ["report.html", "running-times.csv", "running-times.json", "running-times.md"]
-    assert sorted(p.name for p in out.iterdir()) == files
+    assert sorted(p.name for p in out.iterdir()) == [".irmtv.json", *files]
     assert "Seconds of 5,300 steps" in ended.out and "l1 over l2" in ended.out
     assert "13.5" in ended.out and "0.948" in ended.out  # the paper's
     table = pd.read_csv(out / "running-times.csv")
@@ -112,6 +112,7 @@ def test_ctrl_c_during_running_times(command, tmp_path, monkeypatch):
         (["running-time", "--out", "x"], "Did you mean 'running-times'?"),
         (["real", "--out", "x", "--device", "cpu"], "--device is for specs"),
         (["real", "--out", "x", "--wait"], "--wait is for specs"),
+        (["real", "--out", "x", "--engine", "ray"], "--engine is for experiments; real is none"),
         (["real", "--out", "x", "--settings", "hart"], "Did you mean 'heart'?"),
         (["real", "--out", "x", "--methods", "mlp"], "--methods must be one of"),
         (["real", "--out", "x", "--repetitions", "0"], "repetitions must be a positive integer. Got 0"),
@@ -148,7 +149,7 @@ def test_real_tables_are_measured_printed_and_written(command, hearts, tmp_path)
     assert "heart: switzerland" in ended.out and "0 of 4 (0 %)" in ended.out  # 0.25 is outside every interval
     assert "the same outcome with at least 80 % of the seeds: 4 of 4 splits" in ended.out
     files = ["real.csv", "real.json", "real.jsonl", "real.md", "report.html"]
-    assert sorted(path.name for path in out.iterdir()) == files
+    assert sorted(path.name for path in out.iterdir()) == [".irmtv.json", *files]
     assert len(pd.read_csv(out / "real.csv")) == 8
     again = command(*arguments)
     assert "8 results: 8 were there, 0 measured" in again.err and again.out == ended.out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,9 +16,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from irmtv import OBJECTIVES, __version__
+from irmtv import OBJECTIVES, __version__, cli
 from irmtv.cli import experiments as commands
-from irmtv.engine.progress_bar import ProgressBar
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.lab import tables as report_module
 from irmtv.lab.experiments import Store, papers, store_files
 from irmtv.lab.experiments import run as run_module
@@ -73,6 +74,7 @@ def test_help_names_the_commands():
 
 
 OUTPUTS = ["report.html", "small-choices.csv", "small-tests.csv", "small.csv", "small.md", "small.tex"]
+FILES = [".irmtv.json", "experiment.sqlite", "lock.sqlite", *OUTPUTS]
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def test_run_trains_prints_and_writes_every_table(command, spec, tmp_path):
     assert "9 runs: 0 were there, 9 trained in " in first.err
     assert "irm-tv-l1" in first.out and "oracle (chosen on test)" in first.out
     assert f"written: {out / 'small.md'}, " in first.err  # in one line, to be copied
-    assert sorted(p.name for p in out.iterdir()) == ["experiment.sqlite", "lock.sqlite", *OUTPUTS]
+    assert sorted(p.name for p in out.iterdir()) == FILES
     assert "irm-tv-l1" in (out / "small.md").read_text()
     assert r"\begin{tabular}" in (out / "small.tex").read_text()
     summary, tests, choices = (pd.read_csv(out / f"small{end}.csv") for end in ("", "-tests", "-choices"))
@@ -119,7 +121,7 @@ def test_files_are_written_before_the_tables_are_printed(command, spec, tmp_path
 
     monkeypatch.setattr(report_module, "to_terminal", printed)
     assert command("run", spec, "--out", tmp_path / "x").code == 0
-    assert seen == [["experiment.sqlite", "lock.sqlite", *OUTPUTS]]
+    assert seen == [FILES]
 
 
 def test_run_takes_a_part_of_the_spec_and_the_rest_later(command, tmp_path):
@@ -344,7 +346,7 @@ def test_failures_are_told_the_rest_is_shown_and_the_exit_code_is_1(command, tmp
     with Store.read(tmp_path / "x") as store:
         assert all("out of memory" in failure.text for failure in store.failures())
     assert "vrex" in ended.out and "irm-tv-l1" not in ended.out
-    assert sorted(p.name for p in (tmp_path / "x").iterdir())[2:] == OUTPUTS
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == FILES
     again = command("run", spec, "--out", tmp_path / "x")
     assert again.code == 0
     assert "failures()" not in again.err
@@ -451,3 +453,26 @@ def test_help_and_completion_load_neither_torch_nor_scikit_learn():
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (result.stdout, result.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
+def test_of_signals_that_come_together_the_first_counts(numbers, monkeypatch, capsys):
+    first, second = numbers
+
+    def command():
+        try:
+            signal.raise_signal(first)
+        finally:
+            signal.raise_signal(second)  # while the first one is cleaned up after
+            print("cleaned up")
+
+    before = [signal.signal(n, h) for n, h in ((signal.SIGINT, signal.default_int_handler), (first, signal.SIG_DFL))]
+    monkeypatch.setattr(cli, "app", command)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cli.main()
+        assert signal.getsignal(first) == signal.SIG_DFL
+    finally:
+        for number, handler in zip((signal.SIGINT, first), before, strict=True):
+            signal.signal(number, handler)
+    assert capsys.readouterr().out == "cleaned up\n"

@@ -26,7 +26,7 @@ LIBRARY = (
 # packages whose own packages must form an acyclic graph as well
 APPLICATIONS = {
     "app": ("io", "fit", "diagnose", "pages"),
-    "lab": ("workers", "experiments", "real", "tables", "theory"),
+    "lab": ("workers", "on_ray", "experiments", "real", "tables", "theory"),
 }
 # what is above the library, and which of the others it may import
 ABOVE = {

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from irmtv.data import features as scaling
+from irmtv.data import scaling
 from irmtv.estimators import InvariantClassifier, InvariantRegressor, classifier, regressor
 
 KINDS = [InvariantClassifier, InvariantRegressor]

@@ -62,6 +62,12 @@ def test_a_network_of_ones_own_on_series(run):
     assert abs(tv[0] - tv[1]) < abs(erm[0] - erm[1])
 
 
+def test_rows_over_ranks(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert 75 < numbers(run("rows_over_ranks"))[-1] < 89
+    assert not [*tmp_path.iterdir()]
+
+
 def test_tables_for_the_command_line(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = run("sales_tables")

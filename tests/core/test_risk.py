@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from irmtv.core.losses import as_loss
 from irmtv.core.membership import Blocks, Codes, Soft, SoftPair, Weighted
-from irmtv.core.risk import BlockHead, LastLayer, modulus, modulus_squared, per_sample, summarise
+from irmtv.core.risk import Head, LastLayer, modulus, modulus_squared, per_sample, summarise
 from irmtv.core.types import Statistics
 
 CPU = torch.device("cpu")
@@ -30,22 +30,25 @@ quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCh
 
 
 class HeadAsNode(torch.autograd.Function):
-    """`BlockHead` as one node of a graph, so that its two ways can be compared with autograd."""
+    """`Head` as one node of a graph, so that its two ways can be compared with autograd."""
 
     @staticmethod
-    def forward(ctx, f, y, loss, blocks, want_risk, want_slope):
-        ctx.head = BlockHead(loss, f, y, blocks, want_risk, want_slope)
+    def forward(ctx, f, y, loss, membership, share, uses, want_slope, want_value):
+        ctx.head, ctx.membership, ctx.share = Head(loss, f, y, want_value, want_slope), membership, share
         ctx.set_materialize_grads(False)
-        return ctx.head.mean, ctx.head.risk, ctx.head.slope
+        e = summarise(ctx.head.value, ctx.head.slope, membership, uses)
+        return e.mean_risk, e.risk, e.slope
 
     @staticmethod
     def backward(ctx, *grads):
-        return ctx.head.pull_back(*grads), None, None, None, None, None
+        return ctx.head.pull_back(ctx.membership, ctx.share, *grads), *[None] * 7
 
 
-def by_head(loss, f, y, blocks, uses, want_slope):
-    mean, risk, slope = HeadAsNode.apply(f, y, loss, blocks, "risk" in uses, want_slope)
-    return Statistics(mean, blocks.mass, risk, slope)
+def by_head(loss, f, y, membership, uses, want_slope, want_value=True, share=None):
+    if share is None:  # blocks
+        share = (1 if membership.weight is None else membership.weight) / membership.counts.sum(1).view(-1, 1, 1, 1)
+    mean, risk, slope = HeadAsNode.apply(f, y, loss, membership, share, uses, want_slope, want_value)
+    return Statistics(mean, membership.mass, risk, slope)
 
 
 def targets(rng, loss, *shape):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from irmtv.data import features as scaling
-from irmtv.data.features import Scaler
+from irmtv.data import scaling
+from irmtv.data.scaling import Scaler
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0, 1), (1e9, 1), (0, 1e-200), (0, 1e200), (-3e4, 1e-3)])

@@ -220,7 +220,7 @@ def test_a_download_is_asked_for_by_address_and_checksum(tmp_path, monkeypatch):
     monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / project)
     asked = []
 
-    def retrieve(url, known_hash, fname, path):
+    def retrieve(url, known_hash, fname, path, downloader):
         asked.append((url.rpartition("/")[2], known_hash))
         write(path, 60, TRAIN if fname.startswith("train") else SMALL)
         return str(path / fname)

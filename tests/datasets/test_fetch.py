@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import hashlib
 import logging
+import os
+import signal
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,6 +46,9 @@ def server(monkeypatch):
         def do_GET(self):
             asked.append(self.path)
             body = pages.get(self.path)
+            if callable(body):
+                body(self)
+                return
             self.send_response(404 if body is None else 200)
             self.send_header("Content-Length", str(len(body or b"")))
             self.end_headers()
@@ -52,6 +58,7 @@ def server(monkeypatch):
             pass
 
     local = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    local.released = threading.Event()
     thread = threading.Thread(target=local.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     local.pages, local.asked, local.url = pages, asked, f"http://127.0.0.1:{local.server_port}"
@@ -199,6 +206,171 @@ def test_without_a_network(cache, monkeypatch):
 def test_a_page_that_is_gone(cache, server):
     with pytest.raises(ConnectionError, match=r"two\.csv of data set 'sales'.*404"):
         find_files([DataFile("sales", "two.csv", server.url + "/two.csv", SHA256)])
+
+
+# a page is a function of the request here
+
+
+def answer(request, content, length=None, status=200, **headers):
+    request.send_response(status)
+    for name, value in {"Content-Length": str(len(content) if length is None else length), **headers}.items():
+        request.send_header(name, value)
+    request.end_headers()
+    request.wfile.write(content)
+
+
+def cut_off(request):
+    answer(request, CONTENT[:3], length=len(CONTENT))
+
+
+def too_short_a_length(request):
+    answer(request, CONTENT, length=3)
+
+
+def too_long_a_length(request):
+    answer(request, CONTENT, length=10 * len(CONTENT))
+
+
+def cut_off_in_chunks(request):
+    request.send_response(200)
+    request.send_header("Transfer-Encoding", "chunked")
+    request.end_headers()
+    request.wfile.write(b"3\r\n" + CONTENT[:3] + b"\r\n5\r\n")
+
+
+def silent(request):
+    request.server.released.wait(20)
+
+
+def silent_in_the_middle(request):
+    answer(request, CONTENT[:3], length=len(CONTENT))
+    request.wfile.flush()
+    request.server.released.wait(20)
+
+
+def not_http(request):
+    request.wfile.write(b"what?\r\n")
+
+
+def redirected_for_ever(request):
+    answer(request, b"", status=302, Location="/one.csv")
+
+
+def redirected_to_nothing(request):
+    answer(request, b"", status=302, Location="/gone.csv")
+
+
+def redirected_to_a_file(request):
+    answer(request, b"", status=302, Location="file:///etc/hostname")
+
+
+def gone(request):
+    answer(request, b"<html>not found</html>", status=500)
+
+
+def another_page(request):  # as of a network that asks for a password first
+    answer(request, b"<html>log in</html>")
+
+
+BROKEN_PAGES = [
+    cut_off, too_short_a_length, too_long_a_length, cut_off_in_chunks, silent, silent_in_the_middle, not_http,
+    redirected_for_ever, redirected_to_nothing, redirected_to_a_file, gone, another_page,
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # of requests, with the error
+@pytest.mark.time_limit(120)
+@pytest.mark.parametrize("before", [None, b"1, 2"], ids=["not there", "damaged before"])
+@pytest.mark.parametrize("page", BROKEN_PAGES)
+def test_a_broken_download_is_named_and_not_kept_and_the_next_one_succeeds(cache, server, monkeypatch, page, before):
+    monkeypatch.setattr(fetch, "TIMEOUT", 0.5)
+    server.pages["/one.csv"], url = page, server.url + "/one.csv"
+    file = DataFile("sales", "one.csv", url, SHA256)
+    if before is not None:
+        put(cache / "one.csv", before)
+    with pytest.raises((ConnectionError, ValueError)) as caught:
+        find_files([file])
+    server.released.set()
+    text = str(caught.value)
+    assert text.startswith("one.csv of data set 'sales'") and url in text and "\n" not in text
+    assert "Try again" in text and "give data_home=, or set IRMTV_DATA" in text
+    assert [p.read_bytes() for p in cache.iterdir()] == ([] if before is None else [before])
+    server.pages["/one.csv"] = CONTENT
+    assert find_files([file]) == [cache / "one.csv"]
+    assert [p.read_bytes() for p in cache.iterdir()] == [CONTENT]
+    del caught
+    gc.collect()
+
+
+def slow(request):
+    answer(request, b"", length=len(CONTENT))
+    for i in range(len(CONTENT)):
+        request.server.released.wait(0.01)
+        request.wfile.write(CONTENT[i : i + 1])
+        request.wfile.flush()
+
+
+def moved(request):
+    answer(request, b"", status=301, Location="/there.csv")
+
+
+@pytest.mark.parametrize("page", [slow, moved])
+def test_a_slow_download_and_one_that_has_moved(cache, server, page):
+    server.pages |= {"/one.csv": page, "/there.csv": CONTENT}
+    assert find_files([DataFile("sales", "one.csv", server.url + "/one.csv", SHA256)]) == [cache / "one.csv"]
+    assert [p.read_bytes() for p in cache.iterdir()] == [CONTENT]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_download_that_is_stopped_leaves_nothing(cache, server):
+    def stopped(request):
+        answer(request, CONTENT[:3], length=len(CONTENT))
+        request.wfile.flush()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        request.server.released.wait(20)
+
+    server.pages["/one.csv"] = stopped
+    with pytest.raises(KeyboardInterrupt):
+        find_files([DataFile("sales", "one.csv", server.url + "/one.csv", SHA256)])
+    server.released.set()
+    assert list(cache.iterdir()) == []
+    gc.collect()
+
+
+# ---- links and ..
+
+
+def test_links_and_dots_are_followed(tmp_path, monkeypatch):
+    path = put(tmp_path / "real" / "sales" / "one.csv")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for home in (tmp_path / "link", tmp_path / "link" / ".." / "real", tmp_path / "real" / "sales" / ".."):
+        monkeypatch.setenv(VARIABLE, str(home))
+        (found,) = find_files([ONE])
+        assert found.samefile(path) and str(found).startswith(str(home))
+    monkeypatch.chdir(tmp_path / "real" / "sales")
+    monkeypatch.setenv(VARIABLE, "..")
+    assert find_files([ONE])[0].samefile(path)
+
+
+def test_links_that_lead_nowhere_or_to_themselves_are_named(tmp_path, monkeypatch):
+    for name, to in (("nowhere", "not here"), ("itself", "itself")):
+        (tmp_path / name).symlink_to(tmp_path / to)
+        with pytest.raises(FileNotFoundError, match=rf"Got '.*{name}', which does not exist"):
+            find_files([ONE], tmp_path / name)
+        (tmp_path / "sales").mkdir(exist_ok=True)
+        (tmp_path / "sales" / "one.csv").unlink(missing_ok=True)
+        (tmp_path / "sales" / "one.csv").symlink_to(tmp_path / to)
+        with pytest.raises(FileNotFoundError, match="looked for and not found"):
+            find_files([ONE], tmp_path)
+
+
+def test_a_folder_or_a_pipe_by_the_name_of_a_file_is_none(tmp_path):
+    (tmp_path / "one.csv").mkdir()
+    (tmp_path / "sales").mkdir()
+    os.mkfifo(tmp_path / "sales" / "one.csv")
+    with pytest.raises(FileNotFoundError, match="looked for and not found"):
+        find_files([ONE], tmp_path)
 
 
 def test_docstring_examples():

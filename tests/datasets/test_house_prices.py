@@ -392,7 +392,7 @@ def test_without_the_file_the_error_says_where_to_get_it_and_where_to_put_it(tmp
 def test_without_a_folder_it_is_downloaded_and_checked(tiny, monkeypatch):
     asked = []
 
-    def retrieve(url, known_hash, fname, path):
+    def retrieve(url, known_hash, fname, path, downloader):
         asked.append((url, known_hash, fname, path.name))
         return str(tiny / "kc_house_data.csv")
 

@@ -125,7 +125,7 @@ def test_what_was_downloaded_is_found_in_the_cache(tiny, home, tmp_path, monkeyp
         "It is downloaded when it is first loaded; or put kc_house_data.csv into FOLDER"
     )
 
-    def retrieve(url, known_hash, fname, path):
+    def retrieve(url, known_hash, fname, path, downloader):
         path.mkdir(parents=True)
         (home / "house_prices" / fname).rename(path / fname)
         return str(path / fname)

@@ -111,8 +111,9 @@ def test_all_dead():
         ("irm-tv-l1", {"batch_size": 30}, {"learning_rate": 1e200}),
         ("minimax-tv-l1", {}, {"learning_rate": 1e200}),
         ("minimax-tv-l1", {"schedule": "alternating"}, {"learning_rate": 1e200}),
-        ("minimax-tv-l1", {}, {"environment_learning_rate": 1e200}),
-        ("minimax-tv-l1", {"schedule": "alternating"}, {"environment_learning_rate": 1e200}),
+        # l1 has nothing to climb here: all slopes have one sign, and the gradient of rho is 0
+        ("minimax-tv-l2", {}, {"environment_learning_rate": 1e200}),
+        ("minimax-tv-l2", {"schedule": "alternating"}, {"environment_learning_rate": 1e200}),
         # finite losses whose slopes are too large for rho's gradient. (A huge rate of rho's own need not fail in
         # mini-batches: where it makes all of rho's logits infinite of one sign, environments are one-sided but finite.)
         ("minimax-tv-l1", {"batch_size": 30}, {"learning_rate": 1e150}),

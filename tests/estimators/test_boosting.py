@@ -291,5 +291,16 @@ def test_intervals_as_categories_are_refused_before_training():
 def test_numbers_that_lightgbm_takes_for_0_are_one_message():
     rng = np.random.default_rng(0)
     X, y = 1e-300 * rng.normal(size=(80, 2)), rng.integers(0, 2, 80)
-    with pytest.raises(ValueError, match=r"LightGBM cannot grow trees on X .* It takes numbers below 1e-35 for 0"):
+    message = r"LightGBM cannot grow trees on X .* It takes numbers below 1e-35 for 0"
+    with pytest.warns(UserWarning, match="have no value beyond 1e-30"), pytest.raises(ValueError, match=message):
         InvariantBoostingClassifier().fit(X, y, environment=np.repeat([0, 1], 40))
+
+
+def test_columns_that_lightgbm_would_take_for_zero_are_warned_of():
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"tiny": rng.normal(size=60) * 1e-36, "usual": rng.normal(size=60), "zero": np.zeros(60)})
+    model = InvariantBoostingRegressor("erm", n_estimators=2, n_jobs=1)
+    with pytest.warns(UserWarning, match=r"columns 'tiny' of X have no value beyond 1e-30, and trees take"):
+        model.fit(x, x["usual"])
+    with pytest.warns(UserWarning, match="columns 0 of X have no value"):
+        model.fit(x.to_numpy(), x["usual"])

@@ -16,9 +16,9 @@ from sklearn.exceptions import NotFittedError
 from engine.problems import arrays, refuse
 from irmtv import Runs, train
 from irmtv.core.losses import as_loss
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.types import Rows, Task
 from irmtv.datasets import make_control, make_simulation
-from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.path import PATH
 from irmtv.models.networks import fit as fit_module

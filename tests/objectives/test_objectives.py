@@ -342,8 +342,16 @@ def test_a_penalty_of_ones_own():
     torch.testing.assert_close(mine(e, reduction="authors"), (e.mass * e.slope).sum(1))
 
 
-@pytest.mark.parametrize("name", [n for n in OBJECTIVES if OBJECTIVES[n].explicit and OBJECTIVES[n].penalties])
-@pytest.mark.parametrize("measure", ["empirical", "uniform", (0.2, 0.5, 0.3)])
+@pytest.mark.parametrize(
+    ("name", "measure"),
+    [
+        (name, measure)
+        for name in OBJECTIVES
+        if OBJECTIVES[name].explicit and OBJECTIVES[name].penalties
+        # the authors' reduction fixes the measure
+        for measure in ("empirical", *(() if name == "zin" else ("uniform", (0.2, 0.5, 0.3))))
+    ],
+)
 def test_closed_form_subgradients_are_those_of_autograd(name, measure):
     """Value and gradient of the whole objective, by hand and by autograd, a slope of exactly 0 among them."""
     objective = OBJECTIVES[name]

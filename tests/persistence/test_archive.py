@@ -263,3 +263,16 @@ def test_a_file_that_is_said_to_have_terabytes_is_not_read(file):
     """A model file that was made longer, without a byte on the disk."""
     os.truncate(file, 2**40)
     refused(file, "is incomplete: it does not end with its checksum")
+
+
+def test_a_file_of_terabytes_is_refused_by_its_size(file):
+    data = file.read_bytes()
+    with file.open("r+b") as sparse:  # nothing on the disk; begins and ends as a model file does
+        sparse.seek(2**40)
+        sparse.write(data[-77:])
+    refused(file, r"has 1,099,511,627,853 bytes, more than the 4,294,967,296 of any model file")
+
+
+def test_a_file_beyond_the_memory_says_so(file, monkeypatch):
+    monkeypatch.setattr("irmtv.persistence.archive._check_head", lambda *_: (_ for _ in ()).throw(MemoryError))
+    refused(file, r"has \d+ bytes, more than there is memory for")

@@ -380,6 +380,15 @@ def test_the_list_of_the_file_counts_for_nothing(tmp_path):
         load_parts(by_skops({"p": 1}, change), ["p"], "x")
 
 
+def test_a_name_of_several_lines_is_one_in_the_message():
+    def change(schema):
+        schema["content"]["p"] = node("FunctionNode", "a\nirmtv: all is well\tb", "system")
+
+    with pytest.raises(ModelFileError, match=r"does not trust: a\\nirmtv: all is well\\tb\.system") as raised:
+        load_parts(by_skops({"p": 1}, change), ["p"], "x")
+    assert "\n" not in str(raised.value)
+
+
 def test_skops_audits_as_well(monkeypatch):
     """Were the walk over the tree to miss something, skops' own audit with the same list stands behind it."""
     monkeypatch.setattr("irmtv.persistence.parts._refused", lambda _tree: iter(()))

@@ -6,7 +6,9 @@ import importlib
 import inspect
 
 import numpy as np
+import pandas as pd
 import pytest
+import skrub
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 from sklearn.feature_selection import SelectKBest, f_regression
@@ -14,6 +16,7 @@ from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
+    KBinsDiscretizer,
     OneHotEncoder,
     PolynomialFeatures,
     SplineTransformer,
@@ -81,6 +84,53 @@ HOSTILE = {
         lambda: ColumnTransformer([], verbose_feature_names_out="{0.__class__}{1:>999999999}"),
         "verbose_feature_names_out must be",
     ),
+    "hashed columns": (
+        lambda: HashingVectorizer(n_features=2**31 - 1),
+        "n_features must be an integer from 1 to 1048576",
+    ),
+    "no hashed columns": (lambda: HashingVectorizer(n_features=0), "n_features must be an integer from 1"),
+    "bins": (lambda: changed(KBinsDiscretizer(3).fit(X), n_bins_=np.array([10**12])), "n_bins_ must be numbers from 0"),
+    "categories' columns": (
+        lambda: changed(OneHotEncoder(sparse_output=False).fit(X), _n_features_outs=[10**9, 1, 1]),
+        "_n_features_outs must be numbers from 0",
+    ),
+    "categories beyond the columns": (
+        lambda: changed(OneHotEncoder(sparse_output=False).fit(X), _n_features_outs=[1, 1, 1]),
+        "OneHotEncoder must be of as many columns as its categories have",
+    ),
+    "rare categories beyond the columns": (
+        lambda: changed(
+            OneHotEncoder(min_frequency=2).fit([["a"], ["a"], ["b"], ["c"]]),
+            _default_to_infrequent_mappings=[np.array([0, 10**9, 1])],
+        ),
+        "of as many columns as its categories have",
+    ),
+    "a category before the first": (
+        lambda: changed(OneHotEncoder(drop="first").fit(X), _drop_idx_after_grouping=np.array([-5, 0, 0], object)),
+        "of as many columns as its categories have",
+    ),
+    "a category after the last": (
+        lambda: changed(
+            OneHotEncoder(drop="first").fit(X), _drop_idx_after_grouping=np.array([10**6, 10**6, 10**6], object)
+        ),
+        "of as many columns as its categories have",
+    ),
+    "words beyond the columns": (
+        lambda: changed(CountVectorizer().fit(["aa bb"]), vocabulary_={"aa": 5 * 10**8, "bb": 0}),
+        "CountVectorizer must be of words with a column each",
+    ),
+    "a file of a time zone": (
+        lambda: changed(skrub.ToDatetime(), output_time_zone_="dateutil//etc/hostname"),
+        "ToDatetime's output_time_zone_ must be a time zone",
+    ),
+    "a type with a file": (
+        lambda: changed(skrub.ToDatetime(), output_dtype_="datetime64[ns, dateutil//etc/hostname]"),
+        "ToDatetime's output_dtype_ must be a type of columns",
+    ),
+    "a zone of a type": (
+        lambda: changed(skrub.ToDatetime(), output_dtype_=changed(pd.DatetimeTZDtype("ns", "UTC"), _tz="dateutil//x")),
+        "DatetimeTZDtype's _tz must be a time zone",
+    ),
     "a method": (lambda: changed(StandardScaler().fit(X), transform=np.exp), "'transform' in place of its own method"),
     "a dtype": (lambda: OneHotEncoder(dtype=",i4"), "dtype must be a type of numbers"),
     "a deep one": (lambda: [{"a": (np.array([[CountVectorizer(input="file")]], dtype=object),)}], "input must be"),
@@ -125,7 +175,6 @@ def test_a_spline_whose_arrays_do_not_fit_is_refused(monkeypatch, change):
 
 
 def test_skrub_renames_columns_by_a_plain_text_only(monkeypatch):
-    skrub = pytest.importorskip("skrub", reason="skrub is not installed")
     part = skrub.ApplyToCols(StandardScaler(), rename_columns="{0.__class__}")
     with pytest.raises(ModelFileError, match=r"rename_columns must be a text with \{\} for the name"):
         load_parts(unchecked({"p": part}, monkeypatch), ["p"], "x")
@@ -146,6 +195,10 @@ def test_a_parameter_that_nobody_has_judged_must_have_its_default(monkeypatch):
         TfidfVectorizer(stop_words="english", strip_accents="unicode", vocabulary={"a": 0, "b": 1}),
         FeatureUnion([("s", StandardScaler()), ("d", "drop")], n_jobs=-1, transformer_weights={"s": 2.0}),
         SimpleImputer(strategy="constant", fill_value="missing"),
+        HashingVectorizer(),
+        TfidfVectorizer().fit(["aa bb", "bb cc"]),
+        OneHotEncoder(drop="first", min_frequency=2).fit([["a"], ["a"], ["b"], ["c"], ["d"], ["d"]]),
+        KBinsDiscretizer(3).fit(X),
         PolynomialFeatures((1, 3), interaction_only=True),
         make_column_selector("x_.*", dtype_include=["number", object]),
         ColumnTransformer(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import signal
 import sys
+import time
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -10,6 +14,8 @@ import typer
 from irmtv._version import __version__
 from irmtv.cli import data, diagnose, evaluate, experiments, fit, objectives, predict, report, verify
 from irmtv.core.messages import printable
+
+MOST_SIGNS = 2500  # of a message
 
 app = typer.Typer(
     help="Predictors that keep working when the environment changes.",
@@ -40,15 +46,50 @@ def _root(
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 done, 1 the data or the settings are wrong, 2 usage, 130 stopped by Ctrl-C.
+    """Entry point. Exit codes: 0 done, 1 the data or the settings are wrong, 2 usage, 130 stopped by Ctrl-C or SIGTERM.
 
     A mistake is one line on standard error, not a traceback.
     """
+    stop = _Stop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, stop)
     try:
         app()
+    except SystemExit as ended:
+        if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):  # no command said it
+            print("irmtv: stopped; files are whole or not there. The same command starts again.", file=sys.stderr)
+        raise
     except (ValueError, OSError, ImportError) as error:  # the last: packages that are not installed by default
-        print(f"irmtv: {printable(str(error))}", file=sys.stderr)
-        sys.exit(1)
-    except MemoryError:
-        print("irmtv: there is not enough memory for this. Use fewer rows or columns.", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(_refusal(str(error)))
+    except MemoryError as error:
+        what = f" ({error})" if str(error) else ""
+        sys.exit(_refusal(f"there is not enough memory for this{what}. Use fewer rows or columns."))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Stop:
+    """SIGTERM, as from a batch system, is Ctrl-C. Of signals within a second the first counts.
+
+    `timeout` and impatient people send two, and the second would interrupt what the first one cleans up.
+    """
+
+    def __init__(self) -> None:
+        self.last = -math.inf
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() - self.last > 1:
+            self.last = time.monotonic()
+            raise KeyboardInterrupt
+
+
+def _refusal(text: str) -> int:
+    """Print what is wrong; the exit code. What a file holds may be quoted in it, but not megabytes of it."""
+    text = printable(text)
+    if len(text) > MOST_SIGNS:
+        text = f"{text[: MOST_SIGNS // 2]} ... {text[-MOST_SIGNS // 2 :]} ({len(text):,} characters)"
+    print(f"irmtv: {text}", file=sys.stderr)
+    return 1

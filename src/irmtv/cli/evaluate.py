@@ -50,16 +50,15 @@ def evaluate(
     Prints a verdict against what was expected in a new environment, or measured in a known one, and the metric in every
     environment: in the order of time where they are times, else the worst first.
     """
-    from irmtv import load
     from irmtv.app.fit.verdict import verdict
-    from irmtv.app.io import TableModel, evaluate_file, table_names
+    from irmtv.app.io import evaluate_file, open_model, table_names
     from irmtv.app.io.write import TableWriter, check_table_writable
-    from irmtv.estimators.files import read_about
 
     if out is not None:
         check_table_writable(out, inputs=(model, data))
     places = column_names(environment, table_names(data, encoding=encoding))  # first: a model takes longer to load
-    ready, about = TableModel(load(model)), read_about(model) or {}
+    ready, file = open_model(model)
+    about = file.about() or {}
     wanted = target if target is not None else about.get("data", {}).get("target")
     if wanted is None:
         raise ValueError(f"--target is missing: {str(model)!r} does not say which column it predicts. Add --target.")

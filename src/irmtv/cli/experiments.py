@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
 import typer
 from rich.markup import escape
 
 from irmtv.cli.options import AsJson
-from irmtv.cli.output import note, print_json, progress, terminal, written
+from irmtv.cli.output import note, notes, print_json, progress, terminal, written
 from irmtv.cli.report import NAME as PAGE
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from irmtv.lab.tables.identifiability import Identifiability
     from irmtv.lab.tables.running_times import RunningTimesReport
     from irmtv.lab.theory import TheoryReport
+
+
+class Written(Protocol):
+    def write(self, folder: Path) -> list[Path]: ...
+
 
 THEORY, IDENTIFIABILITY, RUNNING_TIMES = "theory", "identifiability", "running-times"  # no tables of scores
 REAL = "real"
@@ -40,7 +46,18 @@ Methods = Annotated[
     list[str] | None, typer.Option(help="Method to run: label or objective. Repeat for more (default: all).")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto (default: the spec's).")]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Number of parallel training processes (CPU).")]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", help="Number of parallel training processes (default: 1; several on a GPU)."),
+]
+Engine = Annotated[
+    str,
+    typer.Option(help="local, or ray: groups of runs are trained on a Ray cluster (pip install 'irmtv[ray]')."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Ray cluster, auto or HOST:PORT (default: one for the time of the command, on this machine)."),
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait while another process writes to the folder.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Train again what is damaged in the folder.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Begin even where there are very many runs.")]
@@ -54,7 +71,9 @@ class RunOptions:
     settings: list[str] | None
     methods: list[str] | None
     device: str | None
-    jobs: int
+    jobs: int | None
+    engine: str
+    address: str | None
     wait: bool
     repair: bool
     yes: bool
@@ -67,7 +86,9 @@ def run_spec(
     settings: Settings = None,
     methods: Methods = None,
     device: Device = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    engine: Engine = "local",
+    address: Address = None,
     wait: Wait = False,
     repair: Repair = False,
     yes: Yes = False,
@@ -77,7 +98,8 @@ def run_spec(
 
     It can be stopped at any time: finished runs are kept, and the same command continues.
     """
-    _run(spec, out, as_json, RunOptions(repetitions, settings, methods, device, jobs, wait, repair, yes))
+    options = RunOptions(repetitions, settings, methods, device, jobs, engine, address, wait, repair, yes)
+    _run(spec, out, as_json, options)
 
 
 def reproduce(
@@ -89,7 +111,9 @@ def reproduce(
     settings: Settings = None,
     methods: Methods = None,
     device: Device = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    engine: Engine = "local",
+    address: Address = None,
     wait: Wait = False,
     repair: Repair = False,
     yes: Yes = False,
@@ -104,20 +128,21 @@ def reproduce(
         raise ValueError(f"--out is missing: give the folder for the experiment, irmtv reproduce {name} --out DIR.")
     if steps is not None and name != RUNNING_TIMES:
         raise ValueError(f"--steps is for {RUNNING_TIMES}; {name} trains as its settings say. Leave it out.")
-    options = RunOptions(repetitions, settings, methods, device, jobs, wait, repair, yes)
+    options = RunOptions(repetitions, settings, methods, device, jobs, engine, address, wait, repair, yes)
     if name in OWN:
         _reject(f"experiments; {name} keeps none. Leave it out.", repair=repair, yes=yes)
+        _reject(f"experiments; {name} is none. Leave it out.", engine=engine != "local", address=address is not None)
     # before minutes of work rather than after; the store of an experiment looks itself
     if name in OWN and out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder. Got {str(out)!r}, which is a file. Name another one.")
     if name == RUNNING_TIMES:
         why = "tables of scores; times are measured one by one. Leave it out."
-        _reject(why, methods=methods is not None, jobs=jobs != 1, wait=wait)
+        _reject(why, methods=methods is not None, jobs=jobs is not None, wait=wait)
         _running_times(out, as_json, settings, steps, repetitions, device)
     elif name == THEORY:
         given = {key: getattr(options, key) is not None for key in ("repetitions", "settings", "methods", "device")}
         _reject("tables; the theory has statements. Leave it out, or see --jobs.", **given, wait=wait)
-        _theory(out, as_json, jobs)
+        _theory(out, as_json, jobs or 1)
     elif name == REAL:
         _reject("specs; the estimators' defaults are measured. Leave it out.", device=device is not None, wait=wait)
         _real(out, as_json, options)
@@ -179,6 +204,8 @@ def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
                 wait=options.wait,
                 on_wait=note,
                 jobs=options.jobs,
+                engine=options.engine,
+                address=options.address,
                 yes=options.yes,
             )
         except ExperimentInterrupted as error:  # it says what is kept
@@ -198,7 +225,7 @@ def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     made = report_experiment(spec, out)
     if made.results.empty:
         _no_result(out)
-    files = made.write(out)  # first: a pipe may be closed while the tables are printed
+    files = _write(made, out)  # first: a pipe may be closed while the tables are printed
     files.append(write_page(experiment_content(made, spec, stored_versions(out)), out / PAGE))
     if as_json:
         print_json({"name": made.name, "summary": made.summary, "tests": made.tests, "written": list(map(str, files))})
@@ -253,7 +280,7 @@ def _real(out: Path, as_json: bool, options: RunOptions) -> None:
             tables=options.settings,
             families=options.methods,
             seeds=1 if options.repetitions is None else options.repetitions,
-            jobs=options.jobs,
+            jobs=options.jobs or 1,
             progress=lambda share, label: bar.at(share, escape(label)),
         )
     made = RealReport(run)
@@ -270,7 +297,7 @@ def _show_and_write(
 ) -> None:
     from irmtv.html.page import write_page
 
-    files = [*made.write(out), write_page(content, out / PAGE)]  # first: a pipe may be closed meanwhile
+    files = [*_write(made, out), write_page(content, out / PAGE)]  # first: a pipe may be closed meanwhile
     if as_json:
         tables = [{"title": t.title, "columns": t.columns, "rows": t.rows, "notes": t.notes} for t in made.tables()]
         print_json({"tables": tables, "written": list(map(str, files))})
@@ -281,12 +308,20 @@ def _show_and_write(
     written(*files)
 
 
+def _write(made: Written, out: Path) -> list[Path]:
+    with warnings.catch_warnings(record=True) as kept:  # files that others wrote
+        warnings.simplefilter("always")
+        files = made.write(out)
+    notes(str(warning.message) for warning in kept)
+    return files
+
+
 def _theory(out: Path, as_json: bool, jobs: int) -> None:
     from irmtv.lab.theory import run_statements
 
     with progress(THEORY) as bar:
         report = run_statements(jobs=jobs, progress=lambda share, name: bar.at(share, escape(name)))
-    files = report.write(out)
+    files = _write(report, out)
     if as_json:
         verdicts = {name: found.verdict for name, found in report.found.items()}
         print_json({"verdicts": verdicts, "failed": dict(report.failed), "written": list(map(str, files))})

@@ -23,7 +23,7 @@ from irmtv.core.messages import printable
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-    from irmtv.engine.progress_bar import ProgressBar
+    from irmtv.core.progress_bar import ProgressBar
 
 WIDE = 110  # columns of a terminal that has room for intervals
 # words against what was expected, in a table
@@ -128,7 +128,7 @@ def progress(title: str, stopped: str = STOPPED, quiet: bool = False) -> Iterato
 
     Ctrl-C ends the command with exit code 130 and says `stopped`.
     """
-    from irmtv.engine.progress_bar import ProgressBar
+    from irmtv.core.progress_bar import ProgressBar
 
     try:
         with ProgressBar(title, console=terminal(stderr=True, quiet=quiet), lines=True) as bar:

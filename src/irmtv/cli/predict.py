@@ -33,14 +33,13 @@ def predict(
     """
     if as_json and out is None:
         raise ValueError("--json prints a summary, and so do the predictions without --out. Add --out FILE.")
-    from irmtv import load
-    from irmtv.app.io import TableModel, predict_file, table_names
+    from irmtv.app.io import open_model, predict_file, table_names
     from irmtv.app.io.write import check_table_writable
 
     if out is not None:
         check_table_writable(out, inputs=(model, data))
     kept = column_names(keep, table_names(data, encoding=encoding))  # the table first: a model takes longer to load
-    ready = TableModel(load(model))
+    ready, _ = open_model(model)
     # on a terminal the bar would be drawn between the lines of the table
     quiet = out is None and sys.stdout.isatty()
     try:

@@ -77,13 +77,18 @@ def _of_folder(folder: Path) -> Content:
 
 
 def _of_model(path: Path) -> Content:
-    from irmtv.app.pages.estimator import estimator_content
     from irmtv.app.pages.model import is_summary, model_content
-    from irmtv.estimators.files import load, read_about
-    from irmtv.persistence import reading
+    from irmtv.models.light import FILE_KINDS
+    from irmtv.persistence import read_model, reading
 
-    about = read_about(path)
+    file = read_model(path, FILE_KINDS)
+    about = file.about()
     if about is not None and is_summary(about):
         with reading(f"the summary in {str(path)!r}"):
             return model_content(about)
-    return estimator_content(load(path), path.name)
+    from irmtv.app.pages.estimator import estimator_content
+    from irmtv.estimators.files import loaded
+
+    model = loaded(file)
+    with reading(f"what the model in {str(path)!r} knows"):
+        return estimator_content(model, path.name)

@@ -38,18 +38,15 @@ def verify(model: ModelPath, as_json: AsJson = False) -> None:
 
 def _checked(path: Path) -> dict[str, Any]:
     """What a model file says about itself; raises if it is damaged or does not predict."""
-    from irmtv import load
-    from irmtv.app.io import TableModel
-    from irmtv.estimators.files import about_of
-    from irmtv.persistence import FORMAT, read_model, reading
+    from irmtv.app.io import open_model
+    from irmtv.persistence import FORMAT, reading
 
-    file = read_model(path)  # checksum, format and content
-    about = about_of(file) or {}
+    with reading(f"the model in {str(path)!r}"):
+        ready, file = open_model(path)  # checksum, format and content
+    about = file.about() or {}
     data = about.get("data", {})
     _check_about(about, data, path)
-    fitted = load(path)
     with reading(f"the model in {str(path)!r}"):
-        ready = TableModel(fitted)
         predicted = _predicts(ready)
     return {
         "checksum": "good",
@@ -99,10 +96,10 @@ def _predicts(ready: Any) -> str:
     import numpy as np
     import pandas as pd
 
-    from irmtv.app.io import TableColumns
+    from irmtv.data.tables.reading import ReadColumns
     from irmtv.persistence import ModelFileError
 
-    takes_gaps = isinstance(ready.steps[0][1], TableColumns)
+    takes_gaps = isinstance(ready.steps[0][1], ReadColumns)
     row = pd.DataFrame({name: [np.nan if takes_gaps else 0.0] for name in ready.columns})
     try:
         made = ready.predict(row)

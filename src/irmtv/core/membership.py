@@ -10,9 +10,10 @@ Where rows have weights w of their own, q_ie stands for w_i q_ie throughout, and
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -46,6 +47,17 @@ class Membership(Protocol):
 
     def sums(self, v: Tensor) -> Tensor:
         """sum_i q_ie v_i: (T, K, *rows_shape) -> (R, E); with a trailing J -> (R, E, J)."""
+        ...
+
+
+class RowMembership(Membership, Protocol):
+    """A membership of the rows of a training step, which also goes back to them."""
+
+    def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """sum_e q_ie g_e: from environments (R, E) to what each row gets; it broadcasts against `shape`, pads get 0.
+
+        The other way round than `sums`: what a gradient in those sums is in the rows.
+        """
         ...
 
 
@@ -132,11 +144,6 @@ class Blocks:
         return _at_least_tiny(self._counts)
 
     @cached_property
-    def rows_or_one(self) -> Tensor:
-        """What a gradient is divided by: an environment without rows passes none on."""
-        return torch.where(self._counts > 0, self._counts, 1)
-
-    @cached_property
     def total(self) -> Tensor:
         return self._counts.sum(1)
 
@@ -168,7 +175,6 @@ class Blocks:
         return per_block.new_zeros(shape).scatter_add(2, index, per_block).reshape(n_runs, -1, *trailing)
 
     def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """From environments (R, E) to what each row of (T, K, n_blocks, length) gets: it broadcasts, pads get 0."""
         shaped = per_environment.view(*shape[:2], self.n_environments)
         if not self.identity:
             shaped = shaped.gather(2, self.environment.expand(*shape[:2], -1))
@@ -267,6 +273,9 @@ class Codes(RowByRow):
         sums = v.new_zeros((*v.shape[:2], self.n, *trailing)).scatter_add(2, index, v)
         return sums.reshape(-1, self.n, *trailing)
 
+    def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return per_environment.view(*shape[:2], -1).gather(2, self.codes)
+
 
 @dataclass(frozen=True)
 class Soft(RowByRow):
@@ -286,6 +295,9 @@ class Soft(RowByRow):
     def sums(self, v: Tensor) -> Tensor:
         spec = "tken,tknj->tkej" if v.ndim > 3 else "tken,tkn->tke"
         return torch.einsum(spec, self.q, v).flatten(0, 1)
+
+    def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return torch.einsum("tken,tke->tkn", self.q, per_environment.view(*shape[:2], -1))
 
 
 @dataclass(frozen=True)
@@ -309,6 +321,10 @@ class SoftPair(RowByRow):
         rho = self.rho.unsqueeze(-1) if v.ndim > 3 else self.rho
         first = (rho * v).sum(2)  # (T, K, ...)
         return torch.stack([first, v.sum(2) - first], 2).flatten(0, 1)
+
+    def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
+        first, second = per_environment.view(*shape[:2], 2, 1).unbind(2)  # (T, K, 1)
+        return torch.addcmul(second, self.rho, first - second)
 
 
 @dataclass(frozen=True)
@@ -351,8 +367,66 @@ class Weighted:
     def sums(self, v: Tensor) -> Tensor:
         return self.base.sums(v * (self.weight.unsqueeze(-1) if v.ndim > 3 else self.weight))
 
+    def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return self.base.spread(per_environment, shape) * self.weight
+
     def half(self, odd: bool) -> Weighted:
         return Weighted(self.base.half(odd), self.weight[..., int(odd) :: 2])
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A membership of rows that several processes have parts of: its sums are over the rows of all.
+
+    Here are the rows of this process; `spread` goes back to them.
+    """
+
+    inner: Any  # the Membership of this process's rows
+    counts: Tensor  # (R, E) or (1, E): sum_i q_ie over the rows of all
+    total: Tensor  # (R,) or (1,) rows of all
+    add: Callable[[Tensor], Tensor]  # the sum over the processes of a tensor that has one shape on all
+
+    @classmethod
+    def of(cls, inner: Membership, add: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Pooled:
+        mass = inner.mass.to(dtype)
+        total = torch.as_tensor(inner.total, device=mass.device, dtype=dtype).expand(len(mass))
+        return cls(inner, *counted_over_ranks(mass * total.unsqueeze(1), total, add), add)
+
+    @property
+    def n_environments(self) -> int:
+        return self.counts.shape[1]
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.inner.rows_shape
+        return shape
+
+    @property
+    def rows(self) -> Tensor:
+        if isinstance(self.inner, (Blocks, Codes)):
+            return self.counts
+        return at_least_rounding(self.counts, self.total.unsqueeze(1))
+
+    @property
+    def mass(self) -> Tensor:
+        return self.counts / self.total.unsqueeze(1)
+
+    def sums(self, v: Tensor) -> Tensor:
+        return self.add(self.inner.sums(v))
+
+    def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
+        spread: Tensor = self.inner.spread(per_environment, shape)
+        return spread
+
+    def half(self, odd: bool) -> Pooled:
+        """Every other row of every process."""
+        return Pooled.of(self.inner.half(odd), self.add, self.counts.dtype)
+
+
+def counted_over_ranks(counts: Tensor, total: Tensor, add: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows per environment, (R, E) or (1, E), and rows, (R,) or (1,), of all processes: one message for both."""
+    both = add(torch.cat([counts, total.unsqueeze(1)], 1))
+    return both[:, :-1], both[:, -1].detach()
 
 
 def mean_over_rows(v: Tensor, weight: Tensor | None) -> Tensor:

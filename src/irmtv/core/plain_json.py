@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from irmtv.core.files import write_text
 from irmtv.core.numbers import Estimate
 
 
@@ -67,8 +65,3 @@ def estimate(value: float, low: float, high: float) -> Estimate:
 def json_text(value: Any, indent: int | None = None) -> str:
     """Any value as a JSON text that every reader takes."""
     return json.dumps(plain_json(value), indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def write_json(path: Path, value: Any) -> Path:
-    """Write any value as a JSON file, as a whole."""
-    return write_text(path, json_text(value, indent=1) + "\n")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import ClosedForm, Loss
-from irmtv.core.membership import Blocks, Codes, Membership, Soft, SoftPair, Weighted
+from irmtv.core.membership import Codes, Membership, Pooled, RowMembership, Soft, SoftPair, Weighted
 from irmtv.core.types import Statistics
 
 
@@ -67,7 +67,7 @@ def summarise(
     if slope is not None and "slope" in uses:
         slope_sums = membership.sums(slope)
         if halves:
-            assert isinstance(membership, (Codes, Soft, SoftPair, Weighted)), "halves are for mini-batches"
+            assert isinstance(membership, (Codes, Pooled, Soft, SoftPair, Weighted)), "halves are for mini-batches"
             even, odd = membership.half(False), membership.half(True)
             pair = (
                 divide(even.sums(slope[:, :, 0::2]), even.rows),
@@ -82,50 +82,58 @@ def summarise(
     )
 
 
-class BlockHead:
-    """From logits to mean loss (R,) and, where wanted, R_e and S_e (R, E); and back, both by hand.
+class Head:
+    """Losses and slopes of the rows of a full batch, and the gradient in the logits, both by hand.
 
-    The same as `per_sample` and `summarise` for given environments and a scalar classifier; f is (T, K, n_blocks,
-    length) or (..., C). On small networks the bookkeeping of a dozen graph nodes over a few numbers costs as much as
-    the rows do. Plain tensors in and out: no graph is built.
+    The same as `per_sample` and autograd for a scalar classifier and a loss in closed form; f is (T, K, *rows_shape) or
+    (..., C). On small networks the bookkeeping of a dozen graph nodes over a few numbers costs as much as the rows do.
+    Plain tensors in and out: no graph is built.
+
+    A gradient needs no loss, and the logarithm in it costs more than anything else here: where no loss is wanted,
+    `value` has the logits in its place, which are finite where the losses are.
     """
 
-    def __init__(
-        self, loss: ClosedForm, f: Tensor, y: Tensor, blocks: Blocks, want_risk: bool, want_slope: bool
-    ) -> None:
-        value, residual, kept = loss.forward(f, y)
-        self.loss, self.blocks, self.several = loss, blocks, f.ndim > value.ndim
-        self.saved = (f, residual, kept)
-        losses = blocks.block_sums(value)  # (T, K, n_blocks)
-        self.mean = losses.sum(2).flatten() / blocks.total
-        self.risk = blocks.gather_blocks(losses) / blocks.rows if want_risk else None
-        self.slope: Tensor | None = None
+    def __init__(self, loss: ClosedForm, f: Tensor, y: Tensor, want_value: bool, want_slope: bool) -> None:
+        if want_value or loss.several:
+            self.value, residual, kept = loss.forward(f, y)
+        else:
+            self.value, (residual, kept) = f, loss.derivatives(f, y)
+        self.loss, self.saved = loss, (f, residual, kept)
+        self.slope: Tensor | None = None  # (T, K, *rows_shape)
         if want_slope:
-            slopes = (residual * f).sum(-1) if self.several else residual * f
-            self.slope = blocks.gather_blocks(blocks.block_sums(slopes)) / blocks.rows
+            self.slope = (residual * f).sum(-1) if loss.several else residual * f
 
-    @property
-    def statistics(self) -> Statistics:
-        return Statistics(self.mean, self.blocks.mass, self.risk, self.slope)
-
-    def pull_back(self, mean: Tensor | None, risk: Tensor | None, slope: Tensor | None) -> Tensor | None:
+    def pull_back(
+        self,
+        membership: RowMembership | None,
+        share: Tensor,  # (T, 1, *rows_shape) or what broadcasts: of each row in the mean
+        mean: Tensor | None,
+        risk: Tensor | None = None,
+        slope: Tensor | None = None,
+    ) -> Tensor | None:
         """The gradient in f, from those in the mean loss (R,), in R_e and in S_e (R, E)."""
-        f, blocks = self.saved[0], self.blocks
-        per_environment = [None if g is None else g / blocks.rows_or_one for g in (risk, slope)]
-        grad_loss, grad_slope = (None if g is None else blocks.spread(g, f.shape) for g in per_environment)
+        f = self.saved[0]
+        grad_loss, grad_slope = (
+            None if g is None or membership is None else membership.spread(divide(g, membership.rows), f.shape)
+            for g in (risk, slope)
+        )
         if mean is not None:
-            each = (mean / blocks.total).view(*f.shape[:2], 1, 1)
-            each = each if blocks.weight is None else each * blocks.weight
+            each = mean.view(*f.shape[:2], *(1,) * (share.ndim - 2)) * share
             grad_loss = each if grad_loss is None else grad_loss + each
-        if self.several:
+        return self.pull_back_rows(grad_loss, grad_slope)
+
+    def pull_back_rows(self, grad_loss: Tensor | None, grad_slope: Tensor | None) -> Tensor | None:
+        """The gradient in f, from those in the loss and the slope of every row."""
+        if self.loss.several:
             grad_loss = None if grad_loss is None else grad_loss.unsqueeze(-1)
             grad_slope = None if grad_slope is None else grad_slope.unsqueeze(-1)
         return self.loss.pull_back(*self.saved, grad_loss, grad_slope)
 
 
 def _needs_environment_sums(membership: Membership, uses: Collection[str]) -> bool:
-    # padded rows must not enter the mean, others by their weights; the sums per environment see to both
-    return "risk" in uses or getattr(membership, "weight", None) is not None
+    # padded rows must not enter the mean, others by their weights, those of other processes too: the sums per
+    # environment see to it
+    return "risk" in uses or isinstance(membership, Pooled) or getattr(membership, "weight", None) is not None
 
 
 def divide(sums: Tensor, rows: Tensor) -> Tensor:

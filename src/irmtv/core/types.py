@@ -56,7 +56,12 @@ def drop_zero_weight(rows: Rows, every_environment: bool = False) -> Rows:
 
 def codes_of(rows: Sequence[Rows]) -> Tensor:
     """The environments of one data set's rows each: (T, N); all 0 where none are given."""
-    return torch.stack([torch.zeros(len(r)).long() if r.environment is None else r.environment for r in rows])
+    return stacked([torch.zeros(len(r)).long() if r.environment is None else r.environment for r in rows])
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """As `torch.stack`, but one tensor is looked at, not copied: a large data set stands in memory once."""
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
 def weights_of(rows: Sequence[Rows], across_sets: bool = False) -> Tensor | None:
@@ -66,6 +71,8 @@ def weights_of(rows: Sequence[Rows], across_sets: bool = False) -> Tensor | None
     data sets are weighed against each other (folds, by what their rows weigh together) it does: with `across_sets`
     weights stay as they are, and None says that every row of every data set weighs 1.
     """
+    if all(r.weight is None for r in rows):
+        return None
     weights = [torch.ones(len(r)) if r.weight is None else r.weight for r in rows]
     if across_sets:
         nothing_to_say = all(bool((w == 1).all()) for w in weights)

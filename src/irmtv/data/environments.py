@@ -7,17 +7,19 @@ import warnings
 from collections.abc import Hashable, Mapping, Sequence, Set
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
-from torch import Tensor
 
+from irmtv.core.containers import is_tensor
 from irmtv.core.messages import check_length, did_you_mean, plain, shown, users_stacklevel
 from irmtv.data.columns import is_polars
 from irmtv.data.rows import as_array
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ints = npt.NDArray[np.int64]
 MANY = 50  # distinct numbers or dates: more look continuous
@@ -43,7 +45,7 @@ def _plain(label: Any) -> Any:
     """A Python object in place of a numpy or torch scalar."""
     if isinstance(label, (np.datetime64, np.timedelta64)):
         return pd.Series([label]).iloc[0]
-    is_scalar = isinstance(label, np.generic) or (isinstance(label, Tensor) and label.ndim == 0)
+    is_scalar = isinstance(label, np.generic) or (is_tensor(label) and label.ndim == 0)
     return label.item() if is_scalar else label
 
 
@@ -54,7 +56,7 @@ def _label_series(values: Any, parameter: str) -> Any:
             f"{parameter} must be labels, one per row. Got {type(values).__name__} {values!r}. Pass a list, "
             "an array or a Series; naming a column needs a DataFrame x."
         )
-    if isinstance(values, Tensor):
+    if is_tensor(values):
         values = as_array(values, parameter)
     if is_polars(values):
         values = values.to_numpy()
@@ -145,6 +147,8 @@ def pool(codes: Ints, labels: list[Any], min_rows: int) -> tuple[Tensor, tuple[H
     for code, group in enumerate(groups):
         lookup[group] = code
     book = {v: code for code, v in enumerate(names)} | dict(zip(labels, lookup.tolist(), strict=True))
+    import torch
+
     return torch.from_numpy(lookup[codes]), tuple(names), book
 
 
@@ -168,6 +172,8 @@ def recode(values: Any, book: Mapping[Hashable, int] | None, parameter: str, n_r
             f"{parameter} must be environments of the training rows ({known}). Got {shown(unknown)}."
             f"{near} Rows of new environments belong in test."
         )
+    import torch
+
     return torch.tensor([book[v] for v in labels])[torch.from_numpy(codes)]
 
 

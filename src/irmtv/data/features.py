@@ -1,4 +1,4 @@
-"""X as numbers: features for networks (finite, or series; standardised), and for trees (gaps, categories as codes).
+"""X as numbers: features for networks (finite, or series), and for trees (with gaps; `categories` has the codes).
 
 scikit-learn checks what it can, and sets or compares `n_features_in_` and `feature_names_in_` of the estimator.
 """
@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import scipy.sparse
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
-from torch import Tensor
 
 from irmtv.core.messages import plain, shown, users_stacklevel
+from irmtv.data.categories import DATES
 from irmtv.data.columns import is_date, is_frame
-from irmtv.data.rows import NUMBER_KINDS, check_finite
+from irmtv.data.rows import NUMBER_KINDS, check_finite, readable
+from irmtv.data.scaling import Scaler
 
 Floats = npt.NDArray[np.float64]
-Labels = tuple[Any, ...]
 LARGEST = 1e290  # of X: sums over many rows are finite still
-BLOCK = 1 << 20  # numbers that are looked at together: several tables of this size are made of them
 ENCODE = (
     "Encode text, categories and dates first: make_pipeline(skrub.TableVectorizer(), estimator) does it for the whole "
     "table, and knows what to do with categories that are new at prediction."
@@ -35,84 +32,6 @@ IMPUTE = (
     "Put an imputer before, make_pipeline(sklearn.impute.SimpleImputer(), estimator) (skrub.TableVectorizer leaves "
     "missing numbers as they are), or drop these rows."
 )
-DATES = "Make numbers of them (a year, X[c].dt.year, or a time, X[c].astype('int64')), or drop them."
-
-
-# ---- standardisation by the training rows, in float64: the fit does not depend on the user's units ----------------
-
-
-@dataclass(frozen=True)
-class Scaler:
-    """z = (v - mean) / scale, per column; of series (N, channels, length) per channel.
-
-    The scale of a feature that is constant in training is infinite: training cannot say what another value of it means,
-    so every value is z = 0. (With a scale of 1 the network's random start would decide what new values do.)
-    """
-
-    mean: Floats  # (D,), or (channels, 1)
-    scale: Floats
-
-    @classmethod
-    def of(cls, values: Floats, weight: Floats | None = None, constant: float = np.inf) -> Scaler:
-        """From the training rows (N, D) or (N, channels, length), each counted by its weight (N,).
-
-        `constant` is the scale of a constant column: 1 for targets, which come back from z.
-
-        Examples
-        --------
-        >>> Scaler.of(np.array([[1.0, 7.0], [3.0, 7.0]]))
-        Scaler(mean=array([2., 7.]), scale=array([ 1., inf]))
-        """
-        if weight is not None:
-            values, weight = values[weight > 0], weight[weight > 0]
-        if values.ndim == 3:  # every moment of a series is a row of its channel
-            n, channels, length = values.shape
-            each = None if weight is None else np.repeat(weight, length)
-            flat = cls.of(values.transpose(0, 2, 1).reshape(n * length, channels), each, constant)
-            return cls(flat.mean[:, None], flat.scale[:, None])
-        rows = max(1, BLOCK // max(1, values.shape[1]))
-        blocks = [slice(i, i + rows) for i in range(0, len(values), rows)]
-        total = float(len(values)) if weight is None else weight.sum()
-
-        def average(of: Callable[[Floats], Floats]) -> Floats:
-            sums = [of(values[b]).sum(0) if weight is None else weight[b] @ of(values[b]) for b in blocks]
-            return np.asarray(np.sum(sums, 0) / total)
-
-        mean = average(lambda v: v)
-        mean = mean + average(lambda v: v - mean)  # what rounding left, where a column is far from 0
-        high, low = (np.stack([pick(values[b]) for b in blocks]) for pick in (_highest, _lowest))
-        high, low = high.max(0), low.min(0)
-        largest = np.maximum(high - mean, mean - low)
-        unit = np.where(largest > 0, largest, 1.0)  # squares of very large or small numbers are out of range
-        deviation = unit * np.sqrt(average(lambda v: ((v - mean) / unit) ** 2))
-        # the deviation of a constant is 0 only up to rounding
-        varies = (high > low) & (deviation > 0)
-        return cls(np.where(varies, mean, values[0]), np.where(varies, deviation, constant))
-
-    def __call__(self, values: Floats) -> Floats:
-        """To standard units."""
-        result: Floats = (values - self.mean) / self.scale
-        return result
-
-    def tensor(self, values: Floats, dtype: torch.dtype, rows: int = 1 << 16) -> Tensor:
-        """The same as a tensor; some rows at a time, so that no second table in float64 is made."""
-        made = torch.empty(values.shape, dtype=dtype)
-        for start in range(0, len(values), rows):
-            made[start : start + rows] = torch.as_tensor(self(values[start : start + rows]))
-        return made
-
-    def back(self, values: Floats) -> Floats:
-        """To the user's units."""
-        result: Floats = values * self.scale + self.mean
-        return result
-
-
-def _highest(values: Floats) -> Floats:
-    return np.asarray(values.max(0))
-
-
-def _lowest(values: Floats) -> Floats:
-    return np.asarray(values.min(0))
 
 
 # ---- numbers ------------------------------------------------------------------------------------------------------
@@ -163,7 +82,8 @@ def _validated(
     if scipy.sparse.issparse(x):
         x = x.toarray()  # type: ignore[attr-defined]  # sparse matrices have no common type
     try:
-        checked = validate_data(estimator, x, reset=reset, dtype=np.float64, ensure_all_finite=False, **how)
+        with readable("X"):
+            checked = validate_data(estimator, x, reset=reset, dtype=np.float64, ensure_all_finite=False, **how)
     except (ValueError, TypeError) as error:
         message = in_other_words(str(error), x)
         if message is None:
@@ -254,52 +174,7 @@ def _is_numeric(dtype: Any) -> bool:
 # ---- numbers, gaps and categories ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CategoricalColumns:
-    """How the columns of training become numbers for trees, which split on missing values and categories themselves.
-
-    Nothing is imputed or one-hot encoded: categories are numbered by the training rows, and one that these do not have
-    counts as missing.
-    """
-
-    categories: tuple[Labels | None, ...]  # by column: None for numbers, else what codes 0, 1, ... stand for
-
-    @property
-    def categorical(self) -> list[int]:
-        """Columns that hold codes."""
-        return [j for j, labels in enumerate(self.categories) if labels is not None]
-
-    @classmethod
-    def of(cls, estimator: BaseEstimator, x: Any) -> tuple[CategoricalColumns, Floats]:
-        """From training rows, which also say what later rows must look like; and these rows as numbers (N, D)."""
-        if not is_frame(x):
-            values = _with_gaps(estimator, x, reset=True)
-            return cls((None,) * values.shape[1]), values
-        frame = _framed(estimator, x, reset=True)
-        columns = cls(tuple(_categories(frame[name], name) for name in frame.columns))
-        return columns, columns._read(frame)
-
-    def __call__(self, estimator: BaseEstimator, x: Any) -> Floats:
-        """Later rows as numbers (N, D)."""
-        if is_frame(x):
-            return self._read(_framed(estimator, x, reset=False))
-        if self.categorical:
-            names = [estimator.feature_names_in_[j] for j in self.categorical]
-            raise ValueError(
-                f"X must be a DataFrame, as in training: {shown(names)} held categories. Got {type(x).__name__}. "
-                "Give rows with the same columns."
-            )
-        return _with_gaps(estimator, x, reset=False)
-
-    def _read(self, frame: pd.DataFrame) -> Floats:
-        values = np.empty(frame.shape, dtype=np.float64)
-        for j, (name, labels) in enumerate(zip(frame.columns, self.categories, strict=True)):
-            values[:, j] = _codes(frame[name], labels) if labels is not None else _column(frame[name], name)
-        check_finite(values, "X", list(frame.columns), "", gaps=True)
-        return values
-
-
-def _framed(estimator: BaseEstimator, x: Any, reset: bool) -> pd.DataFrame:
+def framed(estimator: BaseEstimator, x: Any, reset: bool) -> pd.DataFrame:
     """A frame of pandas with the columns of training, checked by scikit-learn's own rules."""
     frame = x if isinstance(x, pd.DataFrame) else x.to_pandas()
     if not reset:
@@ -313,7 +188,7 @@ def _framed(estimator: BaseEstimator, x: Any, reset: bool) -> pd.DataFrame:
     return frame
 
 
-def _with_gaps(estimator: BaseEstimator, x: Any, reset: bool) -> Floats:
+def with_gaps(estimator: BaseEstimator, x: Any, reset: bool) -> Floats:
     """An array whose numbers may be missing."""
     dtype = getattr(x, "dtype", None)
     if is_date(dtype):
@@ -331,48 +206,3 @@ def _to_frame(message: str, x: Any) -> str | None:
         f"X must be numbers, or a DataFrame, whose columns may hold categories. Got text in an array ({message}). Use "
         "pandas.DataFrame(X)."
     )
-
-
-def _categories(column: Any, name: Any) -> Labels | None:
-    """The categories of a column that holds some; None of numbers."""
-    dtype = column.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        return _text_or_numbers([plain(v) for v in column.cat.remove_unused_categories().cat.categories], name)
-    if getattr(dtype, "kind", "O") in NUMBER_KINDS:
-        return None
-    if is_date(dtype) or isinstance(dtype, pd.PeriodDtype):
-        raise ValueError(f"X must be numbers or categories. Got dates in {name!r} ({dtype}). {DATES}")
-    known = column.dropna().infer_objects()
-    if getattr(known.dtype, "kind", "O") in NUMBER_KINDS:  # numbers among objects
-        return None
-    labels = _text_or_numbers([plain(v) for v in known.unique()], name)
-    return tuple(sorted(labels, key=lambda v: (isinstance(v, str), v)))
-
-
-def _text_or_numbers(labels: Sequence[Any], name: Any) -> Labels:
-    """As they are, if a file can hold them."""
-    odd = [v for v in labels if not isinstance(v, (str, int, float, bool))]
-    if odd:
-        raise ValueError(
-            f"X must be numbers or categories, which are text or numbers. Got {type(odd[0]).__name__} in {name!r}: an "
-            f"argument must be a string or a number. Use X[{name!r}].astype(str), or drop the column."
-        )
-    return tuple(labels)
-
-
-def _codes(column: Any, labels: Labels) -> Floats:
-    """0, 1, ... in the order of the labels; NaN for missing ones and for those that training did not have."""
-    place = {label: float(code) for code, label in enumerate(labels)}
-    positions, distinct = pd.factorize(column)  # -1, the last, where missing
-    codes = np.array([*(place.get(plain(v), np.nan) for v in distinct), np.nan])
-    return codes[positions]
-
-
-def _column(column: Any, name: Any) -> Floats:
-    try:
-        values: Floats = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"X must have numbers in {name!r}, as in training. Got {column.dtype} ({error}). Give the same kind."
-        ) from error
-    return values

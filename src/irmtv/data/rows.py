@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import scipy.sparse
-import torch
-from torch import Tensor
 
+from irmtv.core.containers import is_sparse, is_tensor
 from irmtv.core.messages import check_length, plain, shown
 from irmtv.data.columns import is_date, is_frame, is_polars
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 NUMBER_KINDS = "biuf"  # dtype kinds: bool, int, unsigned, float
 IMPUTE = "Impute them (e.g. sklearn.impute.SimpleImputer), or drop these rows."
 LEAVE_OUT = "Leave these rows out: keep = pandas.notna(y), then X[keep], y[keep]."
-DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,20 @@ class RawRows:
     aux: Any = None  # values, or None; for `make_task` also one or several column names of x
     sample_weight: Any = None  # values, or None
     prefix: str = ""  # "test." or "held_out.": what messages put before its parts
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Objects of any class may fail in any way when they are made numbers or labels: that is one ValueError."""
+    try:
+        yield
+    except (ValueError, TypeError, MemoryError, ImportError, Warning):  # ours, those of arrays, and what is not theirs
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{what} cannot be read: {type(error).__name__}: {error}. Give arrays, tables or lists of numbers, texts "
+            "or dates."
+        ) from error
 
 
 def check_row_order(x: Any, x_name: str = "X", **beside: Any) -> None:
@@ -60,11 +76,14 @@ def check_row_order(x: Any, x_name: str = "X", **beside: Any) -> None:
 
 def as_array(values: Any, parameter: str) -> Any:
     """A dense array of whatever dtype the values have."""
-    if scipy.sparse.issparse(values) or (isinstance(values, Tensor) and values.layout != torch.strided):
-        dense = "to_dense" if isinstance(values, Tensor) else "toarray"
+    tensor = is_tensor(values)
+    if is_sparse(values) or (tensor and str(values.layout) != "torch.strided"):
+        dense = "to_dense" if tensor else "toarray"
         kind = type(values).__name__
         raise ValueError(f"{parameter} must be dense. Got a sparse {kind}. Use {parameter}.{dense}().")
-    if isinstance(values, Tensor):
+    if tensor:
+        import torch
+
         values = values.detach().cpu()
         wide = torch.promote_types(values.dtype, torch.float32)  # numpy has no bfloat16
         return (values.to(wide) if values.is_floating_point() else values).numpy()
@@ -136,10 +155,13 @@ def _first(bad: Any, columns: Sequence[Hashable] | None) -> str:
 
 def as_tensor(array: Any, parameter: str, dtype: torch.dtype, columns: Sequence[Hashable] | None = None) -> Tensor:
     """A checked copy as a tensor."""
+    import torch
+
     check_finite(array, parameter, columns)
     with np.errstate(over="ignore"):
-        copy = np.array(array, dtype=DTYPES[dtype], order="C")
-    large = ~np.isfinite(copy)
+        copy = np.array(array, dtype=np.float32 if dtype == torch.float32 else np.float64, order="C")
+    narrower = array.dtype.kind not in "biu" and array.dtype.itemsize > copy.itemsize  # others overflow nowhere
+    large = ~np.isfinite(copy) if narrower else np.zeros((), bool)
     if large.any():
         raise ValueError(
             f"{parameter} must fit into {dtype}. Got {large.sum()} values that overflow to infinity, the "
@@ -179,6 +201,8 @@ def read_aux(values: Any, n_rows: int, parameter: str = "aux") -> Tensor | None:
     """Auxiliary variables (N, A) in float64, checked; None where there are none."""
     if values is None:
         return None
+    import torch
+
     _refuse_dates(values, parameter)
     if is_polars(values):
         values = values.to_numpy()
@@ -215,6 +239,8 @@ def read_weight(values: Any, n_rows: int, parameter: str = "sample_weight") -> T
     if array.ndim != 1:
         raise ValueError(f"{parameter} must be (rows,), one number per row. Got shape {array.shape}.")
     check_length(len(array), n_rows, parameter)
+    import torch
+
     weight = as_tensor(array, parameter, torch.float64)
     if bool((weight < 0).any()):
         first = int((weight < 0).nonzero()[0])

@@ -14,7 +14,7 @@ from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.core.types import Rows, Task
 from irmtv.data.columns import column_names, is_frame, match_columns, no_column, without
 from irmtv.data.environments import encode_labels, pool, recode
-from irmtv.data.rows import DTYPES, RawRows, as_matrix, check_row_order, read_aux, read_weight
+from irmtv.data.rows import RawRows, as_matrix, check_row_order, read_aux, read_weight
 from irmtv.data.target import Target, encode_target, raw_target, read_target
 
 
@@ -74,7 +74,7 @@ def make_task(
     Task('data', 40 rows, features (1,), loss binary, 2 environments)
     """
     check_positive(min_rows, "min_rows")
-    if dtype not in DTYPES:
+    if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64. Got {dtype!r}. Use one of them.")
     given = RawRows(x, y, environment, aux, sample_weight)
     raw = _take_columns(given)

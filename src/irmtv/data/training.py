@@ -19,10 +19,12 @@ from torch import Tensor
 from irmtv.core.losses import Loss, as_loss
 from irmtv.core.messages import check_length, check_positive, did_you_mean, plain, plain_repr, shown
 from irmtv.core.types import Rows, Task, drop_zero_weight
+from irmtv.data.categories import CategoricalColumns
 from irmtv.data.columns import refuse_lazy, split
 from irmtv.data.environments import as_labels, check_environments, encode_labels, pool, warn_of_copies
-from irmtv.data.features import CategoricalColumns, Scaler, as_features
-from irmtv.data.rows import LEAVE_OUT, RawRows, check_finite, check_row_order, read_aux, read_weight
+from irmtv.data.features import as_features
+from irmtv.data.rows import LEAVE_OUT, RawRows, check_finite, check_row_order, read_aux, read_weight, readable
+from irmtv.data.scaling import Scaler
 from irmtv.objectives.base import Objective
 
 Floats = npt.NDArray[np.float64]
@@ -96,7 +98,8 @@ def read_training_data(
     check_positive(settings.min_rows, "min_rows")
     try:
         features, categories = _read_features(estimator, columns.features, settings)
-        target = read_y(raw.y, estimator, settings.target, settings.classes)
+        with readable("y"):
+            target = read_y(raw.y, estimator, settings.target, settings.classes)
     except ValueError as error:
         if settings.present is None:
             raise
@@ -127,7 +130,8 @@ def read_training_data(
     y = y.to(settings.dtype) if y.is_floating_point() else y
     rows = Rows(x, y, aux=read_aux(columns.aux, len(features)), weight=weight)
     names = getattr(estimator, "feature_names_in_", None)
-    rows = _with_environments(rows, columns.environment, objective, settings, names)
+    with readable("environment"):
+        rows = _with_environments(rows, columns.environment, objective, settings, names)
     task = Task(rows, target.loss, target.n_outputs, name=name)
     return TrainingData(task, x_reader, y_scaler, objective, target.classes, target.shape)
 
@@ -195,6 +199,8 @@ def _distinct_classes(labels: Array, estimator: BaseEstimator) -> Array:
         regressor = type(estimator).__name__.replace("Classifier", "Regressor")
         raise ValueError(f"{error} Use {regressor}, or make classes of them: pandas.qcut(y, 4).") from error
     classes: Array = np.unique(labels)
+    if not len(labels):
+        raise ValueError("y must have a class for every row of X. Got 0 rows. Check the filter that made it.")
     if len(classes) < 2:
         raise ValueError(
             f"y must have two or more classes. Got 1 class, {plain_repr(classes[0])}, in {len(labels)} rows. "

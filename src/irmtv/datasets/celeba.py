@@ -19,7 +19,7 @@ from irmtv.core.messages import shown
 from irmtv.core.types import Task
 from irmtv.datasets.celeba_rows import Environment, Share, Singles, celeba_rows_task, choices, draw_split
 from irmtv.datasets.common import FileLayout, Home, Integers, Seed, card_seed
-from irmtv.datasets.fetch import BROKEN, find_any
+from irmtv.datasets.fetch import BROKEN, find_any, open_unpacked
 from irmtv.datasets.sources import SOURCES
 
 FILES, CURE = SOURCES["celeba-features"].files, SOURCES["celeba-features"].cure
@@ -195,7 +195,10 @@ def read_celeba_features(path: str | os.PathLike[str]) -> Features:
 
 def _pieces(path: str | os.PathLike[str], used: list[str], layout: FileLayout) -> Iterator[pd.DataFrame]:
     try:
-        with pd.read_csv(path, usecols=used, dtype=np.float32, chunksize=CHUNK) as reader:
+        with (
+            open_unpacked(Path(path)) as file,
+            pd.read_csv(file, usecols=used, dtype=np.float32, chunksize=CHUNK) as reader,
+        ):
             yield from reader
     except BROKEN as error:
         word = _first_word(path, used) if "could not convert" in str(error) else ""
@@ -204,7 +207,7 @@ def _pieces(path: str | os.PathLike[str], used: list[str], layout: FileLayout) -
 
 def _first_word(path: str | os.PathLike[str], used: list[str]) -> str:
     """Where a word stands in place of a number, which pandas does not say."""
-    with pd.read_csv(path, usecols=used, dtype=str, chunksize=CHUNK) as reader:
+    with open_unpacked(Path(path)) as file, pd.read_csv(file, usecols=used, dtype=str, chunksize=CHUNK) as reader:
         for table in reader:
             for column in used:
                 bad = table.index[table[column].notna() & pd.to_numeric(table[column], errors="coerce").isna()]

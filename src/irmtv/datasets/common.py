@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from irmtv.core.losses import Multiclass
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.core.types import Rows, Task
-from irmtv.datasets.fetch import BROKEN
+from irmtv.datasets.fetch import BROKEN, open_unpacked
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -198,9 +199,13 @@ class FileLayout:
         return ValueError(f"{self.must}{problem} {self.advice}")
 
     def read(self, path: str | os.PathLike[str], **options: Any) -> pd.DataFrame:
-        """The file by pandas."""
+        """The file by pandas, unpacked where it is packed."""
         try:
-            table: pd.DataFrame = pd.read_csv(path, **options)
+            with open_unpacked(Path(path)) as file:
+                table: pd.DataFrame = pd.read_csv(file, **options)
+        except MemoryError as error:
+            size = os.path.getsize(path)
+            raise self.error(f". Got a file of {size:,} bytes, more than there is memory for.") from error
         except BROKEN as error:
             raise self.error(f". Got {type(error).__name__}: {error}.") from error
         return table

@@ -20,12 +20,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 
 VARIABLE = "IRMTV_DATA"
+TIMEOUT = 30.0  # seconds without a byte, after which a download has failed
 SUFFIXES = ("", ".gz", ".zip")  # pandas reads a file in each of these
+MOST_TIMES, MOST_UNPACKED = 200, 100_000_000  # how far a packed file may unfold, beyond these bytes
 # what reading a damaged file raises; pandas' own errors are ValueErrors
 BROKEN = (OSError, EOFError, zlib.error, BadZipFile, ValueError)
 
@@ -96,20 +98,45 @@ def find_any(alternatives: Sequence[DataFile], data_home: str | os.PathLike[str]
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """The content of a file, unpacked where its name ends in .gz or .zip."""
+    """The content of a file, unpacked where its name ends in .gz or .zip; ValueError where it unfolds without end."""
     if path.suffix == ".gz":
         with gzip.open(path, "rb") as unpacked:
-            yield cast("IO[bytes]", unpacked)
+            yield io.BufferedReader(_Unfolding(cast("IO[bytes]", unpacked), path.stat().st_size))
     elif path.suffix == ".zip":
         with ZipFile(path) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/")]
             if len(names) != 1:
                 raise ValueError(f"it must hold one file. Got {len(names)}")
             with archive.open(names[0]) as member:
-                yield member
+                yield io.BufferedReader(_Unfolding(member, path.stat().st_size))
     else:
         with path.open("rb") as file:
             yield file
+
+
+def _check_unfolded(unpacked: int, packed: int) -> None:
+    if unpacked > max(MOST_UNPACKED, MOST_TIMES * packed):
+        raise ValueError(
+            f"it unfolds to more than {MOST_TIMES} times its {packed:,} bytes, as no data does: it may be made to fill "
+            "the memory. Unpack it yourself if you know what it is"
+        )
+
+
+class _Unfolding(io.RawIOBase):
+    """Counts what comes out of a packed file."""
+
+    def __init__(self, stream: IO[bytes], packed: int) -> None:
+        self._stream, self._packed, self._unpacked = stream, packed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        self._unpacked += len(data)
+        _check_unfolded(self._unpacked, self._packed)
+        return len(data)
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -117,6 +144,10 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
         with open_unpacked(path) as file:
             content = io.BytesIO(file.read())
+        if is_zipfile(content):
+            with ZipFile(content) as archive:  # the arrays in it may be compressed, too
+                _check_unfolded(sum(member.file_size for member in archive.infolist()), content.getbuffer().nbytes)
+        content.seek(0)
         arrays = np.load(content, allow_pickle=False)
         if not isinstance(arrays, Mapping):
             raise ValueError("it holds one array, not several with names")
@@ -158,7 +189,8 @@ def _downloaded(file: DataFile) -> Path:
         )
     folder = Path(pooch.os_cache("irmtv")) / file.data_set
     try:
-        return Path(pooch.retrieve(file.url, f"sha256:{file.sha256}", file.name, folder))
+        download = pooch.HTTPDownloader(timeout=TIMEOUT)
+        return Path(pooch.retrieve(file.url, f"sha256:{file.sha256}", file.name, folder, downloader=download))
     except OSError as error:  # no network, no such page, nowhere to write: requests raises OSErrors too
         raise ConnectionError(
             f"{file.name} of data set {file.data_set!r} is not whole in {str(folder)!r} and could not be downloaded "

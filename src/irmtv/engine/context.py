@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irmtv.core.types import Rows, Task, codes_of, weights_of
+from irmtv.core.membership import Pooled, RowMembership
+from irmtv.core.ranks import Ranks
+from irmtv.core.types import Rows, Task, codes_of, stacked, weights_of
 from irmtv.engine.plan import Chunk
 from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.aux_network import AuxScaler
@@ -29,8 +31,10 @@ class Context:
         objective: Objective,
         device: torch.device,
         dtype: torch.dtype,
+        ranks: Ranks | None = None,
     ) -> None:
         self.chunk, self.device, self.dtype = chunk, device, dtype
+        self.ranks = ranks  # the processes that have the other rows; None where there are none
         self.static: Mapping[str, Any] = dict(chunk.static)  # settings that all of these runs share
         self.objective = objective.chosen(self.static)
         self.settings = [settings[i] for i in chunk.runs]
@@ -54,8 +58,18 @@ class Context:
             return ()
         # `check_tasks` saw to it that all have aux
         aux = [t.train.aux for t in self.tasks if t.train.aux is not None]
+        if self.ranks is not None:
+            return tuple(scaler_over_ranks(a.to(self.device), self.static["aux_scaling"], self.ranks) for a in aux)
         weights = [None] * len(aux) if self.weights is None else list(self.weights)
         return tuple(AuxScaler.of(a, self.static["aux_scaling"], w) for a, w in zip(aux, weights, strict=True))
+
+    def over_ranks(self, local: Tensor) -> Tensor:
+        """The sum over all processes, each with a tensor of its own rows; differentiable."""
+        return local if self.ranks is None else self.ranks.add(local)
+
+    def pooled(self, membership: RowMembership) -> RowMembership:
+        """A membership of this process's rows, whose sums are over the rows of all processes."""
+        return membership if self.ranks is None else Pooled.of(membership, self.ranks.add, self.dtype)
 
     @property
     def now(self) -> int | Tensor:
@@ -97,13 +111,16 @@ class Context:
         return torch.stack(scaled).to(self.device)
 
     def inputs(self, rows: Sequence[Rows]) -> Tensor:
-        """What Phi reads of one data set's rows each: x, and standardised aux where it reads that: (T, N, ...)."""
-        x = torch.stack([r.x for r in rows]).to(self.device, self.dtype)
+        """What Phi reads of one data set's rows each: x, and standardised aux where it reads that: (T, N, ...).
+
+        Of one data set it may be the data themselves: nobody writes into it.
+        """
+        x = stacked([r.x for r in rows]).to(self.device, self.dtype)
         return torch.cat([x.flatten(2), self.scaled_aux(rows)], 2) if self.objective.reads_aux else x
 
     def targets(self, rows: Sequence[Rows]) -> Tensor:
         """(T, N) or (T, N, C)."""
-        y = torch.stack([r.y for r in rows]).to(self.device)
+        y = stacked([r.y for r in rows]).to(self.device)
         return y.to(self.dtype) if y.is_floating_point() else y
 
     def shares(self) -> Tensor | None:
@@ -111,6 +128,17 @@ class Context:
         if self.weights is None:
             return None
         return (self.weights / self.weights.sum(1, keepdim=True)).to(self.device, self.dtype)
+
+
+def scaler_over_ranks(aux: Tensor, scaling: str, ranks: Ranks) -> AuxScaler:
+    """Standardises aux (N, A) by the training rows of all processes, as `AuxScaler.of` does by those of one."""
+    aux = aux.double()
+    axis = 0 if scaling == "column" else (0, 1)
+    n = ranks.total * (1 if scaling == "column" else aux.shape[1])
+    mean = ranks.add(aux.sum(axis)) / n
+    greatest, least = (ranks.greatest(v) for v in (aux.amax(axis), -aux.amin(axis)))
+    deviation = (ranks.add((aux - mean).square().sum(axis)) / n).sqrt()
+    return AuxScaler(mean.cpu(), torch.where(greatest > -least, deviation, 1).cpu())
 
 
 class Noise:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -32,13 +32,19 @@ class State:
 
     def take(self, index: Tensor) -> State:
         """The runs at `index`."""
-
-        def pick(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {k: v[index] for k, v in values.items()}
-
-        rho = None if self.rho is None else pick(self.rho)
         buffers = [self.buffers[int(i)] for i in index] if self.buffers else []
-        return State(pick(self.parameters), rho, buffers, self.steps[index], pick(self.learned))
+        return replace(self._each(lambda v: v[index]), buffers=buffers)
+
+    def cpu(self) -> State:
+        """On the CPU."""
+        return self._each(lambda v: v.detach().cpu())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> State:
+        def all_of(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {k: change(v) for k, v in values.items()}
+
+        rho = None if self.rho is None else all_of(self.rho)
+        return State(all_of(self.parameters), rho, self.buffers, change(self.steps), all_of(self.learned))
 
     def updated(self, new: State, better: Tensor) -> State:
         """The new state of the runs where it is better, (R,) bool, and this one of the others."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from irmtv.core.layers import layer_shapes
 from irmtv.core.risk import LastLayer
 from irmtv.core.types import Task
 
@@ -74,31 +75,56 @@ class MLP(_Layers):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        shapes: dict[str, tuple[int, ...]] = {}
-        for i, (n_in, n_out) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
-            shapes[f"W{i}"] = (n_out, n_in)
-            shapes[f"b{i}"] = (n_out, 1)  # a column, so that no step has to reshape it
-        return shapes
+        return layer_shapes(self.widths)
 
     def prepare(self, x: Tensor) -> Tensor:
         return x.flatten(2).transpose(1, 2).contiguous()  # (T, D, N)
 
     def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output:
-        n_sets, n_rows = x.shape[0], x.shape[2]
-        n_runs, n_layers = len(p["W0"]), len(self.widths) - 1
-        h = x
-        for i in range(n_layers):
-            w, b = p[f"W{i}"], p[f"b{i}"]  # (R, out, in), (R, out, 1)
-            if i > 0:
-                h = h.relu()
-            inputs = h
+        return self.output(p, self.layers(p, x))
+
+    def layers(self, p: Parameters, x: Tensor) -> list[Tensor]:
+        """What every layer reads, (R, in, N), the first one (T, in, N); and what the last one puts out."""
+        n_sets, n_rows, n_runs = x.shape[0], x.shape[2], len(p["W0"])
+        values = [x]
+        for i, width in enumerate(self.widths[1:]):
+            w, b, h = p[f"W{i}"], p[f"b{i}"], values[-1]  # (R, out, in), (R, out, 1)
             if i == 0 and n_sets < n_runs:  # all K runs on a data set in one product: (T, K out, in) x (T, in, N)
                 w, b = w.reshape(n_sets, -1, w.shape[2]), b.reshape(n_sets, -1, 1)
-                h = torch.baddbmm(b, w, h).view(n_runs, self.widths[i + 1], n_rows)  # (R, out, N)
+                h = torch.baddbmm(b, w, h).view(n_runs, width, n_rows)  # (R, out, N)
             else:
                 h = torch.baddbmm(b, w, h)
-        last = LastLayer(inputs, p[f"W{n_layers - 1}"].squeeze(1)) if self.n_outputs == 1 else None
+            values.append(h if i == len(self.widths) - 2 else h.relu())
+        return values
+
+    def output(self, p: Parameters, values: Sequence[Tensor]) -> Output:
+        """Of `layers`."""
+        inputs, h = values[-2:]
+        last = LastLayer(inputs, p[f"W{len(values) - 2}"].squeeze(1)) if self.n_outputs == 1 else None
         return Output(h.squeeze(1) if h.shape[1] == 1 else h.transpose(1, 2), last)
+
+    @property
+    def linear(self) -> bool:
+        return len(self.widths) == 2
+
+    def pull_back(self, p: Parameters, values: Sequence[Tensor], by_logits: Tensor) -> None:
+        """From the gradient in the logits, (R, N) or (R, N, C), to those in the parameters, written into
+        `p[name].grad`; `values` are those of `layers`.
+
+        Two products and a sum a layer: autograd takes as long again for the bookkeeping.
+        """
+        by = by_logits.unsqueeze(1) if by_logits.ndim == 2 else by_logits.transpose(1, 2)  # (R, C, N)
+        for i in range(len(self.widths) - 2, -1, -1):
+            weight, bias, h = p[f"W{i}"].grad, p[f"b{i}"].grad, values[i]
+            assert weight is not None and bias is not None
+            n_sets = len(h)  # the first layer reads data sets, of which runs have some in common
+            rows = by.reshape(n_sets, -1, by.shape[2])
+            torch.bmm(rows, h.transpose(1, 2), out=weight.view(n_sets, -1, h.shape[1]))
+            torch.sum(by, 2, keepdim=True, out=bias)
+            if i > 0:
+                back = p[f"W{i}"].transpose(1, 2)  # (R, in, out)
+                by = back * by if back.shape[2] == 1 else torch.bmm(back, by)
+                by = torch.ops.aten.threshold_backward(by, h, 0)  # 0 where h is: in one pass, as autograd does
 
 
 class Linear(MLP):
@@ -214,7 +240,7 @@ class Module:
             self._streams.append(torch.get_rng_state())
 
     def prepare(self, x: Tensor) -> Tensor:
-        return x
+        return x.clone()  # a user's module may write into its input
 
     def forward(self, p: Parameters, x: Tensor, training: bool = False) -> Output:
         n_sets, n_runs = len(x), len(next(iter(p.values())))

@@ -28,8 +28,17 @@ from irmtv.objectives.base import Objective, warmup_steps
 # step's fixed cost is not spread over enough runs, above it tensors fall out of the cache.
 CACHE_ELEMENTS = 1 << 20
 MEMORY_SHARE = 0.4
+FOR_TWO = 1 << 19  # elements of a step from which on two chunks are worth the calls of the second
+FULL_BATCH_BELOW, BATCH_ROWS = 100_000, 1024  # batch_size="auto"
 # settings that nothing reads before the penalty acts
 LATE = frozenset({"penalty_weight", "max_penalty_weight", "weight_learning_rate", "penalty_ramp"})
+
+
+def rows_per_step(batch_size: int | str | None, n_rows: int) -> int:
+    """How many rows a step reads: all of them without `batch_size`, and with "auto" where there are not many."""
+    if batch_size == "auto":
+        return n_rows if n_rows < FULL_BATCH_BELOW else BATCH_ROWS
+    return n_rows if batch_size is None else min(int(batch_size), n_rows)
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class Chunk:
     runs: tuple[int, ...]  # R = T K positions in the caller's Runs, data set by data set
     data: tuple[int, ...]  # T
     static: Mapping[str, Any]  # settings that all of them share
+    values_per_step: int = 0  # of the widest layer, over all runs; of Newton's method, whose steps are others, 0
 
 
 def plan(
@@ -69,18 +79,28 @@ def plan(
         for data, members in by_data.items():
             by_count[len(members)].append(data)
         n_rows = shape[0][0]
-        limit = _runs_per_chunk(n_rows, width, widest, on_cpu, memory_bytes, max_chunk)
         for count, sets in by_count.items():
             shared = settings[by_data[sets[0]][0]]
+            per_step = rows_per_step(shared.get("batch_size"), n_rows)
+            limit = _runs_per_chunk(n_rows, per_step, width, widest, on_cpu, memory_bytes, max_chunk)
+            values = 0 if shared.get("solver") == "newton" else per_step * widest
+            parts: list[tuple[Sequence[int], Sequence[int]]]  # data sets, and runs on them
             if count > limit:  # many runs on few data sets: cut the runs, one data set at a time
-                for data in sets:
-                    chunks += [Chunk(tuple(part), (data,), shared) for part in _pieces(by_data[data], limit)]
+                parts = [([d], part) for d in sets for part in _pieces(by_data[d], limit)]
             else:
-                chunks += [
-                    Chunk(tuple(i for d in part for i in by_data[d]), tuple(part), shared)
-                    for part in _pieces(sets, max(1, limit // count))
-                ]
+                most = -(-len(sets) // _at_a_time(count * len(sets) * values)) if on_cpu else len(sets)
+                together = _pieces(sets, max(1, min(most, limit // count)))
+                parts = [(part, [i for d in part for i in by_data[d]]) for part in together]
+            chunks += [Chunk(tuple(runs), tuple(data), shared, len(runs) * values) for data, runs in parts]
     return chunks
+
+
+def _at_a_time(values: int) -> int:
+    """Into how many chunks data sets are put whose steps have so many values in all, so that cores can share them.
+
+    It does not depend on how many cores there are: neither do the results.
+    """
+    return 1 if values < FOR_TWO else 2 if values < 4 * FOR_TWO else 4
 
 
 def leaders(
@@ -123,9 +143,11 @@ def _pieces(items: Sequence[int], limit: int) -> list[Sequence[int]]:
     return [piece.tolist() for piece in np.array_split(items, -(-len(items) // limit))]
 
 
-def _runs_per_chunk(n_rows: int, width: int, widest: int, on_cpu: bool, memory_bytes: float, limit: int | None) -> int:
+def _runs_per_chunk(
+    n_rows: int, per_step: int, width: int, widest: int, on_cpu: bool, memory_bytes: float, limit: int | None
+) -> int:
     by_memory = int(MEMORY_SHARE * memory_bytes / (n_rows * width * 8))
-    by_cache = max(4, CACHE_ELEMENTS // (n_rows * widest)) if on_cpu else by_memory
+    by_cache = max(4, CACHE_ELEMENTS // (per_step * widest)) if on_cpu else by_memory
     return max(1, min(by_memory, by_cache, limit or by_memory))
 
 

@@ -6,23 +6,25 @@ A `Program` lays the tensors of a chunk out once, cuts the steps into phases and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from irmtv.core.ranks import Ranks
 from irmtv.core.types import Rows, Task
 from irmtv.engine.components.base import Phase
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
 from irmtv.engine.device import CapturedStep
 from irmtv.engine.fitted import FittedChunk, State
+from irmtv.engine.fused import fused_step
 from irmtv.engine.networks import MLP, Conv1d, Module, Net, as_network
 from irmtv.engine.optim import FlatParameters, Guard
 from irmtv.engine.plan import Chunk, leaders
+from irmtv.engine.progress import Reporter
 from irmtv.engine.snapshots import Snapshot, Watcher
 from irmtv.engine.solvers.linear_risks import LinearRisks
 from irmtv.engine.solvers.starts import SMALL, linear_start
@@ -48,48 +50,32 @@ class Call:
     dtype: torch.dtype
     start: Start | None = None
     slopes: str | None = None  # of snapshots, where not of each run's own classifier
+    ranks: Ranks | None = None  # the processes that have the other rows
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a call of `train` is; handed to the `progress` callback now and then."""
-
-    step: int  # of the present chunk
-    steps: int
-    runs_done: int  # runs whose training is finished
-    runs_now: int  # runs training now
-    runs: int
-    seconds: float
+class Keeper(Protocol):
+    """Keeps the states of a program in a file (`engine/checkpoint.py`)."""
 
     @property
-    def share(self) -> float:
-        """Share of all the work that is done, 0 to 1."""
-        return (self.runs_done + self.runs_now * self.step / self.steps) / self.runs
+    def every(self) -> int: ...  # steps
 
+    def of_warmup(self) -> Keeper: ...
 
-@dataclass(frozen=True)
-class Reporter:
-    """Tells the `progress` callback of a call how far a chunk is."""
+    def save(self, program: Any) -> None: ...
 
-    progress: Callable[[Progress], None] | None
-    chunk: Chunk
-    runs_done: int
-    runs: int
-    started: float  # by time.perf_counter
-
-    def __call__(self, step: int) -> None:
-        if self.progress is not None:
-            steps, runs_now = self.chunk.static["steps"], len(self.chunk.runs)
-            seconds = time.perf_counter() - self.started
-            self.progress(Progress(step, steps, self.runs_done, runs_now, self.runs, seconds))
+    def put_back(self, program: Any) -> bool: ...
 
 
 class Program:
     """One chunk of runs as one tensor program."""
 
+    keeper: Keeper | None = None
+
     def __init__(self, chunk: Chunk, call: Call) -> None:
         self.chunk, self.call = chunk, call
-        self.context = context = Context(chunk, call.tasks, call.settings, call.objective, call.device, call.dtype)
+        self.context = context = Context(
+            chunk, call.tasks, call.settings, call.objective, call.device, call.dtype, call.ranks
+        )
         self.objective, self.loss = context.objective, context.loss
         self.static, self.steps = context.static, context.steps
         self.net = self._make_network()
@@ -153,24 +139,30 @@ class Program:
         if self.context.device.type == "cuda":
             # torch's backward thread warns if a matrix product is the first thing it does on a GPU
             torch.autograd.backward(torch.zeros((), device=self.context.device, requires_grad=True) * 1)
-        self._train(self._share_warmup(report), self.steps, report)
+        if self.keeper is None or not self.keeper.put_back(self):
+            self._share_warmup(report)
+        self._train(self.context.step, self.steps, report)
+        if self.keeper is not None:
+            self.keeper.save(self)
         self._finish(report)
 
     def _train(self, start: int, stop: int, report: Reporter) -> None:
-        """The steps from `start` to before `stop`, both where phases meet."""
-        for phase in (p for p in self.phases if start <= p.start and p.stop <= stop):
+        """The steps from `start` to before `stop`, where phases meet."""
+        for phase in (p for p in self.phases if start < p.stop <= stop):
             if self.guard.all_dead:
                 break
             self.step.begin(phase)
-            self._walk(phase.start, phase.stop, self._advance(phase), report)
+            self._walk(max(start, phase.start), phase.stop, self._advance(phase), report)
 
     def _advance(self, phase: Phase) -> Callable[[], None]:
-        """One step of this phase; on a GPU recorded and replayed, where it can be."""
+        """One step of this phase; on a GPU fused, recorded and replayed, where it can be."""
 
         def step() -> None:
             self.step(phase)
 
-        return CapturedStep(step) if self.step.recordable else step
+        if not self.step.recordable:
+            return step
+        return CapturedStep(fused_step(self.step, phase) or step)
 
     def _walk(self, start: int, stop: int, advance: Callable[[], None], report: Reporter) -> None:
         """One step after the other, as long as a run is alive, with snapshots on the way."""
@@ -178,6 +170,8 @@ class Program:
         for step in range(start, stop):
             if self.guard.all_dead:
                 return
+            if self.keeper is not None and step % self.keeper.every == 0 and step > start:
+                self.keeper.save(self)
             if snapshot_every and step % snapshot_every == 0:
                 self._snapshot()
             if step % report_every == 0:
@@ -190,20 +184,22 @@ class Program:
             self._snapshot()
         report(self.steps)
 
-    def _share_warmup(self, report: Reporter) -> int:
-        """Train one run of each kind through the common warm-up for all; the step at which it ends."""
+    def _share_warmup(self, report: Reporter) -> None:
+        """Train one run of each kind through the common warm-up for all."""
         own = isinstance(self.net, (MLP, Conv1d)) and self.step.rows.batches is None
         own &= self.call.rule in STREAMING.values()  # a user's function may count on all runs
         shared = leaders(self.chunk, self.objective, self.call.settings, self.call.start) if own else None
         if shared is None:
-            return 0
+            return
         chunk, place, until = shared
         leader = Program(chunk, self.call)
+        if self.keeper is not None:
+            leader.keeper = self.keeper.of_warmup()
+            leader.keeper.put_back(leader)
         try:
-            leader._train(0, until, report)
+            leader._train(leader.context.step, until, report)
         finally:  # where it is interrupted, the others are as far
             self._take(leader, place)
-        return until
 
     def _take(self, leader: Program, place: Tensor) -> None:
         """Become what the leaders are; `place` (R,) has every run's leader."""
@@ -219,16 +215,13 @@ class Program:
     # ---- what is kept ----------------------------------------------------------------------------------------
 
     def _state(self) -> State:
-        source = self.step.source
-        steps = torch.full((len(self.chunk.runs),), self.context.step)
-        for r, step in self.guard.report().items():
-            steps[r] = step
+        source, since = self.step.source, self.guard.since
         return State(
-            _to_cpu(self.step.predictor()),
-            None if source is None else _to_cpu(source.state()),
+            self.step.predictor(),
+            None if source is None else source.state(),
             self.net.buffers() if isinstance(self.net, Module) else [],
-            steps,
-            _to_cpu(self.step.learned()),
+            torch.where(since >= 0, since, self.context.step),
+            self.step.learned(),
         )
 
     @torch.no_grad()
@@ -236,6 +229,7 @@ class Program:
         assert self.watcher is not None
         parameters = self.phi.views if self.step.mask is None else self.step.predictor()
         snapshot = self.watcher.look(self.context.step, parameters)
+        snapshot = snapshot if self.call.rule is None else snapshot.cpu()
         self.snapshots.append(snapshot)
         if self.call.keep_states:
             self.kept[self.context.step] = self._state()
@@ -250,19 +244,16 @@ class Program:
             )
         better = score < self.best_score  # NaN is never better
         if bool(better.any()):
-            state = self._state()
+            state = self._state().cpu()
             self.best = state if self.best is None else self.best.updated(state, better)
             self.best_score = torch.where(better, score, self.best_score)
 
     def fitted(self, place: Mapping[int, int]) -> FittedChunk:
         """What this chunk leaves; `place` says where a run stands among those of the result."""
-        last, best = self._state(), self.best
+        last, best = self._state().cpu(), self.best
         if best is not None:  # a run that no snapshot scored keeps its last state, whatever its neighbours have
             best = best.updated(last, self.best_score.isposinf())
         chunk = replace(self.chunk, runs=tuple(place[i] for i in self.chunk.runs))
         rho = self.step.source.net if isinstance(self.step.source, RhoOnAux) else None
-        return FittedChunk(chunk, self.net, last, best, rho, self.context.aux_scalers, self.kept)
-
-
-def _to_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {k: v.detach().cpu() for k, v in state.items()}
+        kept = {step: state.cpu() for step, state in self.kept.items()}
+        return FittedChunk(chunk, self.net, last, best, rho, self.context.aux_scalers, kept)

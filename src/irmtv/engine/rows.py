@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 
 from irmtv.core.membership import Blocks, Codes, Membership, Weighted
+from irmtv.core.ranks import Ranks
+from irmtv.core.types import stacked
 from irmtv.engine.components.base import EnvironmentSource, StepRows
 from irmtv.engine.context import Context
 from irmtv.engine.networks import Module, Net
+from irmtv.engine.plan import rows_per_step
 from irmtv.objectives.environments.aux_network import GroupedRows
 
-FULL_BATCH_BELOW, BATCH_ROWS = 100_000, 1024
+STREAM_OF_BATCHES = 1 << 20  # of a run's random numbers, with the rank: far from those of components
+PIECE = 1 << 14  # rows that are sorted at a time: what that takes beside them stays small
 
 
 class TrainingRows:
@@ -29,15 +33,26 @@ class TrainingRows:
         x, y = context.inputs(rows), context.targets(rows)  # (T, N, ...), (T, N) or (T, N, C)
         n_rows = x.shape[1]
         self.n_environments, self.shares, codes = n_environments, context.shares(), context.codes
-        size = context.static["batch_size"]
-        if size == "auto":
-            size = None if n_rows < FULL_BATCH_BELOW else BATCH_ROWS
+        n_all = n_rows if context.ranks is None else context.ranks.total
+        size = self.per_step = rows_per_step(context.static["batch_size"], n_all)  # of all processes
         self.batches: Batches | None = None
-        if size is not None and size < n_rows:
+        if size < n_all:
             self.x, self.y, self.codes = x, y, codes.to(context.device)
-            per_run = [codes[t] for t in range(context.n_sets) for _ in range(context.per_set)]
+            # runs of one seed on one data set would draw the same batches: they have them in common
+            seeds = [s["seed"] for s in context.settings]
+            each = range(0, context.n_runs, context.per_set)
+            self.drawn = 1 if all(len(set(seeds[r : r + context.per_set])) == 1 for r in each) else context.per_set
+            drawing = range(0, context.n_runs, context.per_set // self.drawn)
             balanced = context.static.get("sampling") == "balanced"
-            self.batches = (BalancedBatches if balanced else StratifiedBatches)(per_run, size, context.generators)
+            generators = context.generators
+            if context.ranks is not None:
+                sizes, generators = shares_of_batch(size, context.ranks), streams_of_rank(context)
+                size, self.per_step = sizes[context.ranks.rank], sum(sizes)
+            self.batches = (BalancedBatches if balanced else StratifiedBatches)(
+                [codes[r // context.per_set] for r in drawing], size, [generators[r] for r in drawing]
+            )
+            first = n_rows * torch.arange(context.n_sets, device=context.device)  # of a data set, among the rows of all
+            self.first = first.repeat_interleave(self.drawn).unsqueeze(1)
             return
         # a user's module may look at all rows (batch norm) and would take those that fill up a block for data
         as_they_are = isinstance(net, Module)
@@ -55,13 +70,26 @@ class TrainingRows:
             blocks = Blocks.of(needed, n_environments if needs_codes else 1, context.per_set, context.weights)
             given = blocks = blocks.to(context.device, context.dtype)
             order, shape = blocks.order, blocks.rows_shape
-        if order is not None:
+        if order is not None and not torch.equal(order, torch.arange(n_rows, device=order.device).expand(len(x), -1)):
             index = torch.arange(context.n_sets, device=context.device).unsqueeze(1)
             x, y = x[index, order], y[index, order]
         inferred = None if source is None else source.rows(None)
         y = y.view(context.n_sets, 1, *shape, *y.shape[2:])
         weight = self._laid_out(order, given, inferred)
-        self.whole = StepRows(net.prepare(x), y, shape, None, given, inferred, weight)
+        over_all = None if given is None else context.pooled(given)
+        self.whole = StepRows(net.prepare(x), y, shape, None, over_all, inferred, weight)
+        self.share = self._share(weight, given, inferred)
+
+    def _share(self, weight: Tensor | None, given: Membership | None, inferred: Any) -> Tensor:
+        """What each row counts in the mean over all rows: (T, 1, *shape), or what broadcasts to it."""
+        if weight is not None:
+            return weight
+        blocks = inferred.blocks if isinstance(inferred, GroupedRows) else given
+        if not isinstance(blocks, Blocks):
+            return self.context.full((1,) * (2 + len(self.whole.shape)), 1 / self.per_step)
+        counts = blocks.counts.sum(1) if self.context.ranks is None else self.context.full((1,), self.per_step)
+        each = 1 / counts.view(-1, 1, 1, 1)  # (T, 1, 1, 1)
+        return each if blocks.weight is None else each * blocks.weight
 
     def _laid_out(self, order: Tensor | None, given: Membership | None, inferred: Any) -> Tensor | None:
         """The rows' shares where the rows are: (T, 1, *shape), 0 for those that fill up a block."""
@@ -78,25 +106,59 @@ class TrainingRows:
         """This step's rows."""
         if self.batches is None:
             return self.whole
-        context = self.context
-        index = self.batches.next().to(context.device)  # (R, b)
-        size, sets = index.shape[1], context.sets
-        # every run has rows of its own, so each is a data set of its own in the first layer
-        x = self.net.prepare(self.x[sets, index])
-        y = self.y[sets, index].view(context.n_sets, context.per_set, size, *self.y.shape[2:])
+        context, shape = self.context, (self.context.n_sets, self.drawn)
+        index = self.batches.next().to(context.device)  # (T drawn, b)
+        size, places = index.shape[1], (self.first + index).flatten()
+
+        def drawn(values: Tensor) -> Tensor:  # (T, N, ...) -> (T drawn, b, ...)
+            return values.flatten(0, 1).index_select(0, places).view(*index.shape, *values.shape[2:])
+
+        # every draw has rows of its own, so each is a data set of its own in the first layer
+        x = self.net.prepare(drawn(self.x))
+        y = drawn(self.y).view(*shape, size, *self.y.shape[2:])
         weight = None
         if self.shares is not None:
-            weight = self.shares[sets, index].view(context.n_sets, context.per_set, size)
+            weight = drawn(self.shares).view(*shape, size)
             # a batch may have rows of weight 0 alone
             weight = weight / weight.sum(2, keepdim=True).clamp_min(torch.finfo(weight.dtype).tiny)
+        numbers = index.repeat_interleave(context.per_set // self.drawn, 0)  # (R, b)
         if self.source is not None:
-            return StepRows(x, y, (size,), index, None, self.source.rows(index), weight)
-        codes = Codes(self.codes[sets, index].view(context.n_sets, context.per_set, size), self.n_environments)
-        return StepRows(x, y, (size,), index, codes if weight is None else Weighted(codes, weight), None, weight)
+            return StepRows(x, y, (size,), numbers, None, self.source.rows(numbers), weight)
+        codes = Codes(drawn(self.codes).view(*shape, size).expand(-1, context.per_set, -1), self.n_environments)
+        given = context.pooled(codes if weight is None else Weighted(codes, weight))
+        return StepRows(x, y, (size,), numbers, given, None, weight)
+
+    def share_of(self, rows: StepRows) -> Tensor:
+        """What each of these rows counts in the mean over them: what broadcasts to (T, K, *shape)."""
+        if self.batches is None:
+            return self.share
+        return self.context.full((1, 1, 1), 1 / self.per_step) if rows.weight is None else rows.weight
+
+    def mean_over_ranks(self, value: Tensor, rows: StepRows) -> Tensor:
+        """Mean over this step's rows of all processes, (T, K, *shape) -> (R,)."""
+        return self.context.over_ranks((value * self.share_of(rows)).flatten(2).sum(2).flatten())
+
+
+def shares_of_batch(size: int, ranks: Ranks) -> list[int]:
+    """Rows per step of every process, by its share of the rows."""
+    sizes = [round(size * n / ranks.total) for n in ranks.n_rows]
+    if min(sizes) < 2:
+        raise ValueError(
+            f"batch_size counts the rows of all ranks, each of which gives its share, at least 2. Got {size}, of which "
+            f"the ranks would give {sizes}; use a larger one, or spread the rows evenly."
+        )
+    return sizes
+
+
+def streams_of_rank(context: Context) -> list[torch.Generator]:
+    """Generators that draw this process's batches: every rank has streams of its own, from the seeds of the runs."""
+    assert context.ranks is not None
+    seeds = context.noise(STREAM_OF_BATCHES + context.ranks.rank).key.tolist()
+    return [torch.Generator().manual_seed(int(seed)) for seed in seeds]
 
 
 class Batches(ABC):
-    """Row numbers for every run, from that run's own generator: (R, batch_size) at each call.
+    """Row numbers for every run (or all of one seed and data set), by its generator: (R, batch_size) at each call.
 
     Within a batch the rows stand environment by environment, so that its even and its odd rows have each
     environment equally often, to within one row: slopes of the two halves are multiplied by some penalties.
@@ -118,7 +180,8 @@ class Batches(ABC):
 
     def next(self) -> Tensor:
         if self._next >= self.per_epoch:
-            self._epoch = torch.stack([self._draw(run) for run in range(len(self.codes))])
+            self._epoch = None  # the last one, gone before the next is drawn
+            self._epoch = stacked([self._draw(run) for run in range(len(self.codes))])
             self._next = 0
         assert self._epoch is not None
         self._next += 1
@@ -140,7 +203,9 @@ class StratifiedBatches(Batches):
         codes = self.codes[run]
         spread = _spread(codes, self.generators[run])
         rows = spread[: self.per_epoch * self.batch_size].view(self.per_epoch, self.batch_size)
-        return rows.gather(1, torch.argsort(codes[rows], dim=1, stable=True))
+        for some in torch.split(rows, max(1, PIECE // self.batch_size)):
+            some.copy_(some.gather(1, torch.argsort(codes[some], dim=1, stable=True)))
+        return rows
 
 
 class BalancedBatches(Batches):
@@ -175,14 +240,39 @@ class BalancedBatches(Batches):
 
 
 def _spread(codes: Tensor, generator: torch.Generator) -> Tensor:
-    """A permutation of the rows in which every window holds each environment in its share."""
-    shuffled = torch.randperm(len(codes), generator=generator)
-    by_environment = shuffled[torch.argsort(codes[shuffled], stable=True)]
-    sorted_codes = codes[by_environment]
-    counts = torch.bincount(sorted_codes)
+    """A permutation of the rows in which every window holds each environment in its share.
+
+    Sorted by place, piece by piece: beside the rows twice no more is held, which counts for many millions of them.
+    """
+    by_environment, counts = _by_environment(codes, torch.randperm(len(codes), generator=generator))
     first = counts.cumsum(0) - counts
-    rank = torch.arange(len(codes)) - first[sorted_codes]
     # one offset per environment keeps its rows evenly spaced and environments interleaved at random
     offset = torch.rand(len(counts), generator=generator, dtype=torch.float64)
-    place = (rank + offset[sorted_codes]) / counts[sorted_codes]
-    return by_environment[torch.argsort(place)]
+    spread = torch.empty_like(by_environment)
+    n_pieces, start, done = -(-len(codes) // PIECE), torch.zeros_like(counts), 0
+    for piece in range(1, n_pieces + 1):
+        # the ranks whose place is below piece / n_pieces, which places beyond 1 never are: the last piece takes them
+        stop = (counts * (piece / n_pieces) - offset).ceil().long().clamp(min=0).minimum(counts).maximum(start)
+        sizes = counts - start if piece == n_pieces else stop - start
+        environment = torch.repeat_interleave(torch.arange(len(counts)), sizes)
+        within = torch.arange(len(environment)) - (sizes.cumsum(0) - sizes)[environment]
+        rank = start[environment] + within
+        place = (rank + offset[environment]) / counts[environment]
+        rows = by_environment[(first[environment] + rank)[torch.argsort(place)]]
+        spread[done : done + len(rows)] = rows
+        start, done = start + sizes, done + len(rows)
+    return spread
+
+
+def _by_environment(codes: Tensor, shuffled: Tensor) -> tuple[Tensor, Tensor]:
+    """The shuffled rows environment by environment, otherwise in their order, and how many each has (E,)."""
+    counts = torch.bincount(codes)
+    place = counts.cumsum(0) - counts  # of the next row of an environment
+    rows = torch.empty_like(shuffled)
+    for some in torch.split(shuffled, PIECE):
+        code, order = torch.sort(codes[some], stable=True)
+        sizes = torch.bincount(code, minlength=len(counts))
+        within = torch.arange(len(some)) - (sizes.cumsum(0) - sizes)[code]
+        rows[place[code] + within] = some[order]
+        place = place + sizes
+    return rows, counts

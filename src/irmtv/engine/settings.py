@@ -106,6 +106,8 @@ def as_tasks(task: Any) -> tuple[Task, ...]:
             raise ValueError(
                 f"task must be an irmtv.Task. Got {type(one).__name__}; make one with make_task(x, y, ...)."
             )
+        if len(one.train) == 0:
+            raise ValueError(f"task must have training rows. Got none in {one.name!r}; leave it out.")
     for what, of in _ALIKE.items():
         values = [of(one) for one in tasks]
         if any(v != values[0] for v in values):
@@ -232,6 +234,7 @@ def check_watched_environments(tasks: Sequence[Task], objective: Objective) -> N
 def check_call(
     snapshot_every: Any,
     max_chunk: Any,
+    checkpoint_every: Any,
     dtype: Any,
     objective: Any,
     runs: Any,
@@ -248,11 +251,13 @@ def check_call(
         raise ValueError(f"runs must be irmtv.Runs, for example Runs(seed=range(3)). Got {type(runs).__name__}.")
     if not (progress is None or callable(progress)):
         raise ValueError(
-            f"progress must be a function of a Progress, e.g. irmtv.engine.progress_bar.ProgressBar. Got {progress!r}."
+            f"progress must be a function of a Progress, e.g. irmtv.core.progress_bar.ProgressBar. Got {progress!r}."
         )
     for name, value in (("snapshot_every", snapshot_every), ("max_chunk", max_chunk)):
         if not (value is None or _whole(value, 1)):
             raise ValueError(f"{name} must be None or a whole number of at least 1. Got {value!r}.")
+    if not _whole(checkpoint_every, 1):
+        raise ValueError(f"checkpoint_every must be a whole number of at least 1. Got {checkpoint_every!r}.")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64. Got {dtype!r}.")
     if net is not None and hidden != ():

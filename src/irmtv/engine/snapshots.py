@@ -38,8 +38,15 @@ class Snapshot:
 
     def take(self, index: Tensor) -> Snapshot:
         """The runs at `index`."""
-        taken: dict[str, Any] = {k: v[index] for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **taken)
+        return self._each(lambda v: v[index])
+
+    def cpu(self) -> Snapshot:
+        """On the CPU. To measure must not wait for a GPU, so it leaves its numbers there."""
+        return self._each(Tensor.cpu)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Snapshot:
+        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,8 @@ class History:
 
 def _at(steps: Sequence[int], chunk: Sequence[Snapshot], name: str) -> Tensor:
     """One quantity of a chunk of runs at these steps: (S, R, ...), NaN where it was not measured."""
-    measured = {s.step: getattr(s, name) for s in chunk}
-    nothing = torch.full_like(getattr(chunk[0], name), torch.nan)
+    measured = {s.step: getattr(s, name).cpu() for s in chunk}
+    nothing = torch.full_like(measured[chunk[0].step], torch.nan)
     return torch.stack([measured.get(step, nothing) for step in steps])
 
 
@@ -124,11 +131,11 @@ def measure(
     def mean(v: Tensor) -> Tensor:
         means = divide(membership.sums(v), rows)
         there = present if means.ndim == 2 else present.unsqueeze(-1)
-        return torch.where(there, means, torch.nan).cpu()
+        return torch.where(there, means, torch.nan)
 
     right = correct(loss, f, y)
     risk = mean(value)
-    counted = torch.where(present, rows, 0).expand(len(risk), -1).cpu()  # what a mean divides by is not 0
+    counted = torch.where(present, rows, 0).expand(len(risk), -1)  # what a mean divides by is not 0
     return Snapshot(
         step=step,
         on=on,

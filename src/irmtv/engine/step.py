@@ -5,9 +5,10 @@
 `GradientStep.__call__` is that line; `engine/components` has what else may act in it. The middle of it, from the
 logits to the gradient in them, is done in one of three ways, chosen once for a chunk of runs:
 
-* `_in_closed_form`: given environments, all rows, a scalar classifier and a built-in loss. Losses, slopes, their means
-  and the gradient in the logits are written out; nothing is left to autograd but the network.
-* `_by_autograd`: everything else (inferred environments, mini-batches, a vector classifier, a user's loss or module).
+* `_in_closed_form`: a scalar classifier and a built-in loss, on all rows or on batches of given environments. Losses,
+  slopes, their means and the gradient in the logits are written out, of linear models and networks without a mask the
+  gradient in their weights too.
+* `_by_autograd`: everything else (halves of batches, a vector classifier, a user's loss or module).
 * `_of_weighted_rows`: the mean loss, with a weight on every row.
 """
 
@@ -20,17 +21,19 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import ClosedForm
-from irmtv.core.membership import Blocks, Membership, Soft, SoftPair, Weighted, mean_over_rows
-from irmtv.core.risk import BlockHead, LastLayer, per_sample, summarise
+from irmtv.core.membership import RowMembership, Soft, SoftPair, Weighted, mean_over_rows
+from irmtv.core.risk import Head, LastLayer, per_sample, summarise
 from irmtv.core.types import Statistics
 from irmtv.engine.components import ENVIRONMENT_SOURCES, MASKS, ROW_WEIGHTS
 from irmtv.engine.components.base import Phase, StepRows
 from irmtv.engine.components.learned_measure import LearnedMeasure
 from irmtv.engine.components.penalty_weights import PenaltyWeights
+from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
 from irmtv.engine.networks import MLP, Conv1d, Net
 from irmtv.engine.optim import Adam, FlatParameters, Guard
 from irmtv.engine.rows import TrainingRows
+from irmtv.engine.slope_pull import SlopePull, pulling_penalty
 from irmtv.objectives.base import Weight
 from irmtv.objectives.lambda_phi import worst_risk_objective
 
@@ -64,17 +67,35 @@ class GradientStep:
         if self.static.get("expand") is not None:
             drawn = self.static["expand"].draw(self.n_environments, context.generators)
             self.mixtures = drawn.to(context.device, context.dtype)
+        alone = context.ranks is None
+        followed = self.weights.varies or self.measure is not None or self.mixtures is not None
+        mean = self.source is not None or objective.measure_of(self.static) == "empirical"
+        # the mean loss, with a weight that stays, and at most one penalty on slopes beside it
+        self.plain = mean and not followed and self.rows.batches is None and alone
+        self.pulling = pulling_penalty(objective) if self.plain else None
+        self.pull: SlopePull | None = None
+        self.climbs_by_hand = self._climbs_by_hand()
         self.explicit = objective.explicit and not self.weights.exact  # the objective's gradient is written out
         self.halves = self.rows.batches is not None and objective.wants_halves(self.static)
         self.gradient = self._choose_gradient()
-        self._membership: Membership | None = None
+        self._membership: RowMembership | None = None
         self._no_mass = context.full((1, self.n_environments), 0.0)
+        in_closed_form = self.gradient == self._in_closed_form
+        # nothing is then left to autograd
+        self.by_hand = net if in_closed_form and isinstance(net, MLP) and self.mask is None else None
+
+    def _climbs_by_hand(self) -> bool:
+        """Whether rho's gradient is written out: one penalty, on slopes alone."""
+        penalties, measure = self.objective.penalties, self.static.get("measure")
+        plain = self.mixtures is None and self.measure is None and measure in (None, "empirical") and not self.vector
+        plain &= self.context.ranks is None
+        return plain and type(self.source) is RhoOnAux and len(penalties) == 1 and penalties[0].by_sums is not None
 
     def _choose_gradient(self) -> Gradient:
         if self.row_weights is not None:
             return self._of_weighted_rows
-        in_blocks = self.rows.batches is None and isinstance(self.rows.whole.given, Blocks)
-        if in_blocks and isinstance(self.loss, ClosedForm) and not self.vector:
+        in_one = self.rows.batches is None or (self.source is None and not self.halves)
+        if in_one and isinstance(self.loss, ClosedForm) and not self.vector:
             return self._in_closed_form
         return self._by_autograd
 
@@ -82,12 +103,16 @@ class GradientStep:
     def recordable(self) -> bool:
         """Whether nothing in a step can need the host: a GPU may then replay it."""
         own = isinstance(self.net, (MLP, Conv1d)) and isinstance(self.loss, ClosedForm)
-        return self.context.device.type == "cuda" and own and self.rows.batches is None
+        alone = self.context.ranks is None
+        return self.context.device.type == "cuda" and own and alone and self.rows.batches is None
 
     def begin(self, phase: Phase) -> None:
         """Before the first step of a phase."""
-        self._membership = None
+        self._membership, self.pull = None, None
         self.weights.begin(phase)
+        if self.plain:  # what the mean loss pulls at every row
+            shape = (self.context.n_sets, self.context.per_set, *(1,) * len(self.rows.whole.shape))
+            self.by_loss = phase.scale.view(shape) * self.rows.share
         self.l2_gradient = self.phi.spread(2 * self.l2 * phase.scale) if bool(self.l2.any()) else None
         if self.source is not None:
             self.source.begin(phase, self._training_slopes)
@@ -97,9 +122,13 @@ class GradientStep:
     def __call__(self, phase: Phase) -> None:
         """Rows, logits, the gradient of the objective and of l2, a look at it, Adam; then the mask's own step."""
         context, rows = self.context, self.rows.next()
-        self.phi.gradient.zero_()
         views = self.phi.views if self.mask is None else self.mask.apply(self.phi.views)
-        out = self.net.forward(views, rows.x, training=True)
+        if self.by_hand is None:
+            out = self.net.forward(views, rows.x, training=True)
+        else:
+            with torch.no_grad():
+                self.values = self.by_hand.layers(views, rows.x)
+                out = self.by_hand.output(views, self.values)
         f = out.logits.view(context.n_sets, context.per_set, *rows.shape, *out.logits.shape[2:])
         total, scale = self.gradient(phase, rows, f, out.last)
         if self.l2_gradient is not None:
@@ -119,18 +148,65 @@ class GradientStep:
     # ---- from logits to the gradient -------------------------------------------------------------------------
 
     def _in_closed_form(self, phase: Phase, rows: StepRows, f: Tensor, last: LastLayer | None) -> tuple[Tensor, Tensor]:
-        assert isinstance(self.loss, ClosedForm) and isinstance(rows.given, Blocks)
+        assert isinstance(self.loss, ClosedForm)
+        by_hand = self.explicit or not phase.penalised
         with torch.no_grad():
-            head = BlockHead(self.loss, f.detach(), rows.y, rows.given, "risk" in self.uses, self._wants_slope(phase))
-            e, weights, scale = self._with_weights(phase, head.statistics)
-            if self.explicit or not phase.penalised:
+            # a penalty weight that varies may follow the risks
+            want_value = not by_hand or "risk" in self.uses or self.weights.varies
+            head = Head(self.loss, f.detach(), rows.y, want_value, self._wants_slope(phase))
+            if phase.climbing is not None:
+                self._climb(head.value, head.slope, rows, False)
+            membership = rows.given
+            if membership is None and phase.penalised:
+                membership = self.inferred(rows, phase)
+            if not want_value and (self.plain if not phase.penalised else self.pulling is not None):
+                total = head.value.flatten(2).sum(2).flatten()
+                by_logits = self._pulled(phase, rows, head, membership if phase.penalised else None, total)
+                self._through_the_network(rows, f, by_logits)
+                return total, phase.scale
+            if membership is None:  # Phi does not see the inferred environments yet
+                e = Statistics(self._mean_loss(head.value, rows), self._no_mass)
+            else:
+                e = summarise(head.value, head.slope, membership, self.uses)
+            e, weights, scale = self._with_weights(phase, e)
+            if by_hand:
                 total, *grads = self.objective.value_and_gradient(e, self.static, weights, scale)
             else:
                 total, *grads = self._differentiated(phase, e, weights, scale)
-            gradient = head.pull_back(*grads)
-        torch.autograd.backward(f, gradient)
+            by_logits = head.pull_back(membership, self.rows.share_of(rows), *grads)
+        self._through_the_network(rows, f, by_logits)
         self.weights.learn(phase, e, scale)
         return total, scale
+
+    def _through_the_network(self, rows: StepRows, f: Tensor, by_logits: Tensor | None) -> None:
+        """From the gradient in the logits to that in Phi's parameters."""
+        if self.by_hand is None:
+            self.phi.gradient.zero_()
+            torch.autograd.backward(f, by_logits)
+        else:
+            assert by_logits is not None
+            with torch.no_grad():
+                by_logits = by_logits.view(f.shape).flatten(0, 1).flatten(1, len(rows.shape))
+                self.by_hand.pull_back(self.phi.views, self.values, by_logits)
+        self._sum_gradient(self.phi)
+
+    def _pulled(
+        self, phase: Phase, rows: StepRows, head: Head, membership: RowMembership | None, total: Tensor
+    ) -> Tensor | None:
+        """The gradient in the logits where the mean loss acts, alone or with one penalty on slopes.
+
+        `total` (R,) stops being finite where the penalty is not.
+        """
+        if membership is None:
+            return head.pull_back_rows(self.by_loss, None)
+        if self.pull is None or self.pull.membership is not membership:
+            assert self.pulling is not None
+            self.pull = SlopePull(self.pulling, membership, phase, self.static)
+        assert head.slope is not None
+        pull, value = self.pull(membership.sums(head.slope))  # (R, E), (R,)
+        total += value
+        shape = (self.context.n_sets, self.context.per_set, *rows.shape)
+        return head.pull_back_rows(self.by_loss, membership.spread(pull, shape))
 
     def _differentiated(
         self, phase: Phase, e: Statistics, weights: Sequence[Weight], scale: Tensor
@@ -154,14 +230,21 @@ class GradientStep:
         if phase.climbing is not None:
             self._climb(value.detach(), None if slope is None else slope.detach(), rows, halves)
         if phase.penalised or rows.given is not None:
-            e = summarise(value, slope, rows.given or self._inferred(rows, phase), self.uses, halves)
+            e = summarise(value, slope, rows.given or self.inferred(rows, phase), self.uses, halves)
         else:  # Phi does not see the inferred environments yet
             e = Statistics(self._mean_loss(value, rows), self._no_mass)
         e, weights, scale = self._with_weights(phase, e)
         total = self._objective(phase, e, weights)
+        self.phi.gradient.zero_()
         torch.autograd.backward(total, scale)
+        self._sum_gradient(self.phi)
         self.weights.learn(phase, e, scale)
         return total.detach(), scale
+
+    def _sum_gradient(self, parameters: FlatParameters) -> None:
+        """What every process found by its own rows -> the gradient of all rows, the same on all."""
+        if self.context.ranks is not None:
+            self.context.ranks.add_(parameters.gradient)
 
     def _of_weighted_rows(
         self, phase: Phase, rows: StepRows, f: Tensor, last: LastLayer | None
@@ -170,6 +253,7 @@ class GradientStep:
         value = self.loss.value(f, rows.y)
         weight = self.row_weights.weigh(rows, f.detach(), value.detach())
         total = mean_over_rows(weight * value, rows.weight)
+        self.phi.gradient.zero_()
         torch.autograd.backward(total.sum())
         return total.detach(), phase.scale
 
@@ -211,6 +295,7 @@ class GradientStep:
 
     # ---- inferred environments -------------------------------------------------------------------------------
 
+    @torch.enable_grad()
     def _climb(self, value: Tensor, slope: Tensor | None, rows: StepRows, halves: bool) -> None:
         """One step of the environments up the penalties; Phi stands still."""
         source = self.source
@@ -219,9 +304,14 @@ class GradientStep:
         if source.parameters is None or source.adam is None:
             return
         source.parameters.gradient.zero_()
-        e = self._seen_by_penalties(summarise(value, slope, self._from_source(rows), self.uses, halves))
-        penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
-        torch.autograd.backward((self.weights.relative * penalties).sum())
+        if self.climbs_by_hand and not halves and slope is not None and slope.ndim == 2 + len(rows.shape):
+            assert isinstance(source, RhoOnAux)
+            source.climb(rows, slope, self.objective.penalties[0], self.static.get("reduction"))
+        else:
+            e = self._seen_by_penalties(summarise(value, slope, self._from_source(rows), self.uses, halves))
+            penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
+            torch.autograd.backward((self.weights.relative * penalties).sum())
+        self._sum_gradient(source.parameters)
         self.guard.check_other(source.parameters, self.context.now, source.adam)
         source.adam.step()
 
@@ -232,11 +322,10 @@ class GradientStep:
             out = self.net.forward(self.phi.views, rows.x)
             f = out.logits.view(context.n_sets, context.per_set, *rows.shape, *out.logits.shape[2:])
             value, slope = per_sample(self.loss, f, rows.y, "slope" in self.uses, out.last, True)
-        with torch.enable_grad():
-            for _ in range(steps):
-                self._climb(value, slope, rows, False)
+        for _ in range(steps):
+            self._climb(value, slope, rows, False)
 
-    def _inferred(self, rows: StepRows, phase: Phase) -> Membership:
+    def inferred(self, rows: StepRows, phase: Phase) -> RowMembership:
         """q for Phi's step. On the full batch it stays the same while nothing climbs."""
         if self._membership is not None:
             return self._membership
@@ -246,14 +335,18 @@ class GradientStep:
             self._membership = membership
         return membership
 
-    def _from_source(self, rows: StepRows) -> Membership:
+    def _from_source(self, rows: StepRows) -> RowMembership:
         """The present q of these rows, with their weights."""
         assert self.source is not None
         q = self.source.membership(rows.inferred)
-        return Weighted(q, rows.weight) if rows.weight is not None and isinstance(q, (Soft, SoftPair)) else q
+        if rows.weight is not None and isinstance(q, (Soft, SoftPair)):
+            return Weighted(q, rows.weight)
+        return self.context.pooled(q)
 
     def _mean_loss(self, value: Tensor, rows: StepRows) -> Tensor:
         assert self.source is not None
+        if self.context.ranks is not None:
+            return self.rows.mean_over_ranks(value, rows)
         return self.source.mean(value) if rows.weight is None else mean_over_rows(value, rows.weight)
 
     @torch.no_grad()

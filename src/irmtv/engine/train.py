@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import time
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from irmtv.core.cores import cores, one_thread_each, side_by_side
 from irmtv.core.messages import shown, users_stacklevel
+from irmtv.core.progress import Progress
 from irmtv.core.types import Runs, Task
+from irmtv.engine.agree import agreed
+from irmtv.engine.checkpoint import Checkpoint, Keeper
 from irmtv.engine.device import keep_freed_memory
 from irmtv.engine.fitted import FittedRuns
 from irmtv.engine.networks import MLP, Net
+from irmtv.engine.padding import equally_long
 from irmtv.engine.plan import Chunk, plan
-from irmtv.engine.program import Call, Program, Progress, Reporter
+from irmtv.engine.program import Call, Program
+from irmtv.engine.progress import Teller
 from irmtv.engine.settings import (
     PER_RUN,
     as_tasks,
@@ -40,6 +48,10 @@ from irmtv.selection import Rule, as_rule
 
 # training procedures of their own, by the names that objectives use
 PROCEDURES: Mapping[str, type[Program]] = {"columns": ColumnsProgram, "hrm": HrmProgram}
+
+# Values of the widest layer over all runs of a chunk, from which on its step is work for a core of its own: below, it
+# is calls that wait for each other. And from which on a chunk that is alone has all threads.
+WORK_FOR_A_CORE, SEVERAL_THREADS = 1 << 15, 1 << 20
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -73,6 +85,9 @@ def train(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     max_chunk: int | None = None,
+    process_group: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 1000,
     **hyperparameters: Any,
 ) -> FittedRuns:
     """Train many runs in one tensor program.
@@ -114,16 +129,18 @@ def train(
     progress : called with a `Progress` about a hundred times per chunk.
     device : "cpu", "cuda" or "auto".
     max_chunk : maximum number of runs in one program (default: chosen by cache and memory).
+    process_group : a group of torch.distributed, for rows that are spread over processes (ranks): each calls `train`
+        with rows of its own and gets the model of all rows. `docs/engine.md` says what is the same on all ranks.
+    checkpoint : a file from which a training that was stopped continues to the same result: call `train` again as
+        before. It is written every `checkpoint_every` steps and at the end; the one before it is kept as NAME.before.
     **hyperparameters : the objective's own, for all runs; `irmtv list NAME` shows them.
 
     Returns
     -------
     FittedRuns, in the order of `runs`.
     """
-    tasks = as_tasks(task)
+    given: Any = tuple(task) if isinstance(task, Iterable) else task
     runs = Runs() if runs is None else runs
-    check_call(snapshot_every, max_chunk, dtype, objective, runs, progress, net, hidden)
-    chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
     engine = {
         "hidden": tuple(hidden) if isinstance(hidden, Iterable) else hidden,
         "classifier": classifier,
@@ -135,42 +152,82 @@ def train(
         "start": start if isinstance(start, str) else None,
         "layer": layer,
     }
-    settings = resolve_settings(chosen, runs, engine, hyperparameters, len(tasks))
-    check_tasks(tasks, chosen, settings)
-    warn_of_frozen_rho(settings)
-    check_solver(tasks[0], chosen, settings, net, start)
-    begin = Start(start, settings) if start is not None and not isinstance(start, str) else None
-    rule = as_rule(select)
-    if select == "worst-env":
-        check_watched_environments(tasks, chosen)
-    interval = snapshot_interval(snapshot_every, rule is not None, keep_states, settings)
-    call = Call(tasks, chosen, settings, net, rule, interval, keep_states, pick_device(device), dtype, begin, slopes)
-    training = Training(call, runs, select, progress)
-    for chunk in _plan(call, max_chunk):
-        training.train(chunk)
+
+    def checked() -> Call:
+        tasks = as_tasks(given)
+        check_call(snapshot_every, max_chunk, checkpoint_every, dtype, objective, runs, progress, net, hidden)
+        chosen = OBJECTIVES[objective] if isinstance(objective, str) else objective
+        settings = resolve_settings(chosen, runs, engine, hyperparameters, len(tasks))
+        check_tasks(tasks, chosen, settings)
+        warn_of_frozen_rho(settings)
+        check_solver(tasks[0], chosen, settings, net, start)
+        begin = Start(start, settings) if start is not None and not isinstance(start, str) else None
+        rule = as_rule(select)
+        where = pick_device(device)
+        if select == "worst-env":
+            check_watched_environments(tasks, chosen)
+        interval = snapshot_interval(snapshot_every, rule is not None, keep_states, settings)
+        laid_out: Sequence[Task] = tasks
+        if net is None and where.type == "cpu":
+            widths = (tasks[0].train.x[0].numel(), *_layer_widths(None, tasks[0], settings))
+            laid_out = equally_long(tasks, chosen, settings, widths)
+        return Call(laid_out, chosen, settings, net, rule, interval, keep_states, where, dtype, begin, slopes)
+
+    call = checked() if process_group is None else agreed(process_group, checked)
+    kept = None if checkpoint is None else Checkpoint(Path(checkpoint), checkpoint_every, call)
+    chunks = _plan(call, max_chunk if kept is None else kept.longest or max_chunk)
+    if kept is not None:
+        kept.begin(chunks)
+    training = Training(call, as_tasks(given), runs, select, progress, kept)
+    training.train(chunks)
     fitted = training.result()
     _warn_of_divergence(fitted)
     return fitted
 
 
 class Training:
-    """The chunks of a call, trained one after the other."""
+    """The chunks of a call: one after the other, or several at a time where a step of each is work for a core."""
 
-    def __init__(self, call: Call, runs: Runs, select: str | Rule, progress: Callable[[Progress], None] | None) -> None:
-        self.call, self.runs, self.select, self.progress = call, runs, select, progress
-        self.begun: list[Program] = []
-        self.started = time.perf_counter()
+    def __init__(
+        self,
+        call: Call,
+        tasks: Sequence[Task],  # as they were given
+        runs: Runs,
+        select: str | Rule,
+        progress: Callable[[Progress], None] | None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self.call, self.tasks, self.runs, self.select, self.checkpoint = call, tasks, runs, select, checkpoint
+        self.begun: dict[int, Program] = {}  # by their place among the chunks
+        self.teller = Teller(progress, len(runs))
 
-    def train(self, chunk: Chunk) -> None:
-        done = sum(len(p.chunk.runs) for p in self.begun)
+    def train(self, chunks: Sequence[Chunk]) -> None:
+        largest = max(chunk.values_per_step for chunk in chunks)
         try:
-            program = self._kind(chunk)(chunk, self.call)
-            self.begun.append(program)
-            program.run(Reporter(self.progress, chunk, done, len(self.runs), self.started))
+            if self.call.device.type != "cpu":
+                for piece in enumerate(chunks):
+                    self._train(piece)
+            elif len(chunks) == 1 and largest >= SEVERAL_THREADS:
+                with one_thread_each(cores()):
+                    self._train((0, chunks[0]))
+            else:
+                # messages between processes must come in one order
+                in_turn = largest < WORK_FOR_A_CORE or self.call.ranks is not None
+                most = 1 if in_turn else None
+                side_by_side(self._train, enumerate(chunks), most, self.teller.stop)
         except KeyboardInterrupt:
             if self.begun:
                 raise TrainingInterrupted(self.result()) from None
             raise  # before the first chunk has begun
+
+    def _train(self, piece: tuple[int, Chunk]) -> None:
+        place, chunk = piece
+        program = self._kind(chunk)(chunk, self.call)
+        if self.checkpoint is not None:
+            program.keeper = Keeper(self.checkpoint, place)
+        self.begun[place] = program
+        program.run(self.teller.of(chunk))
+        self.teller.finish(chunk)
 
     def _kind(self, chunk: Chunk) -> type[Program]:
         procedure = self.call.objective.procedure
@@ -180,7 +237,7 @@ class Training:
 
     def result(self) -> FittedRuns:
         """The runs that have begun, in the order of `runs`: all of them, unless training was interrupted."""
-        call, programs = self.call, self.begun
+        call, programs = self.call, [self.begun[place] for place in sorted(self.begun)]
         positions = [i for p in programs for i in p.chunk.runs]
         begun = sorted(positions)
         place = {run: i for i, run in enumerate(begun)}
@@ -191,24 +248,23 @@ class Training:
         return FittedRuns(
             objective=call.objective,
             runs=self.runs if len(begun) == len(self.runs) else self.runs.take(begun),
-            tasks=tuple(call.tasks),
+            tasks=tuple(self.tasks),
             settings=tuple(call.settings[i] for i in begun),
             chunks=tuple(p.fitted(place) for p in programs),
             history=history,
             diverged=dict(sorted(diverged.items())),
             select=self.select if isinstance(self.select, str) else getattr(self.select, "__name__", "custom"),
-            seconds=time.perf_counter() - self.started,
+            seconds=self.teller.seconds,
         )
 
 
 def _plan(call: Call, max_chunk: int | None) -> list[Chunk]:
     """The chunks of the call's runs, by what a step holds in cache and memory."""
     on_cpu = call.device.type == "cpu"
-    if on_cpu:
-        keep_freed_memory()
+    keep_freed_memory()  # runs that train on a GPU are measured on the CPU
     task, settings, objective = call.tasks[0], call.settings, call.objective
     widths = _layer_widths(call.net, task, settings)
-    return plan(
+    chunks = plan(
         call.tasks,
         settings,
         PER_RUN | {h.name for h in objective.hyperparameters if h.per_run},
@@ -221,6 +277,11 @@ def _plan(call: Call, max_chunk: int | None) -> list[Chunk]:
         memory_bytes=free_memory(call.device),
         max_chunk=max_chunk,
     )
+    if call.ranks is None:
+        return chunks
+    # chunks that fit on every rank: cut by the smallest, they are the same on all
+    longest = min(call.ranks.tell(max(len(chunk.runs) for chunk in chunks)))
+    return chunks if longest == max_chunk else _plan(replace(call, ranks=None), longest)
 
 
 def _warn_of_divergence(fitted: FittedRuns) -> None:

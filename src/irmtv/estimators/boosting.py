@@ -13,8 +13,8 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive
+from irmtv.data.categories import CategoricalColumns
 from irmtv.data.columns import Columns
-from irmtv.data.features import CategoricalColumns
 from irmtv.data.training import TargetKind, TrainingData
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
@@ -25,9 +25,9 @@ from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel, KeepOutputs
 from irmtv.models.search import Search
 from irmtv.models.trees.fit import fit_trees, fold_trees, refit_trees
+from irmtv.models.trees.library import lightgbm, threads
 from irmtv.models.trees.model import TreeModel, TreePath
-from irmtv.models.trees.rounds import lightgbm
-from irmtv.models.trees.settings import TreeParameters, check_objective, threads
+from irmtv.models.trees.settings import TreeParameters, check_objective
 from irmtv.objectives.base import Objective
 
 Floats = npt.NDArray[np.float64]
@@ -158,7 +158,8 @@ class InvariantBoostingClassifier(BoostingEstimator, InvariantClassifier):
     class_weight : dict, "balanced" or None, default None
         Weights of the classes, as in scikit-learn.
     n_jobs : int or None, default None
-        Threads; None and -1 are all cores.
+        Threads, and boosters that are grown at the same time on folds, with one thread each; None and -1 are all
+        cores.
     random_state : int, RandomState or None, default None
         Of whatever is drawn: held-out rows, the start of inferred environments, LightGBM's samples.
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.special import softmax
 from sklearn.cluster import KMeans
 
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]

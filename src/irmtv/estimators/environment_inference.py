@@ -20,8 +20,9 @@ from irmtv.core.losses import Loss
 from irmtv.core.messages import check_length, did_you_mean, shown, users_stacklevel
 from irmtv.data.columns import is_frame, match_columns, split
 from irmtv.data.environments import as_labels
-from irmtv.data.features import Scaler, as_features
+from irmtv.data.features import as_features
 from irmtv.data.rows import check_row_order, count_rows, read_aux
+from irmtv.data.scaling import Scaler
 from irmtv.data.target import FEW_VALUES
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.clusters import Clusters, lexicographic

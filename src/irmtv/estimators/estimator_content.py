@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -14,15 +13,16 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from irmtv.core.messages import plain, shown
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 from irmtv.engine.networks import MLP
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.module_content import Shapes, check_same_module, described, module_content, read_module
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.networks.predictor import Member, Predictor, Rho
+from irmtv.models.stored import count, n_outputs_of, network_arrays, read_networks, scaler_numbers
 from irmtv.objectives.environments.affine import Affine
 from irmtv.objectives.environments.aux_network import AuxNetwork, AuxScaler
-from irmtv.persistence import ModelFile, ModelFileError
+from irmtv.persistence import ModelFile, ModelFileError, file_errors
 
 Content = tuple[dict[str, NDArray[Any] | torch.Tensor], dict[str, Any]]  # arrays, and what else there is
 # fitted attributes beside the predictor, where an estimator has them: as they are, as arrays, as tables
@@ -137,21 +137,6 @@ def scaler_arrays(name: str, scaler: Scaler | AuxScaler | None) -> dict[str, Any
 # ---- what is read -----------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def file_errors(file: ModelFile, what: str) -> Iterator[None]:
-    """A file that is sealed as it should be and still holds something else is an error of the file, not of Python."""
-    try:
-        yield
-    except (ModelFileError, ImportError):
-        raise
-    except Exception as error:  # of content that is wrong in any way
-        said = str(error) if type(error) in (ValueError, AssertionError) else f"{type(error).__name__}: {error}"
-        raise ModelFileError(
-            f"{str(file.path)!r} does not hold a whole {what}: {said.removesuffix('.')}. It was written by irmtv "
-            f"{file.version}."
-        ) from error
-
-
 def constructed(file: ModelFile, cls: type[Estimator], **more: Any) -> Estimator:
     """The estimator as its constructor made it; nothing of the file but known parameters reaches it."""
     given = file.meta["parameters"]
@@ -174,7 +159,7 @@ def read_estimator(file: ModelFile, cls: type[InvariantEstimator], module: Any =
     with file_errors(file, cls.__name__):
         estimator = constructed(file, cls, **({} if module is None else {"module": module}))
         n_features = set_attributes(estimator, file)
-        estimator.predictor_ = _predictor(file, n_features, n_outputs_of(estimator), own, module)
+        estimator.predictor_ = _predictor(file, n_features, asked_outputs(estimator), own, module)
     return estimator
 
 
@@ -193,17 +178,10 @@ def set_attributes(estimator: BaseEstimator, file: ModelFile) -> int:
     return count(file.meta["attributes"]["n_features_in_"], "n_features_in_")
 
 
-def n_outputs_of(estimator: InvariantEstimator) -> int | None:
-    """What the fitted attributes ask of the network; None for a regression, whose targets y/mean counts."""
-    if isinstance(estimator, InvariantRegressor):
-        targets = estimator._targets
-        if not isinstance(targets, tuple) or len(targets) > 1:
-            raise ValueError(f"_targets must be () or (number of targets,). Got {targets!r}")
-        return None
-    classes = estimator.classes_
-    if classes.ndim != 1 or len(classes) < 2:
-        raise ValueError(f"classes_ must be two or more classes. Got an array of shape {classes.shape}")
-    return 1 if len(classes) == 2 else len(classes)
+def asked_outputs(estimator: BaseEstimator) -> int | None:
+    """How many outputs the fitted attributes ask of the model; None for a regression."""
+    regression = isinstance(estimator, InvariantRegressor)
+    return n_outputs_of(None, estimator._targets) if regression else n_outputs_of(estimator.classes_, None)
 
 
 def _predictor(
@@ -237,12 +215,8 @@ def read_scaler(
     may_be_constant: bool = False,
 ) -> AnyScaler:
     """The scaler under `name`; raises unless it can be computed for columns of one of these shapes."""
-    mean, scale = (arrays[f"{name}/{field.name}"] for field in fields(cls))
-    if mean.shape not in shapes or scale.shape != mean.shape:
-        raise ValueError(f"{name}/mean and its scale must have the shape {shapes[-1]}. Got {mean.shape}, {scale.shape}")
-    usable = (scale > 0) & (np.isfinite(scale) | may_be_constant)  # a constant feature has scale inf, so that z = 0
-    if mean.dtype.kind != "f" or scale.dtype.kind != "f" or not np.isfinite(mean).all() or not usable.all():
-        raise ValueError(f"{name}/mean must be finite and its scale above 0. Got {mean.tolist()}, {scale.tolist()}")
+    names = [field.name for field in fields(cls)]
+    mean, scale = scaler_numbers(arrays, name, names, shapes, may_be_constant)
     make: Any = torch.from_numpy if cls is AuxScaler else np.asarray
     return cls(make(mean), make(scale))
 
@@ -256,50 +230,19 @@ def read_rho(file: ModelFile, n_features: int) -> Rho | None:
     reads_x, rho_net = of["reads_x"], AuxNetwork(**numbers)
     if not isinstance(reads_x, bool) or rho_net.n_environments < 2:
         raise ValueError(f"rho must divide rows into two or more environments. Got {of}")
-    parameters = _tensors(file.arrays, "rho", rho_net.shapes, "rho")
+    parameters = _tensors(network_arrays(file.arrays, "rho", rho_net.shapes, "rho"))
     n_aux = rho_net.n_aux - n_features * reads_x
     return Rho(rho_net, parameters, read_scaler(AuxScaler, file.arrays, "rho-aux", [(), (n_aux,)]), reads_x)
 
 
 def _members(file: ModelFile, n_outputs: int) -> tuple[list[Member], int]:
     """irmtv's own networks, and how many columns they read."""
-    nets = [_net(of["net"]) for of in file.meta["members"]]
-    n_inputs = nets[0].widths[0]
-    if any((net.widths[0], net.n_outputs) != (n_inputs, n_outputs) for net in nets):
-        widths = [net.widths for net in nets]
-        raise ValueError(f"its networks must have one number of inputs and {n_outputs} outputs. Got widths {widths}")
-    members = []
-    for i, (net, of) in enumerate(zip(nets, file.meta["members"], strict=True)):
-        parameters = _tensors(file.arrays, f"member{i}", net.shapes, f"member {i}")
-        members.append(Member(net, parameters, {}, int(of["step"])))
-    return members, n_inputs
+    stored = read_networks(file, n_outputs)
+    members = [
+        Member(MLP(of.widths[0], of.widths[1:-1], of.widths[-1]), _tensors(of.parameters), {}, of.step) for of in stored
+    ]
+    return members, stored[0].widths[0]
 
 
-def _tensors(
-    arrays: Mapping[str, NDArray[Any]], prefix: str, shapes: Mapping[str, tuple[int, ...]], what: str
-) -> dict[str, torch.Tensor]:
-    """The parameters of one network, (1, ...) each: of one run."""
-    start = f"{prefix}/"
-    found = {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
-    if {name: v.shape for name, v in found.items()} != {name: (1, *shape) for name, shape in shapes.items()}:
-        got = {name: v.shape[1:] for name, v in found.items()}
-        raise ValueError(f"{what} has parameters {got} for a network of {dict(shapes)}")
-    if any(v.dtype.kind != "f" for v in found.values()):
-        raise ValueError(f"{what} has parameters that are not floating point")
-    return {name: torch.from_numpy(v) for name, v in found.items()}
-
-
-def count(value: Any, name: str) -> int:
-    """`value`, if it is a whole number of at least 1."""
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1. Got {value!r}")
-    return value
-
-
-def _net(of: Mapping[str, Any]) -> MLP:
-    if of["type"] != "mlp":
-        raise ValueError(f"its network is a {of['type']!r}")
-    widths = tuple(count(n, "a width") for n in of["widths"])
-    if len(widths) < 2:
-        raise ValueError(f"its network has the widths {widths}")
-    return MLP(widths[0], widths[1:-1], widths[-1])
+def _tensors(parameters: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(value) for name, value in parameters.items()}

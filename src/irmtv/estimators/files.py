@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import shown
+from irmtv.data.tables.stored import as_plain_data, from_plain_data
 from irmtv.estimators.boosting import (
     InvariantBoostingClassifier,
     InvariantBoostingClassifierCV,
@@ -26,10 +27,11 @@ from irmtv.estimators.boosting_content import boosting_content, read_boosting
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.cv import InvariantClassifierCV, InvariantRegressorCV
 from irmtv.estimators.environment_inference import EnvironmentInference
-from irmtv.estimators.estimator_content import Content, estimator_content, file_errors, read_estimator
+from irmtv.estimators.estimator_content import Content, estimator_content, read_estimator
 from irmtv.estimators.inference_content import inference_content, read_inference
 from irmtv.estimators.regressor import InvariantRegressor
-from irmtv.persistence import ModelFile, ModelFileError, read_model, write_model
+from irmtv.models.light import FILE_KINDS, PIPELINE
+from irmtv.persistence import ModelFile, ModelFileError, file_errors, read_model, write_model
 
 
 class Kind(NamedTuple):
@@ -42,7 +44,7 @@ class Kind(NamedTuple):
 
 _NETWORK = (estimator_content, read_estimator)
 _BOOSTER = (boosting_content, read_boosting)
-# by what a file says it holds; a kind never changes
+# by what a file says it holds, one of FILE_KINDS
 KINDS: Mapping[str, Kind] = {
     "invariant-classifier": Kind(InvariantClassifier, *_NETWORK),
     "invariant-classifier-cv": Kind(InvariantClassifierCV, *_NETWORK),
@@ -54,7 +56,6 @@ KINDS: Mapping[str, Kind] = {
     "invariant-boosting-regressor-cv": Kind(InvariantBoostingRegressorCV, *_BOOSTER),
     "environment-inference": Kind(EnvironmentInference, inference_content, read_inference),
 }
-_PIPELINE = "pipeline"
 
 
 def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None = None) -> Path:
@@ -92,8 +93,11 @@ def save(model: Any, path: str | PathLike[str], about: Mapping[str, Any] | None 
         meta = {**meta, "about": dict(about)}
     if isinstance(model, Pipeline):
         parts = {name: step for name, step in steps if step not in (None, "passthrough")}
+        plain = {name: data for name, step in parts.items() if (data := as_plain_data(step)) is not None}
         meta = {**meta, "kind": kind, "steps": [name for name, _ in model.steps], "parts": sorted(parts)}
-        return write_model(path, _PIPELINE, arrays, meta, parts)
+        meta |= {"plain": plain} if plain else {}
+        rest = {name: part for name, part in parts.items() if name not in plain}
+        return write_model(path, PIPELINE, arrays, meta, rest)
     return write_model(path, kind, arrays, meta)
 
 
@@ -115,27 +119,30 @@ def load(path: str | PathLike[str], module: Callable[[], Any] | None = None) -> 
     estimator or Pipeline
         Predicts as it did.
     """
-    file = read_model(path, [*KINDS, _PIPELINE])
-    return _read_pipeline(file, module) if file.kind == _PIPELINE else _read(file, file.kind, module)
+    return loaded(read_model(path, FILE_KINDS), module)
+
+
+def loaded(file: ModelFile, module: Callable[[], Any] | None = None) -> Any:
+    """What `load` gives, of a file that was read."""
+    if file.kind == PIPELINE:
+        return _read_pipeline(file, module)
+    return _read(file, file.kind, module)
 
 
 def read_about(path: str | PathLike[str]) -> dict[str, Any] | None:
     """The `about` that `save` was given, or None. The estimator is not built."""
-    return about_of(read_model(path, [*KINDS, _PIPELINE]))
-
-
-def about_of(file: ModelFile) -> dict[str, Any] | None:
-    """The `about` of a file that was read."""
-    about = file.meta.get("about")
-    if about is not None and not isinstance(about, dict):
-        raise ModelFileError(
-            f"{str(file.path)!r} is not as irmtv writes it: its `about` must be a dict. Got {type(about).__name__}."
-        )
-    return about
+    return read_model(path, FILE_KINDS).about()
 
 
 def _read(file: ModelFile, kind: str, module: Any) -> Any:
     return KINDS[kind].read(file, KINDS[kind].cls, module)
+
+
+def _step(name: str) -> Any:
+    """A step of a table, not fitted, by the name of its class."""
+    from irmtv.data.tables.steps import TableColumns, TableForTrees, TableNumbers  # with skrub
+
+    return {"TableColumns": TableColumns, "TableNumbers": TableNumbers, "TableForTrees": TableForTrees}[name]()
 
 
 def _read_pipeline(file: ModelFile, module: Any) -> Pipeline:
@@ -146,8 +153,12 @@ def _read_pipeline(file: ModelFile, module: Any) -> Pipeline:
             raise ModelFileError(
                 f"{str(file.path)!r} holds a pipeline that ends in {kind!r}, which irmtv does not know."
             )
-        file.check(parts=parts)
-        if sorted(parts) != sorted(file.parts) or not set(parts) <= set(names[:-1]):
-            raise ValueError(f"it has the preprocessing {shown(sorted(file.parts))} for the steps {shown(names[:-1])}")
-        steps = [(name, file.parts.get(name, "passthrough")) for name in names[:-1]]
+        plain = {name: from_plain_data(data, _step) for name, data in file.meta.get("plain", {}).items()}
+        file.check(parts=[name for name in parts if name not in plain])
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"its steps must have names that are text. Got {shown(names)}")
+        found = {**plain, **file.parts}
+        if sorted(parts) != sorted([*plain, *file.parts]) or not set(parts) <= set(names[:-1]):
+            raise ValueError(f"it has the preprocessing {shown(sorted(found))} for the steps {shown(names[:-1])}")
+        steps = [(name, found.get(name, "passthrough")) for name in names[:-1]]
     return Pipeline([*steps, (names[-1], _read(file, kind, module))])

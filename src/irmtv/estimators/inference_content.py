@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from irmtv.data.columns import as_names
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.clusters import Clusters
 from irmtv.estimators.environment_inference import METHODS, EnvironmentInference
@@ -16,9 +16,7 @@ from irmtv.estimators.estimator_content import (
     Content,
     as_plain,
     constructed,
-    count,
     estimator_content,
-    file_errors,
     parameters_of,
     read_estimator,
     read_scaler,
@@ -27,7 +25,8 @@ from irmtv.estimators.estimator_content import (
 from irmtv.estimators.module_content import check_same_module
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.estimators.strength import Strength
-from irmtv.persistence import ModelFile
+from irmtv.models.stored import count
+from irmtv.persistence import ModelFile, file_errors
 
 _PLAIN = ("n_features_in_", "n_aux_", "method_", "divided_by_", "task_", "_fitted_as", "_aux_columns", "_aux_names")
 _ARRAYS = ("environments_", "feature_names_in_", "membership_")

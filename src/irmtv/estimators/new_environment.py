@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from irmtv.core.types import Rows, Task
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.metrics import evaluate_environments
 from irmtv.metrics.definitions import as_metric

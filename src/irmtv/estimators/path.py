@@ -14,8 +14,8 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import did_you_mean, users_stacklevel
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.data.training import TrainingData
-from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.new_environment import expected_score, left_out_table, what_was_left_out
 from irmtv.estimators.parameters import grid_axes, path_combinations

@@ -14,8 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from irmtv.core.files import write_text
-from irmtv.core.plain_json import write_json
+from irmtv.core.files import write_files
+from irmtv.core.messages import printable
+from irmtv.core.plain_json import json_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,14 +73,14 @@ def tables_markdown(title: str, tables: Iterable[TextTable]) -> str:
     return "\n\n".join([f"## {title}", *(t.markdown() for t in tables)]) + "\n"
 
 
+def frame_csv(table: pd.DataFrame) -> str:
+    """As CSV, every digit kept; labels come from files: signs that hide are replaced as in a terminal."""
+    return printable(table.to_csv(index=False, lineterminator="\n"))
+
+
 def write_tables(
     folder: str | os.PathLike[str], name: str, markdown: str, table: pd.DataFrame, numbers: Mapping[str, Any]
 ) -> list[Path]:
     """NAME.md, .csv and .json."""
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    return [
-        write_text(target / f"{name}.md", markdown),
-        write_text(target / f"{name}.csv", table.to_csv(index=False, lineterminator="\n")),
-        write_json(target / f"{name}.json", numbers),
-    ]
+    numbers_text = json_text(numbers, indent=1) + "\n"
+    return write_files(folder, {f"{name}.md": markdown, f"{name}.csv": frame_csv(table), f"{name}.json": numbers_text})

@@ -12,15 +12,18 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any, Protocol, TypeVar
 
 import torch
+
+WAKE_SECONDS = 0.5
 
 
 class Labelled(Protocol):
@@ -44,6 +47,11 @@ class Outcome:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def failure(text: str) -> Outcome:
+    """Of a piece that was lost with its process."""
+    return Outcome(_now(), 0.0, None, text)
 
 
 def attempt(work: Callable[[W], Any], piece: W) -> Outcome:
@@ -99,7 +107,8 @@ def side_by_side(
             while waiting and len(running) < 2 * jobs:
                 piece = waiting.pop()
                 try:
-                    running[pool.submit(attempt, work, piece)] = piece
+                    with _ctrl_c_waits():
+                        running[pool.submit(attempt, work, piece)] = piece
                 except (BrokenProcessPool, OSError):  # OSError: it broke while this started a process for it
                     if not pool._broken:
                         raise
@@ -111,7 +120,8 @@ def side_by_side(
                 _end(pool)
                 pool = new_pool()
                 continue
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            # not for ever: Ctrl-C that another thread of this process got is raised when this one wakes
+            finished, _ = wait(running, timeout=WAKE_SECONDS, return_when=FIRST_COMPLETED)
             if any(isinstance(future.exception(), BrokenProcessPool) for future in finished):
                 # a process was killed (out of memory, say), on an unknown one of these pieces
                 lost = list(running.values())
@@ -119,15 +129,28 @@ def side_by_side(
                 _end(pool)
                 pool = new_pool()
                 for piece in lost:
-                    yield piece, Outcome(_now(), 0.0, None, "a process that trained was killed; try fewer jobs")
+                    yield piece, failure("a process that trained was killed; try fewer jobs")
                 continue
             for future in finished:
                 yield running.pop(future), future.result()
     finally:
-        if waiting or running:  # Ctrl-C or an error: what runs is not waited for
-            _end(pool)
-        else:
-            pool.shutdown()
+        # what runs after Ctrl-C or an error is not waited for; nor are processes that are done: one that was killed
+        # while it waited for work keeps the others from hearing that there is none
+        _end(pool)
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """A process that is started inside has no Ctrl-C of its own, also before `_begin`: it would print a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # which it would do inside, and unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(pool: ProcessPoolExecutor) -> None:

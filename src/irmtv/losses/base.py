@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from irmtv.core.messages import check_positive, did_you_mean, plain
 from irmtv.core.types import Measure, Statistics
-from irmtv.losses.batch import BatchRows, LossFunction, Pooled, given_environments, read_rows, require_tensor
+from irmtv.losses.batch import BatchRows, LossFunction, OfBatch, given_environments, read_rows, require_tensor
 from irmtv.losses.ranks import n_ranks
 
 P = ParamSpec("P")
@@ -134,13 +134,13 @@ class EnvironmentLoss(nn.Module):
 
     def _batch(
         self, logits: Tensor, y: Tensor, environment: Tensor | None, membership: Tensor | None
-    ) -> tuple[BatchRows, Pooled]:
+    ) -> tuple[BatchRows, OfBatch]:
         """The rows, and the environments that are given for them."""
         ranks = self._ranks()
         rows = self._rows(logits, y, ranks)
         return rows, given_environments(environment, membership, rows, self.n_environments, self._checks, ranks)
 
-    def _keep(self, e: Statistics, environments: Pooled, risk: Tensor, penalty: Tensor | None = None) -> None:
+    def _keep(self, e: Statistics, environments: OfBatch, risk: Tensor, penalty: Tensor | None = None) -> None:
         """For logging: nothing here keeps a graph alive."""
         there = e.mass.detach()[0] > 0
         kept = {"environment": environments.codes, "mass": e.mass.detach()[0]}

@@ -12,13 +12,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from irmtv.core.losses import ClosedForm, Custom, Loss, as_loss
-from irmtv.core.membership import Codes, Membership, Soft, SoftPair, at_least_rounding
+from irmtv.core.membership import Codes, Membership, Pooled, Soft, SoftPair, counted_over_ranks
 from irmtv.core.messages import shown
 from irmtv.core.risk import LastLayer, per_sample, slopes_by_component
-from irmtv.losses.ranks import sum_over_ranks
+from irmtv.losses.ranks import adding
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]  # (logits, y) -> one number per row
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -202,42 +201,16 @@ def read_last_layer(rows: BatchRows, vector: bool, features: Tensor | None, weig
 
 
 @dataclass(frozen=True)
-class Pooled:
+class OfBatch(Pooled):
     """A batch's membership, its sums pooled over the ranks that hold parts of the batch."""
 
-    inner: Membership
-    counts: Tensor  # (1, E) sum_i q_ie over all ranks
-    total: Tensor  # (1,) rows over all ranks
-    ranks: int
     codes: Tensor  # (E,) the user's code of every environment
 
     @classmethod
-    def of(cls, inner: Membership, n_rows: int, dtype: torch.dtype, ranks: int, codes: Tensor) -> Pooled:
-        ones = torch.ones((1, 1, n_rows), dtype=dtype, device=codes.device)
-        counted = functional.pad(inner.sums(ones), (0, 1), value=float(n_rows))  # (1, E + 1): one message for both
-        counted = sum_over_ranks(counted, ranks)
-        return cls(inner, counted[:, :-1], counted[:, -1].detach(), ranks, codes)
-
-    @property
-    def n_environments(self) -> int:
-        return self.counts.shape[1]
-
-    @property
-    def rows_shape(self) -> tuple[int, ...]:
-        return self.inner.rows_shape
-
-    @property
-    def rows(self) -> Tensor:
-        if isinstance(self.inner, Codes):
-            return self.counts
-        return at_least_rounding(self.counts, self.total.unsqueeze(1))
-
-    @property
-    def mass(self) -> Tensor:
-        return self.counts / self.total.unsqueeze(1)
-
-    def sums(self, v: Tensor) -> Tensor:
-        return sum_over_ranks(self.inner.sums(v), self.ranks)
+    def of_batch(cls, inner: Membership, rows: BatchRows, ranks: int, codes: Tensor) -> OfBatch:
+        n_rows, add = len(rows), adding(ranks)
+        ones = torch.ones((1, 1, n_rows), dtype=rows.f.dtype, device=codes.device)
+        return cls(inner, *counted_over_ranks(inner.sums(ones), ones.new_full((1,), n_rows), add), add, codes)
 
 
 def given_environments(
@@ -247,7 +220,7 @@ def given_environments(
     n_environments: int | None,
     check: bool,
     ranks: int,
-) -> Pooled:
+) -> OfBatch:
     """The environments of the rows, from codes or from probabilities."""
     if (environment is None) == (membership is None):
         came = "neither" if environment is None else "both"
@@ -261,7 +234,7 @@ def given_environments(
     return _from_codes(environment, rows, n_environments, check, ranks)
 
 
-def _from_codes(environment: Tensor, rows: BatchRows, n_environments: int | None, check: bool, ranks: int) -> Pooled:
+def _from_codes(environment: Tensor, rows: BatchRows, n_environments: int | None, check: bool, ranks: int) -> OfBatch:
     require_tensor(environment, "environment")
     codes = environment.squeeze(1) if environment.shape[1:] == (1,) else environment
     if codes.ndim != 1 or len(codes) != len(rows) or codes.dtype not in _INTEGERS:
@@ -287,10 +260,10 @@ def _from_codes(environment: Tensor, rows: BatchRows, n_environments: int | None
                 f"{shown(outside)}. Number the environments from 0, or raise n_environments."
             )
     inner = Codes(codes[None, None], len(labels))
-    return Pooled.of(inner, len(rows), rows.f.dtype, ranks, labels)
+    return OfBatch.of_batch(inner, rows, ranks, labels)
 
 
-def _from_membership(q: Tensor, rows: BatchRows, n_environments: int | None, check: bool, ranks: int) -> Pooled:
+def _from_membership(q: Tensor, rows: BatchRows, n_environments: int | None, check: bool, ranks: int) -> OfBatch:
     require_tensor(q, "membership")
     wrong_width = n_environments is not None and q.shape[1:] != (n_environments,)
     if q.ndim != 2 or len(q) != len(rows) or q.shape[1] == 0 or not q.is_floating_point() or wrong_width:
@@ -311,7 +284,7 @@ def _from_membership(q: Tensor, rows: BatchRows, n_environments: int | None, che
     return pooled_soft(Soft(widened(q).to(rows.f.dtype).T[None, None]), rows, ranks)
 
 
-def pooled_soft(inner: Soft | SoftPair, rows: BatchRows, ranks: int) -> Pooled:
+def pooled_soft(inner: Soft | SoftPair, rows: BatchRows, ranks: int) -> OfBatch:
     """Inferred environments, numbered from 0."""
     codes = torch.arange(inner.n_environments, device=rows.f.device)
-    return Pooled.of(inner, len(rows), rows.f.dtype, ranks, codes)
+    return OfBatch.of_batch(inner, rows, ranks, codes)

@@ -1,18 +1,20 @@
 """Several processes, one batch: sums over environments run over the rows of all ranks.
 
-An objective is a function F of a few sums T = sum_r T_r, where rank r holds T_r of its own rows. Its gradient is
-F'(T) sum_r dT_r. Every rank knows F'(T) once T is summed, so rank r can go back through its own rows alone; and since
-data-parallel training averages gradients over the N ranks, each rank passes N F'(T) on: the average is then the
+`irmtv.core.ranks` sums over ranks, each of which goes back through its own rows alone, by F'(T) of the sums T. Since
+data-parallel training averages gradients over the N ranks, each rank passes N F'(T) on here: the average is then the
 gradient of the whole batch, to rounding. Nothing is sent in the backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+
+from irmtv.core.ranks import sum_over_ranks
 
 
 def n_ranks(setting: bool | None, training: bool) -> int:
@@ -31,24 +33,13 @@ def n_ranks(setting: bool | None, training: bool) -> int:
     return distributed.get_world_size() if initialised and wanted else 1
 
 
-class _SumOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, ranks: int) -> Tensor:
-        ctx.ranks = ranks
-        total = local.clone()
-        distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad * ctx.ranks, None
-
-
-def sum_over_ranks(local: Tensor, ranks: int) -> Tensor:
+def adding(ranks: int) -> Callable[[Tensor], Tensor]:
     """The sum over all ranks of a tensor that has one shape on all; its gradient suits averaging over ranks."""
-    if ranks == 1:
-        return local
-    return _SumOverRanks.apply(local, ranks)  # type: ignore[no-untyped-call, no-any-return]  # torch does not annotate it
+    return _itself if ranks == 1 else partial(sum_over_ranks, factor=ranks)
+
+
+def _itself(local: Tensor) -> Tensor:
+    return local
 
 
 class _AverageGradient(torch.autograd.Function):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike
 
 from irmtv.data.rows import check_row_order
 from irmtv.metrics.definitions import Metric, Statistic, as_metric
 from irmtv.metrics.inputs import as_environments, as_outputs, as_run_names, as_targets, check_bootstrap
 from irmtv.metrics.table import QUANTITIES, Array, Bools, EnvironmentTable, Floats, Interval, Ints, nan_extremes
+
+if TYPE_CHECKING:
+    import torch
 
 CHUNK = 1 << 22  # numbers in a temporary array: bounds the memory of scores and of bootstrap draws
 

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from irmtv.core.losses import as_loss
 from irmtv.core.types import Rows, Runs, Task
-from irmtv.data.features import CategoricalColumns, Scaler
+from irmtv.data.categories import CategoricalColumns
+from irmtv.data.scaling import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.engine import FittedRuns, train
 from irmtv.models.base import FittedModel

@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from irmtv.core.cores import one_thread_each
 from irmtv.core.messages import did_you_mean, shown, users_stacklevel
 from irmtv.core.types import Rows, Task, drop_zero_weight
 from irmtv.engine import FittedRuns, Progress
@@ -183,7 +184,7 @@ def search_model(
         groups = left_out_groups(task.train, len(task.train.names) if most is None else most)
     left_out = left_out_tasks(task, groups) if groups else []
     split = Split(task, fold, tasks_outside(task, fold, n_folds), left_out, groups)
-    with rows_read_once():
+    with rows_read_once(), one_thread_each():
         trainer = model.trainer(split, objective, combinations, report)
         paths = trainer.train(objective, combinations)
         for other, its_own in beside:

@@ -63,6 +63,11 @@ class Penalty:
     subgradient: Callable[[Statistics, Tensor], Subgradient] | None = field(default=None, repr=False)
     # how it sums S_e (or R_e - sum mu R, where it uses risks): sum mu |.|^2 or (sum mu |.|)^2; None: in another way
     norm: Literal["l1", "l2"] | None = None
+    # of a penalty on slopes under the empirical measure, with the reduction: its gradient in G_e = m_e S_e and in m_e,
+    # (R, E) each; None: m_e does not matter. Without it inferred environments climb by autograd
+    by_sums: Callable[[Tensor, Callable[[], Tensor], Reduction], tuple[Tensor, Tensor | None]] | None = field(
+        default=None, repr=False
+    )
 
     def wants_halves(self, estimator: str | None) -> bool:
         """Whether a mini-batch step must compute the slopes of two half batches."""

@@ -6,10 +6,12 @@ S_e is the slope of environment e's risk in the dummy classifier at w = 1, so th
 variation of the risk under mu. The subgradient of |.| at 0 is 0.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from irmtv.core.risk import modulus
-from irmtv.core.types import Statistics
+from irmtv.core.types import Reduction, Statistics
 from irmtv.objectives.base import Penalty, Subgradient
 from irmtv.objectives.build import penalised
 
@@ -25,6 +27,12 @@ def tv_l1_subgradient(e: Statistics, mu: Tensor) -> Subgradient:
     direction = mu * e.slope.sign()
     variation = (direction * e.slope).sum(-1)  # sum_e mu_e |S_e|
     return variation.square(), None, direction * (2 * variation).unsqueeze(-1)
+
+
+def tv_l1_by_sums(sums: Tensor, mass: Callable[[], Tensor], reduction: Reduction) -> tuple[Tensor, Tensor | None]:
+    """Of ( sum_e |G_e| )^2 in G_e = m_e S_e, which is the penalty in both reductions."""
+    sign = sums.sign()
+    return sign * (2 * (sign * sums).sum(-1, keepdim=True)), None
 
 
 IRM_TV_L1 = penalised(

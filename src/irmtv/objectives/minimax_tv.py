@@ -12,12 +12,12 @@ the warm-up steps enough for the slopes to part.
 
 from irmtv.objectives.base import Penalty
 from irmtv.objectives.build import penalised
-from irmtv.objectives.irm_tv_l1 import tv_l1
-from irmtv.objectives.irm_tv_l2 import tv_l2
+from irmtv.objectives.irm_tv_l1 import tv_l1, tv_l1_by_sums, tv_l1_subgradient
+from irmtv.objectives.irm_tv_l2 import tv_l2, tv_l2_by_sums, tv_l2_subgradient
 
 MINIMAX_TV_L1 = penalised(
     "minimax-tv-l1",
-    Penalty("minimax-tv-l1", tv_l1, norm="l1"),
+    Penalty("minimax-tv-l1", tv_l1, subgradient=tv_l1_subgradient, norm="l1", by_sums=tv_l1_by_sums),
     needs="aux",
     formula="mean l + lambda max_rho (sum_e m_e |S_e|)^2, q = rho(aux)",
     summary="squared total variation (l1), worst environments inferred from aux",
@@ -26,7 +26,7 @@ MINIMAX_TV_L1 = penalised(
 )
 MINIMAX_TV_L2 = penalised(
     "minimax-tv-l2",
-    Penalty("minimax-tv-l2", tv_l2, power=2, norm="l2"),
+    Penalty("minimax-tv-l2", tv_l2, power=2, subgradient=tv_l2_subgradient, norm="l2", by_sums=tv_l2_by_sums),
     needs="aux",
     formula="mean l + lambda max_rho sum_e m_e |S_e|^2, q = rho(aux)",
     summary="mean squared slope, worst environments inferred from aux",
@@ -35,7 +35,9 @@ MINIMAX_TV_L2 = penalised(
 )
 ZIN = penalised(
     "zin",
-    Penalty("zin", tv_l2, power=2, reduction="authors", norm="l2"),
+    Penalty(
+        "zin", tv_l2, power=2, reduction="authors", subgradient=tv_l2_subgradient, norm="l2", by_sums=tv_l2_by_sums
+    ),
     needs="aux",
     formula="mean l + lambda max_rho sum_e |m_e S_e|^2, q = rho(aux)",
     summary="sum of squared mass-weighted slopes, worst environments inferred from aux",

@@ -9,13 +9,14 @@ them).
 from __future__ import annotations
 
 from irmtv.persistence.errors import ModelFileError, ModelFileNotFoundError, reading
-from irmtv.persistence.model import FORMAT, ModelFile, read_model, write_model
+from irmtv.persistence.model import FORMAT, ModelFile, file_errors, read_model, write_model
 
 __all__ = [
     "FORMAT",
     "ModelFile",
     "ModelFileError",
     "ModelFileNotFoundError",
+    "file_errors",
     "read_model",
     "reading",
     "write_model",

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from irmtv.core.files import replaced
+from irmtv.core.files import write_synced
 from irmtv.core.messages import shown
 from irmtv.persistence.errors import ModelFileError, ModelFileNotFoundError
 
@@ -26,6 +26,7 @@ __all__ = ["pack", "read_sealed", "seal", "unpack", "write_bytes"]
 MIMETYPE = b"application/vnd.irmtv.model"
 _COMMENT = b"irmtv sha256 "
 _HEX = 64
+MOST_BYTES = 2**32
 _HEAD = b"mimetype" + MIMETYPE  # after the 30 bytes of the first entry's header
 # the many ways in which a wrong zip fails inside the standard library
 _BROKEN = (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, OSError, EOFError, RuntimeError, LookupError)
@@ -47,6 +48,8 @@ def pack(entries: Mapping[str, bytes], comment: bytes = b"") -> bytes:
 def seal(entries: Mapping[str, bytes]) -> bytes:
     """A model file's bytes: `mimetype`, the entries, the checksum."""
     body = pack({"mimetype": MIMETYPE, **entries}, comment=_COMMENT + b"0" * _HEX)[:-_HEX]
+    if len(body) + _HEX > MOST_BYTES:
+        raise ModelFileError(f"a model file must have at most {MOST_BYTES:,} bytes. Got {len(body) + _HEX:,}.")
     return body + hashlib.sha256(body).hexdigest().encode("ascii")
 
 
@@ -97,14 +100,22 @@ def read_sealed(path: Path) -> bytes:
             head = file.read(4096)
             _check_head(head, path)
             end = len(_COMMENT) + _HEX
-            file.seek(max(0, file.seek(0, os.SEEK_END) - end))
-            if not file.read().startswith(_COMMENT):  # before the rest is read: a file may be said to have terabytes
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - end))
+            if not file.read().startswith(_COMMENT):
                 raise ModelFileError(
                     f"{str(path)!r} is incomplete: it does not end with its checksum. Copy it again, or save the model "
                     "again."
                 )
+            if size > MOST_BYTES:  # before it is read: a file may be said to have terabytes
+                raise ModelFileError(
+                    f"{str(path)!r} has {size:,} bytes, more than the {MOST_BYTES:,} of any model file."
+                )
             file.seek(0)
             data = file.read()
+    except MemoryError as error:
+        size = path.stat().st_size
+        raise ModelFileError(f"{str(path)!r} has {size:,} bytes, more than there is memory for.") from error
     except OSError as error:
         raise ModelFileError(f"{str(path)!r} cannot be read: {error}.") from error
     body, digest = data[:-_HEX], data[-_HEX:]
@@ -178,7 +189,4 @@ def _write_whole(path: Path, data: bytes) -> None:
         raise ModelFileNotFoundError(
             f"path must be in a folder that exists. There is no folder {str(path.parent)!r}; make it first."
         )
-    with replaced(path) as beside, beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())  # else a crash could leave the new name with old or no content
+    write_synced(path, data)

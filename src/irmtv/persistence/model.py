@@ -16,27 +16,30 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors.numpy
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from irmtv._version import __version__
+from irmtv.core.containers import is_tensor
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.persistence.archive import read_sealed, seal, unpack, write_bytes
 from irmtv.persistence.encoding import decode, decode_array, dump_json, encode, encode_array, parse_json
 from irmtv.persistence.errors import ModelFileError, reading
 from irmtv.persistence.parts import dump_parts, load_parts
 
-__all__ = ["FORMAT", "ModelFile", "read_model", "write_model"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["FORMAT", "ModelFile", "file_errors", "read_model", "write_model"]
 
 FORMAT = 1
 _HEADER, _ARRAYS, _PARTS = "irmtv.json", "arrays.safetensors", "parts.skops"
@@ -57,6 +60,15 @@ class ModelFile:
     parts: dict[str, Any]  # fitted preprocessing
     path: Path  # where it was read, for messages
 
+    def about(self) -> dict[str, Any] | None:
+        """What else was stored of the model when it was saved, such as a summary; None where nothing was."""
+        found = self.meta.get("about")
+        if found is not None and not isinstance(found, dict):
+            raise ModelFileError(
+                f"{str(self.path)!r} is not as irmtv writes it: its `about` must be a dict. Got {type(found).__name__}."
+            )
+        return found
+
     def check(self, arrays: Iterable[str] = (), meta: Iterable[str] = (), parts: Iterable[str] = ()) -> None:
         """Raise a ModelFileError unless the file has everything that its reader needs."""
         pairs = (("arrays", arrays, self.arrays), ("meta", meta, self.meta), ("parts", parts, self.parts))
@@ -67,6 +79,21 @@ class ModelFile:
                     f"{str(self.path)!r} must have the {what} {shown(missing)} to be a {self.kind}. "
                     f"It has {shown(sorted(present)) or 'none'}; it was written by irmtv {self.version}."
                 )
+
+
+@contextmanager
+def file_errors(file: ModelFile, what: str) -> Iterator[None]:
+    """A file that is sealed as it should be and still holds something else is an error of the file, not of Python."""
+    try:
+        yield
+    except (ModelFileError, ImportError):
+        raise
+    except Exception as error:  # of content that is wrong in any way
+        said = str(error) if type(error) in (ValueError, AssertionError) else f"{type(error).__name__}: {error}"
+        raise ModelFileError(
+            f"{str(file.path)!r} does not hold a whole {what}: {said.removesuffix('.')}. It was written by irmtv "
+            f"{file.version}."
+        ) from error
 
 
 # --- writing ----------------------------------------------------------------------------------------------
@@ -135,7 +162,9 @@ def _check_name(name: object, what: str) -> None:
 
 def _as_array(value: Any, where: str) -> NDArray[Any]:
     """A contiguous numpy array of a type that can be stored."""
-    if isinstance(value, Tensor):
+    if is_tensor(value):
+        import torch
+
         if value.layout != torch.strided or value.dtype == torch.bfloat16 or value.is_quantized:
             got = f"{value.dtype}, {value.layout}"
             raise ModelFileError(f"{where} must be a dense tensor of a type that numpy has. Got {got}; convert it.")

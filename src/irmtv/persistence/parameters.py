@@ -16,10 +16,13 @@ import numpy as np
 
 from irmtv.persistence.rules import (
     CHARACTER,
+    COLUMN_TYPE,
     COLUMNS,
+    COUNTS,
     DATA,
     DEGREE,
     FLAG,
+    HASHED,
     JOBS,
     MOST_COLUMNS,
     NAMES,
@@ -38,13 +41,14 @@ from irmtv.persistence.rules import (
     TYPE,
     UFUNC,
     WEIGHTS,
+    ZONE,
     Rule,
     either,
     is_integer,
     one_of,
 )
 
-__all__ = ["PARAMETERS", "TOGETHER"]
+__all__ = ["ANYWHERE", "PARAMETERS", "TOGETHER"]
 
 Rules = Mapping[str, Rule]
 
@@ -224,7 +228,7 @@ PARAMETERS: Mapping[str, Rules] = {
     "SelectKBest": {"score_func": SCORE, "k": either(NUMBER, one_of("all"))},
     "SelectPercentile": {"score_func": SCORE, "percentile": NUMBER},
     "CountVectorizer": _COUNTS,
-    "HashingVectorizer": {**_VECTORIZER, "n_features": NUMBER, "norm": _NORM, "alternate_sign": FLAG},
+    "HashingVectorizer": {**_VECTORIZER, "n_features": HASHED, "norm": _NORM, "alternate_sign": FLAG},
     "TfidfTransformer": _TFIDF,
     "TfidfVectorizer": {**_COUNTS, **_TFIDF},
     "FeatureUnion": {**_UNION, "transformer_list": STEPS},
@@ -286,7 +290,7 @@ PARAMETERS: Mapping[str, Rules] = {
     "SquashingScaler": {"max_absolute_value": NUMBER, "quantile_range": DATA},
     "StringEncoder": _STRINGS,
     "ToCategorical": {"accept_int": FLAG},
-    "ToDatetime": {"format": TEXT, "format_": TEXT},
+    "ToDatetime": {**_all(TEXT, "format format_"), "output_time_zone_": ZONE},
     "ToFloat": {**_all(CHARACTER, "decimal thousand _thousand"), "parentheses": FLAG},
     "ToStr": {"convert_category": FLAG},
     "LRUDict": {"capacity": COLUMNS},
@@ -301,9 +305,9 @@ PARAMETERS: Mapping[str, Rules] = {
     "TableForTrees": {},
     "TableNumbers": {},
     # types of columns, splines
-    "DatetimeTZDtype": {"unit": TEXT, "tz": Rule("a time zone", lambda v: True)},
+    "DatetimeTZDtype": {"unit": TEXT, **_all(ZONE, "tz _tz")},
     "Date": {},
-    "Datetime": _all(TEXT, "time_unit time_zone"),
+    "Datetime": {"time_unit": TEXT, "time_zone": ZONE},
     "Duration": {"time_unit": TEXT},
     "BSpline": {
         **_all(DATA, "t c _t _c"),
@@ -312,6 +316,11 @@ PARAMETERS: Mapping[str, Rules] = {
         "axis": NUMBER,
     },
 }
+
+
+# of attributes of any class that have no rule of their own, by their names: how much is made of a row, and types of
+# columns (a type in words may name a time zone, and that a file)
+ANYWHERE: Mapping[str, Rule] = {r"_?n_(features|components|bins|quantiles|out).*": COUNTS, r".*dtype_?": COLUMN_TYPE}
 
 
 # --- attributes that must fit together --------------------------------------------------------------------
@@ -344,7 +353,37 @@ def _rises(knots: np.ndarray[Any, Any]) -> bool:
     return bool((np.diff(knots) >= 0).all())
 
 
+def _counts_its_words(state: Mapping[str, Any]) -> bool:
+    """CountVectorizer: scipy's compiled code writes to the column of each word, wherever that is."""
+    words = state.get("vocabulary_", {})
+    return isinstance(words, dict) and all(is_integer(place, 0, len(words) - 1) for place in words.values())
+
+
+def _has_room(state: Mapping[str, Any]) -> bool:
+    """OneHotEncoder: scipy's compiled code writes to the column of each category, wherever that is."""
+    categories = state.get("categories_", [])
+    nothing = [None] * len(categories)
+    columns = state.get("_n_features_outs", [len(c) for c in categories])
+    codes, dropped = state.get("_default_to_infrequent_mappings", nothing), state.get("_drop_idx_after_grouping")
+    dropped = nothing if dropped is None else list(dropped)
+    if not len(categories) == len(columns) == len(codes) == len(dropped):
+        return False
+    for values, room, code, drop in zip(categories, columns, codes, dropped, strict=True):
+        places = np.arange(len(values)) if code is None else np.asarray(code)
+        if places.ndim != 1 or places.dtype.kind not in "iu" or len(places) != len(values):
+            return False
+        if drop is not None and not is_integer(drop, 0, places.max(initial=-1)):
+            return False
+        if len(places) and not 0 <= places.min() <= places.max() < room + (drop is not None):
+            return False
+    return True
+
+
 TOGETHER: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
     "PolynomialFeatures": ("of a degree that suits its number of columns", _few_products),
+    **dict.fromkeys(
+        ["CountVectorizer", "TfidfVectorizer"], ("of words with a column each, counted from 0", _counts_its_words)
+    ),
+    "OneHotEncoder": ("of as many columns as its categories have", _has_room),
     "BSpline": ("knots, values and a degree that fit together", _is_spline),
 }

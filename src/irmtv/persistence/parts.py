@@ -159,8 +159,8 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
     schema = _with_new_names(schema)
     if refused := sorted(set(_refused(schema))):
         raise ModelFileError(
-            f"{where} contains what this irmtv does not trust: {shown(refused, form=str)}. Nothing of it was loaded; "
-            "ask where the file comes from, or upgrade irmtv if a newer one wrote it."
+            f"{where} contains what this irmtv does not trust: {shown(refused, form=_on_one_line)}. Nothing of it was "
+            "loaded; ask where the file comes from, or upgrade irmtv if a newer one wrote it."
         )
     for name, content in entries.items():
         if name != _SCHEMA:
@@ -186,6 +186,11 @@ def load_parts(data: bytes, names: Iterable[str], where: str, written_with: str 
         got = shown(sorted(map(str, parts)) if isinstance(parts, dict) else [type(parts).__name__])
         raise ModelFileError(f"{where} must contain the parts {shown(sorted(expected))}. Got {got}.")
     return {str(name): part for name, part in parts.items()}
+
+
+def _on_one_line(name: str) -> str:
+    """A name from a file, line ends and tabs in it written out."""
+    return repr(name)[1:-1]
 
 
 def _with_new_names(tree: Any) -> Any:

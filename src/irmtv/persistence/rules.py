@@ -6,13 +6,14 @@ import math
 import numbers
 import re
 from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import date, timedelta, timezone
 from types import FunctionType
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
-MOST_COLUMNS = 10**6  # that one step makes of a row
+MOST_COLUMNS = 2**20  # that one step makes of a row; HashingVectorizer's default
 MOST_JOBS = 64
 MOST_DEGREE = 20
 _MOST_REPEATS = 2  # of a regular expression: with two, matching takes quadratic time at most
@@ -119,6 +120,22 @@ def _is_seed(value: Any) -> bool:
     return is_integer(value, 0, math.inf)
 
 
+def _is_zone(value: Any) -> bool:
+    """A time zone, or its name; not one that pandas would open a file for, such as dateutil/PATH."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[A-Za-z0-9_+:-]+(/[A-Za-z0-9_+-]+)*", value) is not None and value[:8] != "dateutil"
+    return value is None or type(value) in (ZoneInfo, timezone)
+
+
+def _are_counts(value: Any) -> bool:
+    """Numbers, a word or None; several numbers count together, as columns of one step do."""
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return all(_are_counts(v) and isinstance(v, numbers.Real) for v in value) and _are_counts(float(sum(value)))
+    if isinstance(value, numbers.Real):
+        return 0 <= float(value) <= MOST_COLUMNS
+    return value is None or isinstance(value, str)
+
+
 def _has_fields(value: Any, *fields: str) -> bool:
     """Whether a text to be formatted has these fields alone: others could reach attributes, or ask for any width."""
     if not isinstance(value, str):
@@ -134,6 +151,10 @@ NUMBER = Rule("a number or None", lambda v: v is None or isinstance(v, (numbers.
 DATA = Rule("plain data", is_plain)
 TEXT = Rule("a text of at most 100 characters or None", lambda v: v is None or (isinstance(v, str) and len(v) <= 100))
 CHARACTER = Rule("one character or None", lambda v: v is None or (isinstance(v, str) and len(v) <= 1))
+ZONE = Rule("a time zone or None", _is_zone)
+COUNTS = Rule(f"numbers from 0 to {MOST_COLUMNS} together, or None", _are_counts)
+HASHED = Rule(f"an integer from 1 to {MOST_COLUMNS}", lambda v: is_integer(v, 1, MOST_COLUMNS))
+COLUMN_TYPE = Rule("a type of columns or None", lambda v: not isinstance(v, str) or _is_type(v))
 COLUMNS = Rule(f"an integer of at most {MOST_COLUMNS} or None", lambda v: v is None or is_integer(v, 0, MOST_COLUMNS))
 JOBS = Rule(
     f"an integer from -{MOST_JOBS} to {MOST_JOBS} or None",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from irmtv.persistence.parameters import PARAMETERS, TOGETHER
+from irmtv.persistence.parameters import ANYWHERE, PARAMETERS, TOGETHER
 from irmtv.persistence.rules import is_plain_scalar
 from irmtv.persistence.trusted import TRUSTED
 
@@ -45,7 +46,8 @@ def _inside(value: Any) -> Iterator[Any]:
 
 def _check_object(value: Any) -> None:
     name, state = type(value).__name__, getattr(value, "__dict__", {})
-    rules = PARAMETERS.get(name, {})
+    general = {key: rule for key in state for pattern, rule in ANYWHERE.items() if re.fullmatch(pattern, str(key))}
+    rules = {**general, **PARAMETERS.get(name, {})}
     defaults = constructor_parameters(type(value))
     for key, given in state.items():
         if not isinstance(key, str) or callable(getattr(type(value), key, None)):

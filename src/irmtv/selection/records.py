@@ -228,11 +228,16 @@ def pad(parts: Sequence[Tensor], leading: int, nothing: float = torch.nan) -> li
     """
     n_axes = max(p.ndim for p in parts)
     parts = [p.unsqueeze(-1) if p.ndim < n_axes else p for p in parts]
-    largest = [max(sizes) for sizes in zip(*(p.shape[leading:] for p in parts), strict=True)]
-    filled = [p.new_full((*p.shape[:leading], *largest), nothing) for p in parts]
-    for whole, part in zip(filled, parts, strict=True):
+    largest = tuple(max(sizes) for sizes in zip(*(p.shape[leading:] for p in parts), strict=True))
+
+    def filled(part: Tensor) -> Tensor:
+        if part.shape[leading:] == largest:  # nearly always
+            return part
+        whole = part.new_full((*part.shape[:leading], *largest), nothing)
         whole[tuple(slice(n) for n in part.shape)] = part
-    return filled
+        return whole
+
+    return [filled(part) for part in parts]
 
 
 def in_order(statistics: Mapping[str, Tensor], order: Tensor | None) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from irmtv.datasets import make_simulation
 from irmtv.html.page import page
 from irmtv.models.erm import NetworkErm, TreeErm, for_every_class
 from irmtv.models.importances import output_shares
-from irmtv.models.trees.rounds import lightgbm
+from irmtv.models.trees.library import lightgbm
 
 pytest.importorskip("lightgbm")
 TASKS = ("binary", "multiclass", "regression")

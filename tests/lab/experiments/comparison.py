@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -59,3 +60,15 @@ def _array_differences(name: str, a: np.ndarray, b: np.ndarray) -> Iterator[str]
     count = int(np.count_nonzero(a.view(bits) != b.view(bits)))
     if count:
         yield f"array {name!r} differs in {count} of {a.size} values"
+
+
+def content(folder: Path) -> tuple[object, ...]:
+    """All that results are made of."""
+    with Store.read(folder) as store:
+        runs = [
+            (run.key, run.setting, run.method, run.part, run.repetition, run.seed, run.status, run.diverged_at,
+             sorted(run.hyperparameters.items(), key=str), run.metrics,
+             [(name, array.dtype.name, array.shape, array.tobytes()) for name, array in run.arrays.items()])
+            for run in store.runs()
+        ]  # fmt: skip
+        return runs, store.specs(), store.versions(), sorted(store.finished())

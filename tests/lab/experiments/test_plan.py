@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from irmtv.core.types import Task
 from irmtv.datasets import DATASETS
 from irmtv.lab.experiments import Spec
 from irmtv.lab.experiments import plan as plan_module
+from irmtv.lab.experiments import run as run_module
 from irmtv.lab.experiments.plan import Member, Work, key_of, members, parts_of, plan
 from lab.experiments.small import ERM, MINIMAX, THREE, TV, small
 
@@ -376,3 +379,32 @@ def test_every_method_is_checked_on_every_setting_before_anything_is_planned(met
 def test_inferred_environments_need_none_that_are_given():
     spec = small({**TV, "environments": "inferred"}, settings={"a": {}, "b": {}})
     assert plan(spec, frozenset(), "cpu", without("environment"))[1] == 6
+
+
+def test_on_a_gpu_settings_of_one_shape_share_groups():
+    settings = {"a": {"p_v": 0.9}, "b": {"p_v": 0.8}, "larger": {"n_samples": 300}, "three": dict(THREE)}
+    spec = small(TV_ONE, settings=settings, repetitions=2)
+    tasks = {name: task_of(spec)(name) for name in settings}
+    assert plan_module._together(tasks, "cpu") == [["a"], ["b"], ["larger"], ["three"]]
+    assert plan_module._together(tasks, "cuda") == [["a", "b"], ["larger"], ["three"]]
+    work, total, stored = plan(spec, frozenset(), "cuda", task_of(spec))
+    assert {m.key for w in work for m in w.members} == keys(spec) and (total, stored) == (len(keys(spec)), 0)
+    assert [w.label for w in work if w.kind == "all"] == [
+        "2 settings, irm-tv-l1, all, seeds 0-1",
+        "larger, irm-tv-l1, all, seeds 0-1",
+        "three, irm-tv-l1, all, seeds 0-1",
+    ]
+
+
+def test_a_gpu_is_shared_by_processes_where_there_is_work_for_them(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    memory = SimpleNamespace(total_memory=24 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    assert [run_module._job_count(None, gpu, n) for n in (1, 5, 6, 100)] == [1, 1, 2, 6]
+    assert run_module._job_count(None, cpu, 100) == 1
+    assert [run_module._job_count(3, device, 2) for device in (gpu, cpu)] == [2, 2]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert run_module._devices(gpu) == ("cuda:0", "cuda:1") and run_module._devices(torch.device("cuda:1")) == (
+        "cuda:1",
+    )

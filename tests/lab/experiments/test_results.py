@@ -365,7 +365,8 @@ def test_invariance_of_a_method_that_infers_compares_with_its_own_weight_of_0(tw
         assert row.figures == verdict.figures
 
 
-@pytest.mark.parametrize("objective", ["minimax-tv-l1", "tiva"])
+# of minimax-tv-l1 rho stands still while both slopes have one sign, as they do from a random start
+@pytest.mark.parametrize("objective", ["minimax-tv-l2", "tiva"])
 def test_without_a_weight_of_0_the_end_of_the_warm_up_is_what_invariance_compares_with(tmp_path, objective):
     """There it is what a run without a penalty is, on environments that change no more."""
     method = {"objective": objective, "warmup": 15, "environment_learning_rate": 0.1, "label": "own"}

@@ -224,6 +224,30 @@ def test_more_repetitions_later_are_the_same_numbers_where_groups_differ(tmp_pat
             np.testing.assert_allclose(array, b[key].arrays[name], rtol=1e-9, atol=least)
 
 
+def test_settings_that_share_groups_as_on_a_gpu_give_the_same_numbers(tmp_path, monkeypatch, trained):
+    erm_of_inferred = {**ERM, "label": "ERM of inferred", "environments": "inferred"}
+    methods = (ERM, TV, MINIMAX, INFERRED, erm_of_inferred)
+    settings = {"easy": {"p_v": 0.9}, "hard": {"p_v": 0.8, "p_s": [0.99, 0.7]}}
+    rules = ("invariance", "iid", "oracle")
+    spec = small(*methods, rules=rules, settings=settings, repetitions=2, training={"dtype": "float64"})
+    run_experiment(spec, tmp_path / "apart")
+    assert sum(n for _, n in trained) == 84 and len(trained) == 20
+    together = plan_module._together
+    monkeypatch.setattr(plan_module, "_together", lambda tasks, device: together(tasks, "cuda"))
+    run_experiment(spec, tmp_path / "together")
+    assert len(trained) == 20 + 10
+    a, b = stored(tmp_path / "apart"), stored(tmp_path / "together")
+    assert a.keys() == b.keys() and len(a) == 84
+    for key in a:
+        assert (a[key].setting, a[key].seed, a[key].part) == (b[key].setting, b[key].seed, b[key].part)
+        assert a[key].arrays.keys() == b[key].arrays.keys()
+        for name, array in a[key].arrays.items():
+            least = 1e-10 if name == "held-out/directions" else 1e-12
+            np.testing.assert_allclose(array, b[key].arrays[name], rtol=1e-8, atol=least, err_msg=name)
+        for one, two in zip(a[key].metrics, b[key].metrics, strict=True):
+            assert one.environment == two.environment and one.value == pytest.approx(two.value, rel=1e-9)
+
+
 def test_a_longer_grid_later_trains_what_is_new(tmp_path, trained):
     options = {"training": {"dtype": "float64"}}
     grid = {**TV, "penalty_weight": [10.0, 1.0, 100.0]}

@@ -552,7 +552,7 @@ BAD = {
         r"selection\.rules must be a list of rules, .* Got 'fixd'",
     ),
     "rule type": ('"oracle"]', "1]", r"selection\.rules must be a list of rules, .* Got \['fixed', 'invariance', 1\]"),
-    "one fold": ("folds = 4", "folds = 1", r"selection\.folds must be a whole number of at least 2\. Got 1"),
+    "one fold": ("folds = 4", "folds = 1", r"selection\.folds must be a whole number from 2 to 1000\. Got 1"),
     "selection key": ("folds = 4", "fold = 4", r"selection\.fold is not a known key; .* Did you mean 'folds'\?"),
     "no reference": (
         'objective = "erm"\n',

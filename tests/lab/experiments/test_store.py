@@ -21,8 +21,9 @@ from hypothesis.extra import numpy as hnp
 
 from irmtv._version import __version__
 from irmtv.lab.experiments import store as store_module
-from irmtv.lab.experiments import store_files
+from irmtv.lab.experiments import store_arrays, store_files
 from irmtv.lab.experiments.store import Metric, Store, group_key
+from irmtv.lab.experiments.store_arrays import array_rows, as_array
 from irmtv.lab.experiments.store_files import FORMAT, StoreError
 from lab.experiments.comparison import store_differences
 from lab.experiments.records import VERSIONS, a_group, a_run, filled, raw
@@ -86,8 +87,8 @@ ANY_ARRAY = st.sampled_from(["<f4", ">f4", "<f8", ">f8", "<i8", ">i8", "?"]).fla
 def test_arrays_come_back_bit_for_bit(array, transposed):
     array = array.T if transposed else array
     run = a_run(arrays={"x": array})
-    ((name, kind, shape, data),) = store_module.array_rows(run)
-    back = store_module.as_array(name, kind, shape, data)
+    ((name, kind, shape, data),) = array_rows(run.arrays)
+    back = as_array(name, kind, shape, data)
     assert back.dtype == array.dtype.newbyteorder("=")
     assert back.shape == array.shape
     assert back.tobytes() == array.astype(array.dtype.newbyteorder("=")).tobytes()
@@ -226,7 +227,7 @@ def test_a_group_that_cannot_be_added_changes_nothing(folder, group, message):
 
 
 def test_an_array_that_sqlite_cannot_hold_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(store_module, "MAX_ARRAY_BYTES", 80)
+    monkeypatch.setattr(store_arrays, "MAX_ARRAY_BYTES", 80)
     with Store.create_or_open(folder) as store:
         store.add_group(a_group(a_run("k1", arrays={"x": np.zeros(10)})))
         with pytest.raises(StoreError, match=r"array 'x' must have at most 80 bytes. Got 88; split it"):

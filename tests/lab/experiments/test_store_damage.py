@@ -10,7 +10,7 @@ import pytest
 
 from irmtv.lab.experiments import Store, StoreDamaged, StoreError, repair_store, run_experiment
 from irmtv.lab.experiments.store import Metric
-from lab.experiments.comparison import store_differences
+from lab.experiments.comparison import content, store_differences
 from lab.experiments.records import a_group, a_run, raw
 from lab.experiments.small import ERM, TV, small
 
@@ -34,18 +34,6 @@ def some_store(folder: Path) -> Path:
             ]
             store.add_group(a_group(*runs, label=f"group {g}"))
     return folder
-
-
-def content(folder: Path) -> tuple[object, ...]:
-    """All that results are made of."""
-    with Store.read(folder) as store:
-        runs = [
-            (run.key, run.setting, run.method, run.part, run.repetition, run.seed, run.status, run.diverged_at,
-             sorted(run.hyperparameters.items(), key=str), run.metrics,
-             [(name, array.dtype.name, array.shape, array.tobytes()) for name, array in run.arrays.items()])
-            for run in store.runs()
-        ]  # fmt: skip
-        return runs, store.specs(), store.versions(), sorted(store.finished())
 
 
 @pytest.mark.parametrize("part", range(4))

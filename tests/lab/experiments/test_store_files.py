@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from irmtv._version import __version__
-from irmtv.lab.experiments.store import Store, as_array
+from irmtv.lab.experiments.store import Store
+from irmtv.lab.experiments.store_arrays import as_array
 from irmtv.lab.experiments.store_files import APPLICATION_ID, FORMAT, StoreError, StoreFull
 from lab.experiments.records import POSIX, a_group, a_run, files, filled, raw
 

@@ -58,7 +58,9 @@ def test_the_files(done, tmp_path):
     made = report_experiment(spec, folder)
     paths = made.write(tmp_path / "deep" / "out")
     names = ["small.md", "small.csv", "small.tex", "small-tests.csv", "small-choices.csv"]
-    assert [p.name for p in paths] == names and sorted(p.name for p in paths[0].parent.iterdir()) == sorted(names)
+    assert [p.name for p in paths] == names and sorted(p.name for p in paths[0].parent.iterdir()) == sorted(
+        [".irmtv.json", *names]
+    )
     assert paths[0].read_text() == to_markdown(made.summary, made.tests)
     assert paths[3].read_text() == to_csv(made.tests)
     choices = pd.read_csv(paths[-1])

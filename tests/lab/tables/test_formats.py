@@ -247,7 +247,9 @@ def test_files(tmp_path):
         assert [p.name for p in paths] == ["toy.md", "toy.csv", "toy.tex", "toy-tests.csv"]
         expected = [to_markdown(summary, tests), to_csv(summary), to_latex(summary, "toy"), to_csv(tests)]
         assert [p.read_text(encoding="utf-8") for p in paths] == expected
-        assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in paths)  # nothing temporary stays
+        assert sorted(p.name for p in folder.iterdir()) == sorted(
+            [".irmtv.json", *(p.name for p in paths)]
+        )  # nothing temporary stays
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -279,5 +281,5 @@ def test_the_docstrings_are_true():
 def test_signs_that_hide_do_not_reach_written_tables():
     data = small().replace({"method": {small()["method"].iloc[0]: "a\x1b[31m\u202eb"}})
     summary = summarise(data)
-    for text in (to_markdown(summary), to_latex(summary)):
+    for text in (to_markdown(summary), to_latex(summary), to_csv(summary)):
         assert "\x1b" not in text and "\u202e" not in text and "\ufffd" in text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 from irmtv.engine.networks import MLP, Linear
 from irmtv.models.networks.onnx_export import OPSET, to_onnx
 from irmtv.models.networks.predictor import Member, Predictor

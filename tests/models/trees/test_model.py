@@ -43,7 +43,7 @@ def chosen(monkeypatch, risks, constant, leaves=(2, 4, 12, 31)):
     monkeypatch.setattr("irmtv.models.trees.model.constant_risk", lambda task: constant)
     monkeypatch.setattr(
         "irmtv.models.trees.model._Parts.trained",
-        lambda self, settings, most=None: [Measured(by_leaves[settings.trees.num_leaves])] * most,
+        lambda self, settings, most=None: [[Measured(by_leaves[s.trees.num_leaves])] * most for s in settings],
     )
     found = model.trainer(Split(task, fold, tasks_outside(task, fold, 2)), OBJECTIVES["vrex"], [{}]).leaves
     return found.erm, found.penalised

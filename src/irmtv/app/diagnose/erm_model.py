@@ -17,7 +17,7 @@ import torch
 from irmtv.app.diagnose.rows import DiagnosisRows, Floats, Ints
 from irmtv.core.messages import did_you_mean
 from irmtv.models.erm import ALIKE, FAMILIES
-from irmtv.models.trees.rounds import lightgbm
+from irmtv.models.trees.library import lightgbm
 
 KINDS = {name: family.text for name, family in FAMILIES.items()}  # the simplest first
 MODELS = ("auto", *KINDS)

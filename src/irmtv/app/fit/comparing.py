@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from scipy import stats
-
 from irmtv.app.fit.summary import EnvironmentRow, FitSummary, LeftOutFamily, NewEnvironment
 from irmtv.core.numbers import MetricFormat
 from irmtv.data.times import time_order
@@ -83,6 +81,8 @@ def falls_elsewhere(summary: FitSummary) -> bool:
     least = FALL * (1.0 if summary["greater_is_better"] else abs(mean))
     average = sum(lost) / len(lost)
     spread = (sum((one - average) ** 2 for one in lost) / (len(lost) - 1)) ** 0.5
+    from scipy import stats  # takes half a second: only where the question is asked
+
     t = float(stats.t.isf(LEVEL, len(lost) - 1))
     return average >= least and average > t * spread / len(lost) ** 0.5
 

@@ -17,7 +17,7 @@ from irmtv.app.fit.summary import EnvironmentRow
 from irmtv.core.messages import did_you_mean
 from irmtv.core.numbers import Estimate
 from irmtv.core.plain_json import finite
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.metrics import METRICS, STATISTICS
 from irmtv.metrics.evaluate import drawn_statistic, statistic_by_environment

@@ -14,9 +14,9 @@ import torch
 
 from irmtv.app.fit.preparation import Reading
 from irmtv.app.fit.summary import FeaturesKind
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.types import Runs
 from irmtv.data.training import TrainingData
-from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators import (
     InvariantBoostingClassifierCV,
     InvariantBoostingRegressorCV,

@@ -31,13 +31,19 @@ DATES = 0.9  # share of texts that must be dates for a column to be read as such
 
 
 def first_look(
-    x: Floats, columns: pd.DataFrame, labels: pd.Series, loss: Floats, codes: Ints, names: Sequence[str], seed: int
+    x: npt.NDArray[Any],
+    columns: pd.DataFrame,
+    labels: pd.Series,
+    loss: Floats,
+    codes: Ints,
+    names: Sequence[str],
+    seed: int,
 ) -> FirstLook | None:
     """The environments by features and loss; None where there are fewer than two.
 
     Parameters
     ----------
-    x : (N, D) features as numbers.
+    x : (N, D) features as numbers, in any precision.
     columns, labels : the raw columns and the environment of every row of the table.
     loss : (N,) held-out loss of the plain model.
     codes, names : (N,) the environment of every row of `x` and `loss`, and what each is called.
@@ -48,7 +54,7 @@ def first_look(
         return None
     rng = np.random.default_rng(seed)
     some = np.sort(rng.choice(len(x), min(MOST_ROWS, len(x)), replace=False))
-    differ = two_sample_test(_rows(x[some], codes[some], names), seed, PERMUTATIONS)
+    differ = two_sample_test(_rows(x[some].astype(np.float64), codes[some], names), seed, PERMUTATIONS)
     smallest = int(np.argmin(sizes))
     return {
         "overlap": differ.sentence,

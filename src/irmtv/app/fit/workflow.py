@@ -36,12 +36,12 @@ from irmtv.app.fit.summary_parts import (
 from irmtv.app.io import Table
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.versions import versions
-from irmtv.engine.progress_bar import ProgressBar
 from irmtv.estimators.new_environment import SCORES, what_was_left_out
 from irmtv.models.base import KeepOutputs
 from irmtv.models.families import pick_family
-from irmtv.models.trees.rounds import lightgbm
+from irmtv.models.trees.library import lightgbm
 from irmtv.models.trees.settings import suits_trees
 from irmtv.objectives import OBJECTIVES
 
@@ -317,9 +317,9 @@ def _first_look(prepared: Prepared, searches: Searches) -> FirstLook | None:
         return None
     called = partial(named_place, columns=prepared.data["environment"])
     return first_look(
-        rows.x.double().numpy(),
+        rows.x.numpy(),
         columns.features,
-        columns.environment.map(lambda label: called(str(label)), na_action="ignore"),
+        columns.environment.map({label: called(str(label)) for label in columns.environment.dropna().unique()}),
         held_out_loss(searches, searches.search, searches.search.erm),
         searches.codes,
         [called(str(name)) for name in searches.names],

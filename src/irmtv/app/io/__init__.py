@@ -6,11 +6,15 @@ encodings, gzip). `table_model` predicts and evaluates files with a fitted model
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from irmtv.app.io.read import Table, read_table, table_chunks, table_names
-from irmtv.app.io.table_model import TableModel, evaluate_file, predict_file
+from irmtv.app.io.table_model import TableModel, evaluate_file, open_model, predict_file
 from irmtv.data.tables.columns import Columns, split_columns, task_of
 from irmtv.data.tables.errors import TableError, TableNotFoundError
-from irmtv.data.tables.steps import LevelEncoder, TableColumns, TableNumbers, table_steps
+
+if TYPE_CHECKING:
+    from irmtv.data.tables.steps import LevelEncoder, TableColumns, TableNumbers, table_steps
 
 __all__ = [
     "Columns",
@@ -22,6 +26,7 @@ __all__ = [
     "TableNotFoundError",
     "TableNumbers",
     "evaluate_file",
+    "open_model",
     "predict_file",
     "read_table",
     "split_columns",
@@ -30,3 +35,11 @@ __all__ = [
     "table_steps",
     "task_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in {"LevelEncoder", "TableColumns", "TableNumbers", "table_steps"}:
+        raise AttributeError(f"module 'irmtv.app.io' has no attribute {name!r}")
+    from irmtv.data.tables import steps  # what learns needs skrub; what predicts does not
+
+    return getattr(steps, name)

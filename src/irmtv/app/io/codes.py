@@ -12,6 +12,7 @@ from irmtv.core.messages import shown
 
 CODES = (3, 12)  # distinct whole numbers of a feature that may be codes of categories
 ROWS_PER_CODE = 10  # that such a column has at least
+HEAD = 1000  # rows that are looked at first
 
 
 def about_codes(features: pd.DataFrame, categorical: Sequence[str]) -> list[str]:
@@ -21,10 +22,10 @@ def about_codes(features: pd.DataFrame, categorical: Sequence[str]) -> list[str]
         column = features[name]
         if str(name) in categorical or not is_numeric_dtype(column.dtype) or is_bool_dtype(column.dtype):
             continue
-        values = np.asarray(column.dropna().unique(), dtype=np.float64)
-        whole = bool((np.mod(values, 1) == 0).all())
-        if whole and CODES[0] <= len(values) <= CODES[1] and len(column) >= ROWS_PER_CODE * len(values):
-            found[str(name)] = len(values)
+        # most columns show in a few rows that they hold something else
+        n = None if _whole_values(column.iloc[:HEAD]) is None else _whole_values(column)
+        if n is not None and n >= CODES[0] and len(column) >= ROWS_PER_CODE * n:
+            found[str(name)] = n
     if not found:
         return []
     example = ",".join(list(found)[:3])
@@ -33,3 +34,9 @@ def about_codes(features: pd.DataFrame, categorical: Sequence[str]) -> list[str]
         f"{shown([f'{name} ({n})' for name, n in found.items()], 12, form=str)}. If some are codes without an order, "
         f"say so: --categorical {example} (in Python categorical={list(found)[:3]})"
     ]
+
+
+def _whole_values(column: pd.Series) -> int | None:
+    """How many different values there are; None where they are not whole, or more than codes have."""
+    values = np.asarray(column.dropna().unique(), dtype=np.float64)
+    return len(values) if len(values) <= CODES[1] and bool((np.mod(values, 1) == 0).all()) else None

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
-from irmtv.app.io.source import BLOCK, TextSource
+from irmtv.app.io.source import BLOCK, TextSource, changed
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.data.tables.errors import TableError
 
@@ -199,7 +199,10 @@ def read_text(
         numbers = _guessed_numbers(layout, text)
         if numbers and (table := _read_simple(source, _options(layout, wanted, numbers, False, BLOCK))) is not None:
             return table, layout
+    at_first = source.at_first
     with open_text(path, encoding)[0] as source:
+        if source.at_first != at_first:  # else its columns could be read under the names of the file before
+            raise changed(path)
         try:
             table = arrow_csv.read_csv(source, **_options(layout, wanted))
         except (pa.ArrowInvalid, TableError) as error:

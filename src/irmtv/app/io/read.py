@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pandas.api.types import is_datetime64_any_dtype
 
 from irmtv.app.io.delimited import (
     UNNAMED,
@@ -30,6 +31,7 @@ from irmtv.data.tables.errors import TableError
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 PARQUET = (".parquet", ".pq")
+_FIRST, _LAST = (np.datetime64(day, "s") for day in ("0002-01-01", "9998-12-31"))
 ROWS = 50_000  # of a piece
 _INDEX = re.compile(r"__index_level_\d+__")  # the rows' labels of a DataFrame, which pandas writes beside its columns
 
@@ -110,11 +112,25 @@ def read_table(
     if _is_parquet(path):
         frame, notes = read_parquet(path, columns)
         return Table(frame, path, notes)
-    arrow, layout = read_text(path, encoding, columns, text)
-    untyped = dict(zip(arrow.column_names, arrow.columns, strict=True))
-    del arrow  # so that each column's text can be freed
-    frame, notes = _typed_columns(untyped, text, layout.separator != ",")
+    with _memory_for(path):
+        arrow, layout = read_text(path, encoding, columns, text)
+        untyped = dict(zip(arrow.column_names, arrow.columns, strict=True))
+        del arrow  # so that each column's text can be freed
+        frame, notes = _typed_columns(untyped, text, layout.separator != ",")
     return Table(frame, path, (*layout.notes, *notes))
+
+
+@contextmanager
+def _memory_for(path: Path) -> Iterator[None]:
+    """What was too large, where the memory does not suffice for a whole table."""
+    try:
+        yield
+    except MemoryError as error:  # Arrow's is one, too
+        size = path.stat().st_size
+        raise TableError(
+            f"{str(path)!r} has {size:,} bytes, and as a table more than there is memory for. Read fewer columns, or "
+            "write a part of it."
+        ) from error
 
 
 def _typed_columns(
@@ -351,7 +367,22 @@ def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[None]:
 
 def _frame(table: pa.Table, names: Sequence[str]) -> pd.DataFrame:
     """Column by column, so that no second copy of the whole is made."""
-    return pd.DataFrame({name: _series(table.column(name)) for name in names}, copy=False)
+    series = {name: _series(table.column(name)) for name in names}
+    for name, values in series.items():
+        if is_datetime64_any_dtype(values.dtype):
+            _check_years(name, values)
+    return pd.DataFrame(series, copy=False)
+
+
+def _check_years(name: str, times: pd.Series) -> None:
+    """Beyond these years nothing that Python has for dates works."""
+    instants = times.dt.tz_convert(None) if times.dt.tz is not None else times
+    first, last = instants.min(), instants.max()
+    if not pd.isna(first) and not (first >= _FIRST and last <= _LAST):
+        raise TableError(
+            f"column {name!r} must hold times in the years 2 to 9998. Got others, of the years {first.year} to "
+            f"{last.year}. Empty these cells, or write the column as numbers."
+        )
 
 
 def _decoded(table: pa.Table) -> pa.Table:
@@ -367,7 +398,8 @@ def _series(column: pa.ChunkedArray) -> pd.Series:
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
         kind = column.type
-    if pa.types.is_decimal(kind) or (pa.types.is_integer(kind) and column.null_count):
+    # pandas does not compare halves with a list
+    if pa.types.is_decimal(kind) or pa.types.is_float16(kind) or (pa.types.is_integer(kind) and column.null_count):
         column = column.cast(pa.float64(), safe=False)
     elif pa.types.is_date(kind):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))

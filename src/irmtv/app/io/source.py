@@ -61,6 +61,11 @@ def _files_in(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_file()) if readable else []
 
 
+def changed(path: Path) -> TableError:
+    """The error of a file that is another than a moment ago."""
+    return TableError(f"{str(path)!r} changed while it was read. Wait until it is written, then repeat.")
+
+
 class TextSource(io.RawIOBase):
     """The bytes of a text file in UTF-8, without a byte-order mark.
 
@@ -84,7 +89,7 @@ class TextSource(io.RawIOBase):
             self._file = path.open("rb")
         except OSError as error:
             raise TableError(f"{str(path)!r} cannot be opened: {error.strerror}. Check its rights.") from error
-        self._at_first, self._unpacked = self._state(), 0
+        self.at_first, self._unpacked = self._state(), 0
         head = self._file.read(16)
         self._file.seek(0)
         self._stream: IO[bytes] | gzip.GzipFile = self._file
@@ -181,10 +186,10 @@ class TextSource(io.RawIOBase):
             if block or not raw:
                 return block
 
-    def _state(self) -> tuple[int, int]:
-        """What changes when somebody writes to the file."""
+    def _state(self) -> tuple[int, int, int]:
+        """What changes when somebody writes to the file, or puts another in its place."""
         found = os.fstat(self._file.fileno())
-        return found.st_size, found.st_mtime_ns
+        return found.st_size, found.st_mtime_ns, found.st_ino
 
     def _raw(self) -> bytes:
         if self._file.closed:
@@ -197,10 +202,8 @@ class TextSource(io.RawIOBase):
                     f"{str(self.path)!r} unfolds to more than {MOST_TIMES} times its size, as no table does: it may be "
                     "made to fill the memory. Unpack it yourself if you know what it is."
                 )
-            if not raw and self._state() != self._at_first:
-                raise TableError(
-                    f"{str(self.path)!r} changed while it was read. Wait until it is written, then repeat."
-                )
+            if not raw and self._state() != self.at_first:
+                raise changed(self.path)
             return raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise TableError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
@@ -11,8 +12,6 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
-from sklearn.base import is_classifier
-from sklearn.pipeline import Pipeline
 
 from irmtv.app.io.read import ROWS, chunks_as_they_stand, table_chunks, table_names
 from irmtv.app.io.write import TableWriter, check_table_writable
@@ -20,8 +19,10 @@ from irmtv.core.messages import did_you_mean, shown
 from irmtv.data.tables.columns import refuse_infinite, split_columns
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import check_names
-from irmtv.data.tables.steps import TableColumns, TableNumbers
+from irmtv.data.tables.reading import ReadColumns, ReadNumbers
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
+from irmtv.models.light import FILE_KINDS, light_steps
+from irmtv.persistence import ModelFile, read_model
 
 
 class TableModel:
@@ -41,11 +42,12 @@ class TableModel:
 
     Parameters
     ----------
-    model : what `irmtv.load` returns.
+    model : what `irmtv.load` returns, or the steps of a Pipeline; `open_model` reads a file.
     """
 
     def __init__(self, model: Any) -> None:
-        self.steps: list[tuple[str, Any]] = list(model.steps) if isinstance(model, Pipeline) else [("model", model)]
+        steps = model if isinstance(model, list) else getattr(model, "steps", [("model", model)])
+        self.steps: list[tuple[str, Any]] = list(steps)
         self.estimator = self.steps[-1][1]
         if not hasattr(self.estimator, "predict"):
             raise TableError(f"the model must predict. {type(self.estimator).__name__} does not; use it in Python.")
@@ -57,10 +59,10 @@ class TableModel:
                 "known. Predict in Python, or fit it again on a table: irmtv fit."
             )
         self.columns = [str(name) for name in names]
-        own = dict(first.kinds_) if isinstance(first, TableColumns) else {}
+        own = dict(first.kinds_) if isinstance(first, ReadColumns) else {}
         self.kinds = own | {name: kind for name, kind in _kinds(self.steps).items() if own.get(name) != "category"}
         self.text = [name for name, kind in (own or self.kinds).items() if kind != "number"]
-        self.classes: list[Any] = self.estimator.classes_.tolist() if is_classifier(self.estimator) else []
+        self.classes: list[Any] = self.estimator.classes_.tolist() if hasattr(self.estimator, "classes_") else []
         self._given: Counter[str] = Counter()  # values that are not missing
         self._unread: Counter[str] = Counter()
         self._new: dict[str, Counter[str]] = {}  # categories that training did not have
@@ -72,11 +74,11 @@ class TableModel:
             self._given[name] += int(frame[name].notna().sum())
         values: Any = frame
         for _, step in self.steps[:-1]:
-            if isinstance(step, TableColumns):
+            if isinstance(step, ReadColumns):
                 values, unread = step.align(values)
                 self._unread.update(unread)
                 refuse_infinite(values, "feature")
-            elif isinstance(step, TableNumbers):
+            elif isinstance(step, ReadNumbers):
                 values, surprises = step.read(values)
                 self._unread.update(surprises.unread)
                 for name, new in surprises.new.items():
@@ -123,6 +125,17 @@ class TableModel:
             for name, new in self._new.items()
         ]
         return notes
+
+
+def open_model(path: str | PathLike[str]) -> tuple[TableModel, ModelFile]:
+    """The model of a file, and what else the file holds; without torch and scikit-learn where it needs neither."""
+    file = read_model(path, FILE_KINDS)
+    steps = light_steps(file)
+    if steps is None:
+        from irmtv.estimators.files import loaded  # with all estimators
+
+        return TableModel(loaded(file)), file
+    return TableModel(steps), file
 
 
 def _kinds(steps: Sequence[tuple[str, Any]]) -> dict[str, str]:
@@ -175,11 +188,27 @@ def predict_file(
     total = 0
     with TableWriter(out) as writer:
         for frame, cells in chunks_as_they_stand(path, rows, **reading, progress=progress):
-            predictions = model.predict(frame)
+            with _predicting(path):
+                predictions = model.predict(frame)
             writer.write(predictions, cells.select(kept) if kept else None)
             total += len(predictions)
         model.check_read()  # before the file gets its name: nothing is written where nothing could be read
     return total
+
+
+@contextmanager
+def _predicting(path: str | PathLike[str]) -> Iterator[None]:
+    """A model file may say of its steps whatever passes its checks: what fails in them is one error, of any kind."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise TableError(
+            f"the model cannot predict the rows of {str(path)!r} ({type(error).__name__}: {reason}). Check its columns "
+            "with irmtv verify, or fit it again."
+        ) from error
 
 
 def _check_column(option: str, name: str, present: list[str]) -> None:
@@ -247,7 +276,8 @@ def evaluate_file(
     text = [*model.text, *(labels if model.classes else environment)]
     outputs, beside = [], []
     for frame in table_chunks(path, rows, encoding=encoding, columns=wanted, text=text, progress=progress):
-        outputs.append(model.outputs(frame))
+        with _predicting(path):
+            outputs.append(model.outputs(frame))
         beside.append(frame[list(dict.fromkeys(labels))])
     model.check_read()
     columns = split_columns(pd.concat(beside, ignore_index=True), target=target, environment=environment, fitting=False)

@@ -23,7 +23,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,18 +35,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.data.tables.errors import TableError
-from irmtv.data.tables.kinds import as_frame, as_kind, check_names, kind_of
+from irmtv.data.tables.kinds import as_frame, kind_of
+from irmtv.data.tables.reading import Floats, Levels, ReadColumns, ReadForTrees, ReadNumbers, Surprises, as_floats
+from irmtv.data.tables.recipes_of_skrub import recipes_of
 
 COMPONENTS = 16  # numbers that a column with many texts becomes
 LEVELS = 20_000  # texts that these are learned from, at most
 MOST_CATEGORIES = 1000  # of a column that is said to hold categories
+SKRUBS_THRESHOLD = 40  # different texts, from which on `TableVectorizer` takes a column for no categories
 TREE_CATEGORIES = 255  # of a column of text, for trees: as many as LightGBM has bins
 TOGETHER = 10_000  # maximum number of different values of a column that shares a TableVectorizer
 FAR = 1e3  # spreads from 0, beyond which a column of numbers is moved: float32 has seven digits
 SMALLEST = 1e-20  # spread of a column that is not scaled; squares of it are numbers still
-BLOCK = 1 << 12  # rows that are filled at a time, so that they stay in the cache
-
-Floats = npt.NDArray[np.float32]
 
 
 def table_steps(categorical: Sequence[str] = (), for_trees: bool = False) -> list[tuple[str, Any]]:
@@ -82,7 +81,7 @@ def table_steps(categorical: Sequence[str] = (), for_trees: bool = False) -> lis
     return [("columns", TableColumns(tuple(categorical))), ("numbers", numbers)]
 
 
-class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
+class TableColumns(ReadColumns, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """The columns of training, by name, with the types of training; others are ignored.
 
     Parameters
@@ -114,6 +113,7 @@ class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def transform(self, X: Any) -> pd.DataFrame:
         """These columns, with a warning where values cannot be read."""
+        check_is_fitted(self, "kinds_")
         made, unread = self.align(X)
         if unread:
             counted = shown([f"{name!r} ({n:,} of {len(made):,})" for name, n in unread.items()], form=str)
@@ -124,61 +124,13 @@ class TableColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             )
         return made
 
-    def align(self, X: Any) -> tuple[pd.DataFrame, dict[str, int]]:
-        """These columns, and by column how many values are not what they were in training."""
-        check_is_fitted(self, "kinds_")
-        frame = as_frame(X)
-        check_names(self.kinds_, list(frame.columns))
-        made, unread = {}, {}
-        for name, kind in self.kinds_.items():
-            made[name], bad = as_kind(frame[name], kind)
-            if bad:
-                unread[name] = bad
-        return pd.DataFrame(made, index=frame.index, copy=False), unread
-
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:
         """The names of the columns."""
         check_is_fitted(self, "kinds_")
         return np.asarray(self.feature_names_in_, dtype=object)
 
 
-@dataclass(frozen=True)
-class _Levels:
-    """A column of N rows as its L different values."""
-
-    values: Any  # (L,) different values, none missing
-    codes: npt.NDArray[np.int64]  # (N,): position among the values, L where missing
-
-    @classmethod
-    def of(cls, column: pd.Series) -> _Levels:
-        codes, values = pd.factorize(column)
-        codes = codes.astype(np.int64, copy=False)
-        codes[codes < 0] = len(values)
-        return cls(values, codes)
-
-    def column(self, length: int, missing: bool) -> pd.Series:
-        """The values, then a missing one where the rows have any, then the first again, up to `length` rows."""
-        if len(self.values) == 0:
-            return pd.Series([None] * length, dtype=object)
-        order = np.zeros(length, dtype=np.int64)
-        order[: len(self.values)] = np.arange(len(self.values))
-        taken = pd.Series(self.values).take(order).reset_index(drop=True)
-        if missing:
-            keeps_type = taken.dtype.kind == "M" or isinstance(taken.dtype, pd.CategoricalDtype)
-            taken = taken if keeps_type else taken.astype(object)
-            taken.iloc[len(self.values)] = None
-        return taken
-
-
-@dataclass(frozen=True)
-class Surprises:
-    """Values that training did not have the like of, by column."""
-
-    unread: dict[str, int]  # dates in another format: how many; they count as missing
-    new: dict[str, dict[str, int]]  # categories: which, and how many; they are none of the known ones
-
-
-class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
+class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not annotated
     """Dates, categories and text by skrub's `TableVectorizer`; missing numbers by the mean, with an indicator.
 
     Attributes
@@ -188,8 +140,11 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         columns without any value.
     input_to_outputs_ : dict of str to list of str
         The numbers that are made of each column.
+    recipes_ : dict of str to dict
+        What values become, of columns of categories and dates: all that is kept of skrub's answer; see `recipes`.
     groups_ : list of list of str
-        Columns that are no numbers: categories, others, and those with many different values, each alone.
+        Columns that need skrub, since one of them is text with many different values: those that were looked at
+        together.
     vectorizers_ : list of TableVectorizer
         One for each group.
     units_ : dict of str to list of float
@@ -215,40 +170,49 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.units_: dict[str, list[float]] = {}
         self.indicated_: list[str] = []
         outputs: dict[str, list[str]] = {}
-        levels: dict[str, _Levels] = {}
+        levels: dict[str, Levels] = {}
         for name in X.columns:
             if kind_of(X[name]) == "number":
                 outputs |= self._learn_number(name, X[name])
             else:
-                levels[name] = _Levels.of(X[name])
+                levels[name] = Levels.of(X[name])
         said = [name for name in levels if kind_of(X[name]) == "category"]
         _check_categories({name: len(levels[name].values) for name in said})
-        few = [name for name in levels if name not in set(said) and len(levels[name].values) <= TOGETHER]
-        many = [[name] for name in levels if name not in {*said, *few}]
-        self.groups_ = [group for group in (said, few) if group] + many
-        self.vectorizers_ = []
+        others = {name: len(levels[name].values) for name in levels if name not in set(said)}
+        most = self._encoding().get("cardinality_threshold", SKRUBS_THRESHOLD)
+        few = [name for name, n in others.items() if n < most]  # no text among them that needs skrub to predict
+        several = [name for name, n in others.items() if most <= n <= TOGETHER]
+        many = [[name] for name, n in others.items() if n > max(most, TOGETHER)]
+        self.recipes_: dict[str, dict[str, Any]] = {}
+        self.groups_: list[list[str]] = []
+        self.vectorizers_: list[Any] = []
         tables: dict[str, Floats] = {}
-        for group in self.groups_:
+        for group in [*filter(None, (said, few, several)), *many]:
             vectorizer = skrub.TableVectorizer(
                 high_cardinality=LevelEncoder(n_components=COMPONENTS, random_state=0),
                 **{**self._encoding(), **({"cardinality_threshold": MOST_CATEGORIES + 1} if group is said else {})},
             )
             answer = _quietly(vectorizer.fit_transform, _level_frame(group, levels))
-            self.vectorizers_.append(vectorizer)
+            recipes = recipes_of(vectorizer, answer, levels)
+            if recipes is None:
+                self.groups_.append(group)
+                self.vectorizers_.append(vectorizer)
+            else:
+                self.recipes_ |= recipes
             self.column_to_kind_ |= vectorizer.column_to_kind_
             for name in vectorizer.column_to_kind_:
                 outputs[name] = list(vectorizer.input_to_outputs_[name])
                 tables[name] = _table(answer, outputs[name], levels[name])
                 self._learn_gaps(name, tables[name], levels[name])
         self.input_to_outputs_ = {name: outputs[name] for name in X.columns if name in outputs}
-        return self._filled(X, levels, tables)
+        return self.filled(X, levels, tables)
 
     def _encoding(self) -> dict[str, Any]:
         """How `TableVectorizer` encodes texts: up to 39 different ones are categories, with a number for each."""
         return {}
 
     def _learn_number(self, name: str, column: pd.Series) -> dict[str, list[str]]:
-        values = _as_floats(column)
+        values = as_floats(column)
         given = ~np.isnan(values)
         if not given.any():
             return {}
@@ -259,13 +223,7 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.indicated_ += [name] * (not given.all())
         return {name: [name]}
 
-    def _numbers(self, name: str, column: pd.Series) -> npt.NDArray[Any]:
-        """A column of numbers; one that 32 bits cannot hold well in units of its own."""
-        values = _as_floats(column)
-        units = getattr(self, "units_", {}).get(name)  # files of older versions have none
-        return values if units is None else (values.astype(np.float64) - units[0]) / units[1]
-
-    def _learn_gaps(self, name: str, table: Floats, levels: _Levels) -> None:
+    def _learn_gaps(self, name: str, table: Floats, levels: Levels) -> None:
         """Means of what a column becomes, over the rows where it is known."""
         rows = np.bincount(levels.codes, minlength=len(table))  # of every level, and without a value
         known = ~np.isnan(table) & (rows > 0)[:, None]
@@ -275,61 +233,33 @@ class TableNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def transform(self, X: pd.DataFrame) -> Floats:
         """The numbers of these rows: (N, D) float32, none missing."""
-        return self.read(X)[0]
-
-    def read(self, X: pd.DataFrame) -> tuple[Floats, Surprises]:
-        """The numbers of these rows, and what training did not have the like of."""
         check_is_fitted(self, "input_to_outputs_")
-        levels: dict[str, _Levels] = {}
-        tables: dict[str, Floats] = {}
-        surprises = Surprises({}, {})
+        made: Floats = self.read(X)[0]
+        return made
+
+    def read_others(
+        self, X: pd.DataFrame, levels: dict[str, Levels], tables: dict[str, Floats], surprises: Surprises
+    ) -> None:
+        """Columns that need skrub; of files of older versions all that are no numbers."""
         for group, vectorizer in zip(self.groups_, self.vectorizers_, strict=True):
-            levels |= {name: _Levels.of(X[name]) for name in group}
+            levels |= {name: Levels.of(X[name]) for name in group}
             answer = _quietly(vectorizer.transform, _level_frame(group, levels))
             for name, kind in vectorizer.column_to_kind_.items():
                 tables[name] = _table(answer, self.input_to_outputs_[name], levels[name])
-                rows = np.bincount(levels[name].codes, minlength=len(tables[name]))[:-1]
-                if kind in ("datetime", "numeric"):
-                    bad = int(rows[np.isnan(tables[name][:-1, 0])].sum())
-                    surprises.unread.update({name: bad} if bad else {})
-                elif isinstance(encoder := vectorizer.transformers_[name], (OneHotEncoder, OrdinalEncoder)):
+                encoder, new = vectorizer.transformers_[name], None
+                if isinstance(encoder, (OneHotEncoder, OrdinalEncoder)):
                     known = set(map(str, encoder.categories_[0]))
-                    pairs = zip(_texts(levels[name].values), rows.tolist(), strict=True)
-                    new = {level: n for level, n in pairs if level not in known}
-                    surprises.new.update({name: new} if new else {})
-        return self._filled(X, levels, tables), surprises
-
-    def _filled(self, X: pd.DataFrame, levels: dict[str, _Levels], tables: dict[str, Floats]) -> Floats:
-        """Spread over the rows, with gaps filled and indicated."""
-        starts, end = {}, 0  # the place of a column's first number
-        for name, outputs in self.input_to_outputs_.items():
-            starts[name], end = end, end + len(outputs)
-        flags = {name: end + k for k, name in enumerate(self.indicated_)}
-        made = np.empty((len(X), end + len(flags)), dtype=np.float32)  # (N, D)
-        numbers = {name: self._numbers(name, X[name]) for name in starts if name not in tables}
-        gaps = {name: np.asarray(np.isnan(table).any(1)) for name, table in tables.items()}
-        whole = {name: np.where(np.isnan(t), np.asarray(self.fill_[name], np.float32), t) for name, t in tables.items()}
-        for rows in (slice(start, start + BLOCK) for start in range(0, len(X), BLOCK)):
-            for name, values in numbers.items():
-                missing = np.isnan(values[rows])
-                made[rows, starts[name]] = np.where(missing, self.fill_[name][0], values[rows])
-                if name in flags:
-                    made[rows, flags[name]] = missing
-            for name, table in whole.items():
-                codes = levels[name].codes[rows]
-                made[rows, starts[name] : starts[name] + table.shape[1]] = np.take(table, codes, axis=0)
-                if name in flags:
-                    made[rows, flags[name]] = gaps[name][codes]
-        return made
+                    new = [text not in known for text in _texts(levels[name].values)]
+                if new is not None or kind in ("datetime", "numeric"):
+                    surprises.look(name, levels[name], tables[name], new)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:
         """The names of the numbers; those that say where a column was missing come last."""
         check_is_fitted(self, "input_to_outputs_")
-        names = [output for outputs in self.input_to_outputs_.values() for output in outputs]
-        return np.asarray([*names, *(f"{name} missing" for name in self.indicated_)], dtype=object)
+        return np.asarray(self.outputs(), dtype=object)
 
 
-class TableForTrees(TableNumbers):
+class TableForTrees(ReadForTrees, TableNumbers):
     """The same columns for trees: numbers and dates keep their gaps, categories stay categories.
 
     Trees find sets of categories themselves, so more texts are categories than for `TableNumbers`.
@@ -344,26 +274,17 @@ class TableForTrees(TableNumbers):
         self.indicated_ = []  # trees see that a value is missing
         return learned
 
-    def _learn_gaps(self, name: str, table: Floats, levels: _Levels) -> None:
+    def _learn_gaps(self, name: str, table: Floats, levels: Levels) -> None:
         """Nothing stands for a missing value."""
 
-    def _filled(self, X: pd.DataFrame, levels: dict[str, _Levels], tables: dict[str, Floats]) -> Any:
-        """Spread over the rows: a DataFrame (N, D) of floats and categories, with gaps."""
+    def words(self) -> dict[str, list[str]]:
+        """Those of skrub's encoders, too."""
         encoders = {n: e for vectorizer in self.vectorizers_ for n, e in vectorizer.transformers_.items()}
-        made: dict[str, Any] = {}
-        for name, outputs in self.input_to_outputs_.items():
-            if name not in tables:
-                made[name] = self._numbers(name, X[name])
-                continue
-            table, codes = tables[name], levels[name].codes
-            if isinstance(encoder := encoders[name], OrdinalEncoder):
-                words = pd.Index([str(word) for word in encoder.categories_[0] if isinstance(word, str)])  # no gap
-                places = np.where(np.isnan(table[:, 0]), -1, table[:, 0]).astype(np.int64)
-                made[name] = pd.Categorical.from_codes(places[codes], categories=words)
-                continue
-            table[-1] = np.nan  # letters of a text that is missing
-            made |= {output: table[codes, j] for j, output in enumerate(outputs)}
-        return pd.DataFrame(made, index=X.index, copy=False)
+        ordinal = {name: encoder for name, encoder in encoders.items() if isinstance(encoder, OrdinalEncoder)}
+        return super().words() | {
+            name: [str(word) for word in encoder.categories_[0] if isinstance(word, str)]  # no gap
+            for name, encoder in ordinal.items()
+        }
 
 
 def _check_categories(counts: dict[str, int]) -> None:
@@ -413,14 +334,6 @@ class LevelEncoder(skrub.StringEncoder):  # type: ignore[misc]  # skrub is not a
         return pd.DataFrame(made, columns=list(self.all_outputs_), index=X.index, copy=False)
 
 
-def _as_floats(column: pd.Series) -> npt.NDArray[Any]:
-    """Numbers and truth values as floats, NaN where missing."""
-    if column.dtype.kind in "fiub" and isinstance(column.dtype, np.dtype):
-        values = column.to_numpy()
-        return values if values.dtype.kind == "f" else values.astype(np.float64)
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
 def _own_units(values: npt.NDArray[np.float64]) -> tuple[float, float] | None:
     """Middle and spread of numbers that float32 cannot hold well, None of others."""
     low, high = float(values.min()), float(values.max())
@@ -433,7 +346,7 @@ def _own_units(values: npt.NDArray[np.float64]) -> tuple[float, float] | None:
     return None if well else (middle, spread)
 
 
-def _level_frame(names: Sequence[str], levels: dict[str, _Levels]) -> pd.DataFrame:
+def _level_frame(names: Sequence[str], levels: dict[str, Levels]) -> pd.DataFrame:
     """The different values of several columns side by side; one more row for what is missing."""
     length = max(len(levels[name].values) for name in names) + 1
     columns = {}
@@ -443,7 +356,7 @@ def _level_frame(names: Sequence[str], levels: dict[str, _Levels]) -> pd.DataFra
     return pd.DataFrame(columns)
 
 
-def _table(answer: pd.DataFrame, outputs: Sequence[str], levels: _Levels) -> Floats:
+def _table(answer: pd.DataFrame, outputs: Sequence[str], levels: Levels) -> Floats:
     """(L + 1, outputs): what every level becomes, and a missing value last."""
     return answer[list(outputs)].iloc[: len(levels.values) + 1].to_numpy(dtype=np.float32)
 

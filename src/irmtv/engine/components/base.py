@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from irmtv.core.membership import Membership, mean_over_rows
+from irmtv.core.membership import RowMembership, mean_over_rows
 from irmtv.core.types import Rows
 from irmtv.engine.networks import Parameters
 from irmtv.engine.optim import Adam, FlatParameters
@@ -51,7 +51,7 @@ class StepRows(NamedTuple):
     y: Tensor  # (T, 1 or K, *shape), with C for several targets
     shape: tuple[int, ...]  # of one run's rows
     numbers: Tensor | None  # (R, b) which rows they are; None for all rows
-    given: Membership | None  # given environments; None where they are inferred
+    given: RowMembership | None  # given environments; None where they are inferred
     inferred: Any  # what the source of inferred environments reads of them
     weight: Tensor | None = None  # (T, 1 or K, *shape) the rows' weights, summing to 1; None where all are equal
 
@@ -88,10 +88,10 @@ class EnvironmentSource(ABC):
         return
 
     @abstractmethod
-    def membership(self, rows: Any) -> Membership:
+    def membership(self, rows: Any) -> RowMembership:
         """The rows' q; with the rows' weights in it only where the rows come in blocks."""
 
-    def membership_of(self, rows: Sequence[Rows]) -> Callable[[], Membership] | None:
+    def membership_of(self, rows: Sequence[Rows]) -> Callable[[], RowMembership] | None:
         """For other rows (one set per data set): a function that gives their present membership.
 
         None where only training rows have one.

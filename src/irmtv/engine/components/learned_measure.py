@@ -112,6 +112,7 @@ def _rows_of(context: Context, n_environments: int) -> tuple[Tensor, Tensor]:
     codes = context.codes
     if context.weights is None:
         counts = torch.stack([torch.bincount(c, minlength=n_environments) for c in codes])
+        counts = context.over_ranks(counts.to(context.device))
         return counts, counts
 
     def sums(weights: Tensor) -> Tensor:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from irmtv.core.membership import Membership
-from irmtv.core.types import Rows
-from irmtv.engine.components.base import EnvironmentSource
+from irmtv.core.membership import RowMembership
+from irmtv.core.types import Reduction, Rows
+from irmtv.engine.components.base import EnvironmentSource, StepRows
 from irmtv.engine.context import Context
 from irmtv.engine.optim import Adam, FlatParameters
+from irmtv.objectives.base import Penalty
 from irmtv.objectives.environments.aux_network import AuxNetwork, AuxRows, GroupedRows, PlainRows, lay_out
 
 
@@ -58,10 +60,22 @@ class RhoOnAux(EnvironmentSource):
         """The parameters that the network computes with: (R, ...), differentiable in those that climb."""
         return self.parameters.views
 
-    def membership(self, rows: AuxRows) -> Membership:
+    def membership(self, rows: AuxRows) -> RowMembership:
         return rows.membership(self.net, self.views())
 
-    def membership_of(self, rows: Sequence[Rows]) -> Callable[[], Membership]:
+    @torch.no_grad()
+    def climb(self, rows: StepRows, slope: Tensor, penalty: Penalty, reduction: Reduction | None) -> None:
+        """The gradient of a penalty on slopes (T, K, *rows.shape) in rho's parameters, written into them."""
+        assert penalty.by_sums is not None
+        places: AuxRows = rows.inferred
+        climbing = places.climbing(self.net, self.parameters.views, slope, rows.weight)
+        by_sum, by_mass = penalty.by_sums(climbing.sums(), climbing.mass, reduction or penalty.reduction)
+        for name, gradient in climbing.pull_back(self.net, by_sum, by_mass).items():
+            into = self.parameters.views[name].grad
+            assert into is not None
+            into.copy_(gradient)
+
+    def membership_of(self, rows: Sequence[Rows]) -> Callable[[], RowMembership]:
         z = self.read(rows).transpose(1, 2).contiguous()
         return lambda: self.net.from_logits(self.net.logits(self.views(), z), self.context.n_sets)
 

@@ -24,7 +24,8 @@ from irmtv.core.losses import Binary, Multiclass, Squared
 from irmtv.core.types import Task
 from irmtv.engine.fitted import State
 from irmtv.engine.plan import Chunk
-from irmtv.engine.program import Call, Reporter
+from irmtv.engine.program import Call
+from irmtv.engine.progress import Reporter
 from irmtv.engine.solvers.column_sets import GradientValues, Moments, RegretValues, best_sets, chi_square_quantile
 from irmtv.engine.solvers.dropped_directions import ROWS_PER_COLUMN, SecondMoments, drop_directions
 from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram

@@ -38,7 +38,8 @@ from irmtv.engine.fitted import State
 from irmtv.engine.networks import MLP, Parameters
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.engine.plan import Chunk
-from irmtv.engine.program import Call, Program, Reporter
+from irmtv.engine.program import Call, Program
+from irmtv.engine.progress import Reporter
 from irmtv.objectives import hrm
 from irmtv.objectives.gates import density, gate
 

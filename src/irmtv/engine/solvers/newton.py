@@ -30,7 +30,8 @@ from irmtv.core.membership import Soft, SoftPair
 from irmtv.core.types import Task
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.plan import Chunk
-from irmtv.engine.program import Call, Reporter
+from irmtv.engine.program import Call
+from irmtv.engine.progress import Reporter
 from irmtv.engine.settings import STARTS
 from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram, masses_alone
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks, row_slopes

@@ -21,9 +21,14 @@ OF_LINEAR = ("population/", COEFFICIENTS)
 
 
 def evaluate_snapshots(
-    fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], arrays: Sequence[dict[str, np.ndarray]]
+    fitted: FittedRuns,
+    data_set: DataSet,
+    arguments: Sequence[Mapping[str, Any]],
+    arrays: Sequence[dict[str, np.ndarray]],
 ) -> list[tuple[Metric, ...]]:
     """Add the results at every snapshot to the arrays of each run; return those of the last step by environment.
+
+    `arguments` are those that made the data of each run.
 
     "test/METRIC" and "population/accuracy" (S, E): by test environment. "iid/METRIC" (S,): over the test rows that are
     drawn as the training rows are, which are no test environment. "training/METRIC" (S,): over the training rows.
@@ -79,14 +84,21 @@ def _exact_runs(fitted: FittedRuns) -> list[int]:
 
 
 def _linear_results(
-    fitted: FittedRuns, data_set: DataSet, arguments: Mapping[str, Any], runs: Sequence[int]
+    fitted: FittedRuns, data_set: DataSet, arguments: Sequence[Mapping[str, Any]], runs: Sequence[int]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """What is known of linear runs alone, (R, E) and (R, D); NaN for other runs."""
     if not runs:
         return
     assert data_set.population is not None
     coef, intercept = replace(fitted, chunks=tuple(c for c in fitted.chunks if _is_linear(c.net))).coefficients()
-    known = {"population/accuracy": data_set.population(coef, intercept, arguments), COEFFICIENTS: coef.numpy()}
+    alike: dict[str, list[int]] = {}  # positions of runs on data of one distribution
+    for i, r in enumerate(runs):
+        alike.setdefault(repr(arguments[r]), []).append(i)
+    accuracy = np.concatenate(
+        [data_set.population(coef[i], intercept[i], arguments[runs[i[0]]]) for i in alike.values()]
+    )
+    there = np.argsort([i for own in alike.values() for i in own])
+    known = {"population/accuracy": accuracy[there], COEFFICIENTS: coef.numpy()}
     for name, of_runs in known.items():
         values = np.full((len(fitted), *of_runs.shape[1:]), np.nan, dtype=of_runs.dtype)
         values[runs] = of_runs

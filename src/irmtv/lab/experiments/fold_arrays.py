@@ -90,12 +90,8 @@ class _Folds:
     def q(self) -> dict[int, Tensor]:
         """Of runs that infer their environments: memberships of their held-out rows, (N, E)."""
         assert self.order is not None
-        found: dict[int, Tensor] = {}
-        for seed in dict.fromkeys(m.seed for m in self.work.members):
-            its = [r for r, m in enumerate(self.work.members) if m.seed == seed]
-            by_run = memberships(self.fitted, self.whole_of(its[0]))
-            found |= {r: by_run[r][self.fold_of_rows(r) == self.fold_of(r)][:, self.order[r]].cpu() for r in its}
-        return found
+        every = memberships(self.fitted, self.work, self.whole)
+        return {r: q[self.fold_of_rows(r) == self.fold_of(r)][:, self.order[r]].cpu() for r, q in every.items()}
 
     def member(self, r: int) -> Member:
         return self.work.members[r]
@@ -152,10 +148,10 @@ class _Folds:
 
     def erm(self) -> list[list[int]]:
         """Runs that are ERM at some step: of one combination on all its folds together, in their order."""
-        found: dict[tuple[int, int], list[int]] = {}
+        found: dict[tuple[str, int, int], list[int]] = {}
         for r, m in enumerate(self.work.members):
             if self.steps_of_erm(r):
-                found.setdefault((m.seed, m.combination), []).append(r)
+                found.setdefault((m.setting, m.seed, m.combination), []).append(r)
         return [sorted(runs, key=self.fold_of) for runs in found.values() if len(runs) == self.n_folds]
 
     def steps_of_erm(self, r: int) -> list[int]:

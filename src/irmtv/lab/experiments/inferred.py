@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -32,22 +32,27 @@ def order_of_environments(fitted: FittedRuns, work: Work, whole: Whole) -> list[
         return None
     if work.kind != "folds":  # runs may have fewer environments than others of the group
         return [torch.arange(m.settings["n_environments"]) for m in work.members]
-    first: dict[tuple[int, int], Tensor] = {}
+    first: dict[tuple[str, int, int], Tensor] = {}
     order = []
-    by_run: dict[int, dict[int, Tensor]] = {}
+    q = memberships(fitted, work, whole)
     for r, m in enumerate(work.members):
-        if m.seed not in by_run:  # members come repetition by repetition
-            by_run = {m.seed: memberships(fitted, whole(m.setting, m.seed))}
-        q = by_run[m.seed][r]
-        reference = first.setdefault((m.seed, m.combination), q)
-        order.append(align(reference, q))
+        reference = first.setdefault((m.setting, m.seed, m.combination), q[r])
+        order.append(align(reference, q[r]))
     return order
 
 
-def memberships(fitted: FittedRuns, task: Task) -> dict[int, Tensor]:
-    """Of every run (N, E): chunk by chunk, since runs may differ in the number of environments."""
+def memberships(fitted: FittedRuns, work: Work, whole: Whole) -> dict[int, Tensor]:
+    """Of every run, for all rows of its setting and seed (N, E): chunk by chunk, since runs may differ in E."""
     found: dict[int, Tensor] = {}
+    of_task = {fitted.runs[r]["data"]: whole(m.setting, m.seed) for r, m in enumerate(work.members)}
+    tasks = [of_task[d] for d in range(len(fitted.tasks))]
+    aux, x = _each([aux_of(task) for task in tasks]), _each([task.train.x for task in tasks])
     for chunk in fitted.chunks:
         alone = replace(fitted, chunks=(chunk,))
-        found |= zip(sorted(chunk.chunk.runs), alone.membership(aux_of(task), x=task.train.x), strict=True)
+        found |= zip(sorted(chunk.chunk.runs), alone.membership(aux, x=x), strict=True)
     return found
+
+
+def _each(arrays: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
+    """One array per data set, or the array of the only one."""
+    return arrays if len(arrays) > 1 else arrays[0]

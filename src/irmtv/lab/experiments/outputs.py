@@ -41,8 +41,7 @@ def outputs_of(fitted: FittedRuns, r: int, rows: Rows) -> dict[str, np.ndarray]:
 
 def with_toward(
     records: Records,
-    folds: Sequence[Sequence[Arrays]],
-    places: Sequence[Sequence[int]],
+    folds: Sequence[tuple[Sequence[Arrays], int]],
     accuracy: bool,
     options: Mapping[str, Any],
 ) -> Records:
@@ -50,18 +49,20 @@ def with_toward(
 
     Parameters
     ----------
-    folds : of every candidate of the records, the arrays of its folds.
-    places : of every candidate, where its step stands in the arrays of each fold.
+    folds : of every candidate of the records, the arrays of its folds, and its step.
     accuracy : whether these are classes.
     """
+    if not any(OUTPUTS in arrays for of_candidate, _ in folds for arrays in of_candidate):
+        return records  # before the rule is asked, which takes its time
     index = would_be_taken(records, **options)
     if index is None or not bool(records.reference.any()):
         return records
     pair = (records.plain, index)
-    if not all(OUTPUTS in arrays for i in pair for arrays in folds[i]) or not folds[index]:
+    if not all(OUTPUTS in arrays for i in pair for arrays in folds[i][0]) or not folds[index][0]:
         return records
-    scores = [np.concatenate([a[OUTPUTS][s] for a, s in zip(folds[i], places[i], strict=True)]) for i in pair]
-    labels, codes = (np.concatenate([a[name] for a in folds[index]]) for name in (LABELS, ENVIRONMENT))
+    outputs = ([a[OUTPUTS][a["steps"] == step][0] for a in arrays] for arrays, step in (folds[i] for i in pair))
+    scores = [np.concatenate(of_folds) for of_folds in outputs]
+    labels, codes = (np.concatenate([a[name] for a in folds[index][0]]) for name in (LABELS, ENVIRONMENT))
     loss: Loss = Squared()
     if accuracy:
         loss = Multiclass() if scores[0].ndim > 1 else Binary()

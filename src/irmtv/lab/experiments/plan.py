@@ -62,9 +62,11 @@ class Work:
 
     @property
     def label(self) -> str:
-        first, last = self.members[0], self.members[-1]
-        seeds = f"{first.seed}" if first.seed == last.seed else f"{first.seed}-{last.seed}"
-        return f"{first.setting}, {first.method.label}, {self.kind}, seeds {seeds}"
+        seeds = sorted({m.seed for m in self.members})
+        settings = list(dict.fromkeys(m.setting for m in self.members))
+        where = settings[0] if len(settings) == 1 else f"{len(settings)} settings"
+        which = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]}-{seeds[-1]}"
+        return f"{where}, {self.members[0].method.label}, {self.kind}, seeds {which}"
 
 
 def fold_names(n_folds: int) -> tuple[str, ...]:
@@ -143,21 +145,40 @@ def plan(
     """
     work: list[Work] = []
     planned: set[str] = set()
-    for setting in spec.data.settings:
-        task = first_task(setting)
+    tasks = {setting: first_task(setting) for setting in spec.data.settings}
+    for setting, task in tasks.items():
         for method in spec.methods:
             _check_task(spec, setting, method, task)
-        names = [str(name) for name in task.train.names]
+    for alike in _together(tasks, device):
         for method in spec.methods:
-            for kind, parts in parts_of(spec, method, names).items():
-                every = members(spec, setting, method, kind, parts, range(spec.repetitions))
-                for group in _groups(spec, method, kind, parts, list(every), task, device):
+            where = trains_on(spec, method, device)
+            for settings in _together({s: tasks[s] for s in alike}, where):
+                for kind, group in _groups(spec, settings, method, tasks[settings[0]], where):
                     # two methods may share a run, or a run may be there from a smaller spec
                     missing = tuple(m for m in group if m.key not in finished and m.key not in planned)
                     planned |= {m.key for m in group}
                     if missing:
                         work.append(Work(kind, missing))
     return work, len(planned), len(planned & set(finished))
+
+
+def trains_on(spec: Spec, method: Method, device: str) -> str:
+    """The device on which a method is trained: linear models are solved on the CPU, whatever the device."""
+    return "cpu" if method.solved(spec.training) else device
+
+
+def _together(tasks: Mapping[str, Task], device: str) -> list[list[str]]:
+    """Settings whose runs share groups: on a GPU, where steps of many runs take hardly longer, those of one shape."""
+    if device == "cpu":
+        return [[setting] for setting in tasks]
+    found: dict[Hashable, list[str]] = {}
+    for setting, task in tasks.items():
+        rows = [
+            None if r is None else (r.names, tuple(r.x.shape), None if r.aux is None else tuple(r.aux.shape))
+            for r in (task.train, task.held_out, task.test)
+        ]
+        found.setdefault((*rows, repr(task.loss), task.n_outputs), []).append(setting)
+    return list(found.values())
 
 
 def keeps_states(spec: Spec, kind: str, method: Method) -> bool:
@@ -168,11 +189,27 @@ def keeps_states(spec: Spec, kind: str, method: Method) -> bool:
 
 
 def _groups(
-    spec: Spec, method: Method, kind: str, parts: Sequence[str], every: Sequence[Member], task: Task, device: str
+    spec: Spec, settings: Sequence[str], method: Method, task: Task, device: str
+) -> Iterator[tuple[str, Sequence[Member]]]:
+    """The runs of a method in groups, with their kind; `task` is that of one of the settings."""
+    for kind, parts in parts_of(spec, method, [str(name) for name in task.train.names]).items():
+        every = [m for s in settings for m in members(spec, s, method, kind, parts, range(spec.repetitions))]
+        per_repetition = len(every) // (spec.repetitions * len(settings))
+        yield from ((kind, group) for group in _cut(spec, method, kind, parts, every, per_repetition, task, device))
+
+
+def _cut(
+    spec: Spec,
+    method: Method,
+    kind: str,
+    parts: Sequence[str],
+    every: Sequence[Member],
+    per_repetition: int,
+    task: Task,
+    device: str,
 ) -> Iterator[Sequence[Member]]:
-    """Cut into groups: whole repetitions where they fit, else some combinations of one, all its parts together."""
+    """Whole repetitions where they fit, else some combinations of one, all its parts together."""
     limit = _runs_per_group(spec, method, task, device) if keeps_states(spec, kind, method) else RUNS_PER_GROUP[device]
-    per_repetition = len(every) // spec.repetitions
     whole = limit // per_repetition * per_repetition
     size = whole or max(1, limit // len(parts)) * len(parts)
     step = size if whole else per_repetition

@@ -7,7 +7,7 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -22,6 +22,7 @@ from irmtv._version import __version__
 from irmtv.core.messages import check_positive
 from irmtv.core.types import Runs, Task
 from irmtv.datasets import DATASETS
+from irmtv.datasets.sources import SOURCES
 from irmtv.engine import Progress, train
 from irmtv.engine.settings import pick_device
 from irmtv.engine.snapshots import History
@@ -40,14 +41,17 @@ from irmtv.lab.experiments.plan import (
     left_out_names,
     network_for,
     plan,
+    trains_on,
 )
 from irmtv.lab.experiments.spec import Spec
 from irmtv.lab.experiments.store import Group, Metric, RunRecord, Store, group_key
+from irmtv.lab.on_ray import Cluster, Fetch, check_engine, connected, on_ray
 from irmtv.lab.workers import Outcome, one_by_one, side_by_side
 from irmtv.models.inference import infer_environments
 from irmtv.models.networks.batches import divergence_is_recorded
 from irmtv.selection.folds import constant_risk, fold_tasks, left_out_tasks
 
+GPU_BYTES = 4 << 30  # of a GPU's memory for every process that trains on it
 MOST_RUNS = 500_000  # that begin without being asked for again
 VERSIONS = {
     "irmtv": __version__,
@@ -55,6 +59,17 @@ VERSIONS = {
     "numpy": np.__version__,
     "python": platform.python_version(),
 }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The runs of a group, and what trained them."""
+
+    runs: list[RunRecord]
+    device: str
+    host: str
+    pid: int
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -84,7 +99,9 @@ def run_experiment(
     stage: Callable[[str], None] | None = None,
     wait: bool = False,
     on_wait: Callable[[str], None] | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
     yes: bool = False,
 ) -> Report:
     """Train every run of the spec that the store in `folder` does not have; store group by group.
@@ -94,12 +111,20 @@ def run_experiment(
     progress : called with a `Progress` over all runs that are still to be trained.
     stage : called with the label of each group that begins.
     wait, on_wait : whether to wait while another process writes to the folder, and a function to call then.
-    jobs : processes that train groups side by side, each on one core; for the CPU. Small tensors gain little from
-        several threads. Numbers are the same up to rounding. A script that uses several needs the usual
-        ``if __name__ == "__main__":``, since they import it.
+    jobs : processes that train groups side by side, each on one core (small tensors gain little from several threads);
+        with several GPUs each group is trained on one of them. Default: 1 on a CPU; on a GPU, which one process leaves
+        idle while it measures and solves, one for every core that has 4 GiB of it. Numbers are the same up to rounding.
+        A script that uses several needs the usual ``if __name__ == "__main__":``, since they import it. With Ray: the
+        number of cores that are used (default: all).
+    engine : "local", or "ray": groups are trained in processes of a Ray cluster (``pip install 'irmtv[ray]'``), each on
+        one core and a share of a GPU, and tried again elsewhere where a process or a machine is lost.
+    address : of an existing Ray cluster, "auto" or "HOST:PORT". Default: the cluster that this process is connected to,
+        else one of its own on this machine, for as long as this takes.
     yes : begin even where the spec asks for more than 500,000 runs.
     """
-    check_positive(jobs, "jobs")
+    if jobs is not None:
+        check_positive(jobs, "jobs")
+    check_engine(engine, address)
     if not isinstance(spec, Spec):
         raise ValueError(f"spec must be a Spec: load_spec(path). Got {type(spec).__name__}.")
     if (runs := count_runs(spec)) > MOST_RUNS and not yes:
@@ -108,32 +133,29 @@ def run_experiment(
             f"hundredth of a second each that is {runs / 360_000:,.0f} hours, and about {runs / 50_000:,.0f} GB on the "
             "disk. Use fewer repetitions or values; or --yes (yes=True in Python) to begin all the same."
         )
-    device = pick_device(spec.device)
     started = time.perf_counter()
-    tasks = _Tasks(spec, str(device))
     with ExitStack() as stack:
         store = stack.enter_context(Store.create_or_open(folder, wait=wait, on_wait=on_wait))
         store.check()  # before hours of training rather than after
+        cluster = stack.enter_context(connected(address, jobs)) if engine == "ray" else None
+        device = pick_device(spec.device) if cluster is None else _device_there(spec.device, cluster)
+        tasks = _Tasks(spec, str(device))
         work, total, stored = plan(
             spec, store.finished(), device.type, lambda setting: tasks.whole(setting, spec.seeds[0])
         )
         if spec.hash not in dict(store.specs()):  # with other comments, say, it is the same spec
             store.add_spec(spec.hash, spec.text)
-        outcomes = _Outcomes(store, spec, device)
+        outcomes = _Outcomes(store, spec)
 
         def report(p: Progress) -> None:
             if progress is not None:
                 seconds = time.perf_counter() - started
                 progress(Progress(p.step, p.steps, outcomes.tried + p.runs_done, p.runs_now, total - stored, seconds))
 
-        def train_here(group: Work) -> list[RunRecord]:
-            return _train_group(group, spec, tasks, str(device), report)
-
-        jobs = min(jobs, len(work))
-        if jobs <= 1 or device.type != "cpu":
-            trained = one_by_one(work, train_here, stage)
+        if cluster is None:
+            trained = _train_local(work, spec, tasks, device, jobs, report, stage)
         else:
-            trained = side_by_side(work, partial(_train_elsewhere, spec), jobs, stage)
+            trained = _train_on_ray(work, spec, tasks, device, cluster, stage)
         try:
             for group, outcome in stack.enter_context(closing(trained)):
                 if outcomes.add(group, outcome):
@@ -144,12 +166,76 @@ def run_experiment(
     return Report(total, stored, outcomes.done, outcomes.diverged, tuple(outcomes.failed), seconds)
 
 
+def _train_local(
+    work: Sequence[Work],
+    spec: Spec,
+    tasks: _Tasks,
+    device: torch.device,
+    jobs: int | None,
+    report: Callable[[Progress], None],
+    stage: Callable[[str], None] | None,
+) -> Generator[tuple[Work, Outcome]]:
+    """In this process, or in several on this machine."""
+
+    def train_here(group: Work) -> Trained:
+        return _train_group(group, spec, tasks, trains_on(spec, group.members[0].method, str(device)), report)
+
+    processes = _job_count(jobs, device, len(work))
+    if processes == 1:
+        return one_by_one(work, train_here, stage)
+    return side_by_side(work, partial(_train_elsewhere, spec, _devices(device)), processes, stage)
+
+
+def _train_on_ray(
+    work: Sequence[Work],
+    spec: Spec,
+    tasks: _Tasks,
+    device: torch.device,
+    cluster: Cluster,
+    stage: Callable[[str], None] | None,
+) -> Generator[tuple[Work, Outcome]]:
+    """In processes of a Ray cluster. Only this machine needs the files of a data set; what is drawn is drawn there."""
+    share = cluster.gpu_share(GPU_BYTES) if device.type == "cuda" else 0.0
+    from_files = spec.data.name in SOURCES
+
+    def gpus(group: Work) -> float:
+        return 0.0 if trains_on(spec, group.members[0].method, device.type) == "cpu" else share
+
+    def keys_of(group: Work) -> list[tuple[str, int]]:
+        return list(dict.fromkeys((m.setting, m.seed) for m in group.members)) if from_files else []
+
+    def load(key: Any) -> Task:
+        return tasks.whole(*key)
+
+    return on_ray(
+        work,
+        partial(_train_in_cluster, spec, device.type, __version__, from_files),
+        cluster,
+        stage,
+        gpus=gpus,
+        keys_of=keys_of,
+        load=load,
+    )
+
+
+def _device_there(asked: str, cluster: Cluster) -> torch.device:
+    """The kind of device on which a cluster trains; Ray says which of its GPUs falls to a group."""
+    gpus = cluster.count("GPU")
+    if asked in ("auto", "cuda") and gpus:
+        return torch.device("cuda")
+    if asked.startswith("cuda"):
+        raise ValueError(
+            f"device must be 'cpu', 'auto' or, where it has GPUs, 'cuda' on a Ray cluster. Got {asked!r}, and the "
+            f"cluster has {gpus:g} GPUs."
+        )
+    return pick_device("cpu" if asked == "auto" else asked)
+
+
 class _Outcomes:
     """Stores the outcomes of groups as they come, and counts them."""
 
-    def __init__(self, store: Store, spec: Spec, device: torch.device) -> None:
+    def __init__(self, store: Store, spec: Spec) -> None:
         self._store, self._spec_hash = store, spec.hash
-        self._device = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         self.tried = self.done = self.diverged = 0  # runs
         self.failed: list[str] = []
 
@@ -160,17 +246,18 @@ class _Outcomes:
         if outcome.error is not None:
             self._fail(key, group, outcome.error, outcome.traceback)
             return False
+        result: Trained = outcome.result
         trained = Group(
             key=key,
             label=group.label,
             spec_hash=self._spec_hash,
-            device=self._device,
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            device=result.device,
+            host=result.host,
+            pid=result.pid,
             started=outcome.started,
             seconds=outcome.seconds,
-            versions=VERSIONS,
-            runs=tuple(outcome.result),
+            versions=result.versions,
+            runs=tuple(result.runs),
         )
         try:
             self._store.add_group(trained)
@@ -179,8 +266,8 @@ class _Outcomes:
         except Exception as error:
             self._fail(key, group, f"{type(error).__name__}: {error}", traceback.format_exc())
             return False
-        self.done += len(outcome.result)
-        self.diverged += sum(r.status == "diverged" for r in outcome.result)
+        self.done += len(result.runs)
+        self.diverged += sum(r.status == "diverged" for r in result.runs)
         return True
 
     def _fail(self, key: str, group: Work, error: str, trace: str) -> None:
@@ -188,13 +275,43 @@ class _Outcomes:
         self.failed.append(f"{group.label}: {error}")
 
 
-_TASKS_HERE: dict[str, _Tasks] = {}  # by the spec's hash; of a process that trains for another
+def _job_count(jobs: int | None, device: torch.device, n_groups: int) -> int:
+    """How many processes train: those asked for, or what a GPU is worth, where each has some groups to train."""
+    if jobs is None and device.type == "cpu":
+        return 1
+    if jobs is None:
+        there = torch.cuda.get_device_properties(device).total_memory // GPU_BYTES
+        jobs = min(there, os.cpu_count() or 1, n_groups // 3)
+    return max(1, min(jobs, n_groups))
 
 
-def _train_elsewhere(spec: Spec, group: Work) -> list[RunRecord]:
-    """In a process of its own, which keeps the data of the groups before."""
-    tasks = _TASKS_HERE.setdefault(spec.hash, _Tasks(spec, "cpu"))
-    return _train_group(group, spec, tasks, "cpu", lambda progress: None)
+def _devices(device: torch.device) -> tuple[str, ...]:
+    """Where groups are trained in turn: on all GPUs, unless one is named."""
+    if device.type == "cpu" or device.index is not None:
+        return (str(device),)
+    return tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
+
+
+_TASKS_HERE: dict[tuple[str, str], _Tasks] = {}  # by the spec's hash and the device; of a process that trains
+
+
+def _train_elsewhere(spec: Spec, devices: Sequence[str], group: Work, fetch: Fetch | None = None) -> Trained:
+    """In a process of its own, which keeps the data of the groups before, on the device that falls to the group."""
+    device = devices[int(group_key(m.key for m in group.members)[:8], 16) % len(devices)]
+    device = trains_on(spec, group.members[0].method, device)
+    tasks = _TASKS_HERE.setdefault((spec.hash, device), _Tasks(spec, device))
+    tasks.fetch = fetch
+    return _train_group(group, spec, tasks, device, lambda progress: None)
+
+
+def _train_in_cluster(spec: Spec, device: str, version: str, from_files: bool, group: Work, fetch: Fetch) -> Trained:
+    """In a process of a Ray cluster, which may be on another machine."""
+    if version != __version__:
+        raise ValueError(
+            f"irmtv on {socket.gethostname()} is {__version__}, and {version} where the command runs: numbers may "
+            "differ. Install the same version on all machines of the cluster."
+        )
+    return _train_elsewhere(spec, (device,), group, fetch if from_files else None)
 
 
 class _Tasks:
@@ -203,10 +320,14 @@ class _Tasks:
     def __init__(self, spec: Spec, device: str) -> None:
         self.spec, self.device = spec, device
         self.dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
-        self.whole = lru_cache(maxsize=32)(self._whole)
-        self.parts = lru_cache(maxsize=32)(self._parts)
+        self.fetch: Fetch | None = None  # gets what was loaded elsewhere, where the files are
+        self.whole = lru_cache(maxsize=64)(self._whole)
+        self.parts = lru_cache(maxsize=64)(self._parts)
 
     def _whole(self, setting: str, seed: int) -> Task:
+        if self.fetch is not None:
+            task: Task = self.fetch((setting, seed))
+            return task
         make = DATASETS[self.spec.data.name].make
         return make(**self.spec.data.arguments_of(setting), random_state=seed)
 
@@ -229,10 +350,8 @@ class _Tasks:
         return dict(zip(parts, labelled, strict=True))
 
 
-def _train_group(
-    work: Work, spec: Spec, data: _Tasks, device: str, report: Callable[[Progress], None]
-) -> list[RunRecord]:
-    method, setting = work.members[0].method, work.members[0].setting
+def _train_group(work: Work, spec: Spec, data: _Tasks, device: str, report: Callable[[Progress], None]) -> Trained:
+    method = work.members[0].method
     tasks, runs = _tasks_and_runs(work, data)
     common: dict[str, Any] = {
         "net": network_for(spec, method, tasks[0]),
@@ -260,8 +379,9 @@ def _train_group(
             arrays[r]["held-out/constant"] = np.array([constants[d], float(len(tasks[d].held_out or ()))])
             arrays[r] |= others[r]
     if work.kind == "all":
-        metrics = evaluate_snapshots(fitted, DATASETS[spec.data.name], spec.data.arguments_of(setting), arrays)
-    return [
+        arguments = [spec.data.arguments_of(m.setting) for m in work.members]
+        metrics = evaluate_snapshots(fitted, DATASETS[spec.data.name], arguments, arrays)
+    records = [
         RunRecord(
             key=m.key,
             setting=m.setting,
@@ -278,19 +398,21 @@ def _train_group(
         )
         for r, m in enumerate(work.members)
     ]
+    name = torch.cuda.get_device_name(device) if device != "cpu" else device
+    return Trained(records, name, socket.gethostname(), os.getpid(), VERSIONS)
 
 
 def _tasks_and_runs(work: Work, data: _Tasks) -> tuple[list[Task], Runs]:
     """The tasks of a group, each once, and its runs on them."""
-    places: dict[tuple[int, str], int] = {}  # (seed, part) -> position among the tasks
+    places: dict[tuple[str, int, str], int] = {}  # (setting, seed, part) -> position among the tasks
     tasks: list[Task] = []
     for m in work.members:
-        if (m.seed, m.part) not in places:
-            places[m.seed, m.part] = len(tasks)
+        if (m.setting, m.seed, m.part) not in places:
+            places[m.setting, m.seed, m.part] = len(tasks)
             tasks.append(data.parts(m.setting, m.seed, work.kind, m.method.environments)[m.part])
     runs = Runs(
         seed=[m.seed for m in work.members],
-        data=[places[m.seed, m.part] for m in work.members],
+        data=[places[m.setting, m.seed, m.part] for m in work.members],
         **{name: [m.keywords[name] for m in work.members] for name in work.members[0].keywords},
     )
     return tasks, runs

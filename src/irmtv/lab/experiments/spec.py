@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -24,6 +25,7 @@ from irmtv.objectives import OBJECTIVES, Objective
 from irmtv.objectives.base import warmup_steps
 from irmtv.selection import RULES as SELECTION_RULES
 
+MOST_COMBINATIONS = 10_000  # of one method's grids
 RULES = tuple(SELECTION_RULES)
 MLP = "mlp"  # the network that `hidden` describes, for a method where [training] names another
 SUMMARIES = ("train", "iid", "pooled", "mean", "worst")  # columns of the tables, under every rule
@@ -43,7 +45,10 @@ TRAINING_CHECKS: Mapping[str, Check] = {
     **RUN_CHECKS,
     "dtype": (lambda v: v in ("float32", "float64"), "'float32' or 'float64'"),
     "snapshot_every": ENGINE_CHECKS["steps"],
-    "network": (lambda v: v is None or v in NETWORKS, f"one of {', '.join(map(repr, NETWORKS))}"),
+    "network": (
+        lambda v: v is None or (isinstance(v, str) and v in NETWORKS),
+        f"one of {', '.join(map(repr, NETWORKS))}",
+    ),
 }
 
 
@@ -277,6 +282,14 @@ class Method(_Frozen):
             raise ValueError(f"network must be one of {known}. Got {name!r}.{did_you_mean(name, known)}")
         return name
 
+    @field_validator("settings")
+    @classmethod
+    def _few_combinations(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        count = math.prod(len(axis(key, value)) for key, value in settings.items())
+        if count > MOST_COMBINATIONS:
+            raise ValueError(f"the grids must have at most {MOST_COMBINATIONS:,} combinations. Got {count:,}.")
+        return settings
+
     def network_of(self, training: Training) -> str | None:
         """The network by name; None where `hidden` describes it."""
         name = self.network or training.network
@@ -342,7 +355,7 @@ class Selection(_Frozen):
     rules: Annotated[tuple[str, ...], TupleFromList] = Field(
         default=("invariance",), description=f"a list of rules, from {', '.join(map(repr, RULES))}"
     )
-    folds: int = Field(default=5, ge=2, description="a whole number of at least 2")
+    folds: int = Field(default=5, ge=2, le=1000, description="a whole number from 2 to 1000")
     invariance: dict[str, Any] = Field(default={}, description="a table of options of the rule")
     outputs: bool = Field(default=False, description="true or false")
     pools: dict[str, Annotated[tuple[str, ...], TupleFromList]] = Field(

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from irmtv.core.numbers import several
+from irmtv.lab.experiments.store_arrays import array_rows, as_array
 from irmtv.lab.experiments.store_digests import GROUP, RUN, SPEC, Digests, add_digest, add_run_digest
 from irmtv.lab.experiments.store_files import (
     DATABASE,
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
     import pandas as pd  # loaded by `metrics_frame` only: a store opens in no time
 
 STATUSES = ("finished", "diverged")
-DTYPES = {name: np.dtype(code) for name, code in (("float32", "<f4"), ("float64", "<f8"), ("int64", "<i8"))}
-DTYPES["bool"] = np.dtype("?")
-MAX_ARRAY_BYTES = 500_000_000  # SQLite takes at most 10^9 bytes in one row
 _RUN_COLUMNS = "key, setting, method, objective, repetition, seed, part, hyperparameters, status, diverged_at"
 _GROUP_COLUMNS = "key, label, spec_hash, device, host, pid, started, seconds, versions"
 ALL = "TRUE"  # the condition
@@ -148,28 +146,6 @@ def _run_row(run: RunRecord) -> tuple[Any, ...]:
     diverged_at = None if run.diverged_at is None else int(run.diverged_at)
     numbers = (int(run.repetition), int(run.seed))
     return (run.key, run.setting, run.method, run.objective, *numbers, run.part, settings, run.status, diverged_at)
-
-
-def array_rows(run: RunRecord) -> list[tuple[Any, ...]]:
-    """Raw little-endian bytes in C order: read back bit for bit, and nothing in them can be executed."""
-    rows = []
-    for name, array in run.arrays.items():
-        kind = array.dtype.name if isinstance(array, np.ndarray) else type(array).__name__
-        if kind not in DTYPES:
-            raise StoreError(f"array {name!r} must be a NumPy array of {', '.join(DTYPES)}. Got {kind}; convert it.")
-        if array.nbytes > MAX_ARRAY_BYTES:
-            raise StoreError(f"array {name!r} must have at most {MAX_ARRAY_BYTES} bytes. Got {array.nbytes}; split it.")
-        data = array.astype(DTYPES[kind], copy=False).tobytes()
-        rows.append((name, kind, json.dumps(list(array.shape)), data))
-    return rows
-
-
-def as_array(name: str, kind: str, shape: str, data: bytes) -> np.ndarray:
-    """The array of a row, writable and in the machine's byte order."""
-    dims: Sequence[int] = json.loads(shape)
-    if kind not in DTYPES or len(data) != math.prod(dims) * DTYPES[kind].itemsize:
-        raise StoreError(f"array {name!r} is damaged: {len(data)} bytes cannot be {kind} of shape {tuple(dims)}.")
-    return np.ndarray(tuple(dims), DTYPES[kind], buffer=data).astype(np.dtype(kind))
 
 
 def _stored_value(value: float) -> float | None:
@@ -278,7 +254,7 @@ class Store:
         """Keep the runs of a group, all or none. A run that is there already is an error."""
         check_group(group)
         # everything is turned into rows first, so that a record that cannot be stored is found before the writing
-        rows = [(_run_row(run), array_rows(run)) for run in group.runs]
+        rows = [(_run_row(run), array_rows(run.arrays)) for run in group.runs]
         versions = as_json(dict(group.versions), "versions")
         place = (group.key, group.label, group.spec_hash, group.device, group.host, int(group.pid))
         group_row = (*place, group.started, float(group.seconds), versions)
@@ -421,7 +397,7 @@ class Store:
         """Whether the tables hold what their indices say: a row that is lost is missing in one of them."""
         ((word, *_), *_) = self._select("PRAGMA integrity_check(1)")
         if word != "ok":
-            raise StoreDamaged(self._path, f"SQLite finds: {word}")
+            raise StoreDamaged(self._path, f"SQLite finds: {str(word).splitlines()[-1]}")
 
     def _damaged_groups(self, digests: Digests) -> dict[Any, str]:
         """What is wrong with groups, by their number."""

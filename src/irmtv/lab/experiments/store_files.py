@@ -66,6 +66,14 @@ PATIENCE_SECONDS = 30.0  # for readers, where WAL cannot be used and reading and
 WAL_PATIENCE_SECONDS = 0.5
 
 
+NO_LOCKS = (  # codes of SQLite
+    sqlite3.SQLITE_IOERR_LOCK,
+    sqlite3.SQLITE_IOERR_RDLOCK,
+    sqlite3.SQLITE_IOERR_UNLOCK,
+    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+)
+
+
 class StoreError(ValueError):
     """A store cannot be used as asked."""
 
@@ -82,6 +90,7 @@ class StoreDamaged(StoreError):
     """What is read is not what was written."""
 
     def __init__(self, path: Path, what: str) -> None:
+        what = " ".join(what.split())  # SQLite tells in several lines
         super().__init__(
             f"{path} is damaged: {what}. Restore it from a backup, or run the experiment with --repair: what is "
             "damaged is taken out (the file stays beside it under another name) and trained again."
@@ -102,26 +111,31 @@ def _code(error: BaseException) -> int:
 
 def explained(error: sqlite3.Error, path: Path, safe: str | None = None) -> StoreError:
     """An error of SQLite, as one that says what to do; `safe` says what is stored, where a group was being added."""
-    go_on = "Repeat the same command"
+    go_on, said = "Repeat the same command", " ".join(str(error).split())
     if safe is not None:
         go_on = f"{safe}; only the last group was lost, and the same command continues from there"
+    if getattr(error, "sqlite_errorcode", 0) in NO_LOCKS:
+        return StoreError(
+            f"{path.parent} is on a file system that keeps no locks ({said}), as some networks do. Name a folder on a "
+            "disk of this machine, and copy it when it is finished."
+        )
     if _code(error) == sqlite3.SQLITE_FULL:
         return StoreFull(f"{path.parent} cannot be written to: the disk is full. {go_on} once there is space.")
     closed = (
-        f"{path} cannot be opened as asked: {error}. Check that you may read it and write to it and its folder, and "
+        f"{path} cannot be opened as asked: {said}. Check that you may read it and write to it and its folder, and "
         "that the disk is not read-only; or name another folder."
     )
-    in_use = f"{path} is in use: {error}. Close what reads it (a database viewer, for example)."
+    in_use = f"{path} is in use: {said}. Close what reads it (a database viewer, for example)."
     texts = {
-        sqlite3.SQLITE_IOERR: f"{path} cannot be read or written: {error}. The disk or a quota may be full, or the "
+        sqlite3.SQLITE_IOERR: f"{path} cannot be read or written: {said}. The disk or a quota may be full, or the "
         f"disk or the network may be failing. {go_on} once that is solved.",
-        sqlite3.SQLITE_NOTADB: f"{path} is not an experiment of irmtv: {error}. Name another folder.",
+        sqlite3.SQLITE_NOTADB: f"{path} is not an experiment of irmtv: {said}. Name another folder.",
         **dict.fromkeys((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM), closed),
         **dict.fromkeys((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED), in_use),
     }
     if _code(error) == sqlite3.SQLITE_CORRUPT:
-        return StoreDamaged(path, str(error))
-    return StoreError(texts.get(_code(error), f"{path}: {str(error).rstrip('.')}."))
+        return StoreDamaged(path, said)
+    return StoreError(texts.get(_code(error), f"{path}: {said.rstrip('.')}."))
 
 
 @contextmanager

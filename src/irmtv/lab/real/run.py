@@ -19,7 +19,7 @@ from irmtv.datasets.common import Home
 from irmtv.lab.real.measure import FAMILIES, SCIKIT_LEARN, TREES, measure
 from irmtv.lab.real.tables import RealTable, load_table, table_names
 from irmtv.lab.workers import one_by_one, side_by_side
-from irmtv.models.trees.rounds import lightgbm
+from irmtv.models.trees.library import lightgbm
 
 NAME = "real"
 FILE = f"{NAME}.jsonl"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from irmtv.core.files import write_text
+from irmtv.core.files import write_files
 from irmtv.core.plain_json import json_text
 from irmtv.datasets import DATASETS
+from irmtv.html.text_table import frame_csv
 from irmtv.lab.experiments import Spec, SpecError, Store, papers, parse_spec, read_results
 from irmtv.lab.tables.compare import WORST, paired_tests, summarise
 from irmtv.lab.tables.formats import write_all
@@ -34,7 +35,7 @@ class ExperimentReport:
         choices = self.results.copy()
         for column in ("hyperparameters", "figures"):
             choices[column] = [json_text(v) if isinstance(v, dict) else None for v in choices[column]]
-        return [*written, write_text(Path(folder) / f"{self.name}-choices.csv", choices.to_csv(index=False))]
+        return [*written, *write_files(folder, {f"{self.name}-choices.csv": frame_csv(choices)})]
 
 
 def report_experiment(spec: Spec, folder: str | Path) -> ExperimentReport:

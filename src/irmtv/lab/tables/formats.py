@@ -16,8 +16,9 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from irmtv.core.files import write_text
+from irmtv.core.files import write_files
 from irmtv.core.messages import printable
+from irmtv.html.text_table import frame_csv
 from irmtv.lab.tables.compare import NOT_RUN
 from irmtv.lab.tables.layout import PUBLISHED, Cell, Column, Table, findings, is_number, tables
 from irmtv.lab.tables.overview import overview
@@ -222,7 +223,7 @@ def _tex(text: str) -> str:
 
 def to_csv(summary: pd.DataFrame) -> str:
     """The summary as it is, one line per cell, every digit kept; accuracy stays a share."""
-    return summary.to_csv(index=False, lineterminator="\n")
+    return frame_csv(summary)
 
 
 def write_all(folder: str | PathLike[str], name: str, summary: pd.DataFrame, tests: pd.DataFrame) -> list[Path]:
@@ -237,6 +238,4 @@ def write_all(folder: str | PathLike[str], name: str, summary: pd.DataFrame, tes
         f"{name}.tex": to_latex(summary, name),
         f"{name}-tests.csv": to_csv(tests),
     }
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    return [write_text(target / file, text) for file, text in texts.items()]
+    return write_files(folder, texts)

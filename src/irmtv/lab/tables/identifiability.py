@@ -7,6 +7,7 @@ share in the paper's order stands beside it.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,15 @@ import numpy as np
 import pandas as pd
 from scipy.stats import wilcoxon
 
-from irmtv.core.files import write_text
+from irmtv.core.files import write_files
 from irmtv.core.numbers import NO_VALUE, mean_and_sd
 from irmtv.core.outcomes import short_outcome
-from irmtv.core.plain_json import finite, floats, write_json
+from irmtv.core.plain_json import finite, floats, json_text
 from irmtv.datasets import DATASETS
 from irmtv.datasets.simulation import population_accuracy
 from irmtv.html.drawing import BLUE, INK, ORANGE, SKY, SMALL, SOFT, new_figure, plain_axes
 from irmtv.html.page import figure_svg
-from irmtv.html.text_table import TextTable
+from irmtv.html.text_table import TextTable, frame_csv
 from irmtv.lab.experiments import Spec
 from irmtv.lab.experiments.feature_weights import (
     Floats,
@@ -339,18 +340,16 @@ class Identifiability:
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """NAME.md, .csv, .json, .svg and .png, by the spec's name."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        drawn = self.figure()
-        written = [
-            write_text(target / f"{self.name}.md", self.markdown()),
-            write_text(target / f"{self.name}.csv", self.table().to_csv(index=False, lineterminator="\n")),
-            write_json(target / f"{self.name}.json", self.numbers()),
-            write_text(target / f"{self.name}.svg", figure_svg(drawn) + "\n"),
-        ]
-        picture = target / f"{self.name}.png"
+        drawn, picture = self.figure(), io.BytesIO()
         drawn.savefig(picture, dpi=150)
-        return [*written, picture]
+        contents: dict[str, str | bytes] = {
+            "md": self.markdown(),
+            "csv": frame_csv(self.table()),
+            "json": json_text(self.numbers(), indent=1) + "\n",
+            "svg": figure_svg(drawn) + "\n",
+            "png": picture.getvalue(),
+        }
+        return write_files(folder, {f"{self.name}.{end}": content for end, content in contents.items()})
 
 
 def report_identifiability(spec: Spec, folder: str | os.PathLike[str]) -> Identifiability | None:

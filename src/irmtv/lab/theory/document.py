@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from irmtv._version import __version__
-from irmtv.core.files import write_text
+from irmtv.core.files import write_files
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.html.page import Chapter, Content, Kind, Section, figure_svg, formula, page, table, text
 from irmtv.lab.theory.finding import Comparison, Finding, Role, Verdict
@@ -146,15 +146,10 @@ class TheoryReport:
 
     def write(self, folder: str | Path) -> list[Path]:
         """theory.html, theory.md, theory.json and figures/NAME.svg."""
-        target = Path(folder)
-        (target / "figures").mkdir(parents=True, exist_ok=True)
-        for name, t in self.found.items():
-            write_text(target / "figures" / f"{name}.svg", t.svg)
-        return [
-            write_text(target / "theory.html", page(self.content())),
-            write_text(target / "theory.md", self.markdown()),
-            write_text(target / "theory.json", json.dumps(_finite(self.numbers()), indent=1, ensure_ascii=False)),
-        ]
+        numbers = json.dumps(_finite(self.numbers()), indent=1, ensure_ascii=False)
+        texts = {"theory.html": page(self.content()), "theory.md": self.markdown(), "theory.json": numbers}
+        figures = {f"figures/{name}.svg": t.svg for name, t in self.found.items()}
+        return write_files(folder, {**texts, **figures})[: len(texts)]
 
 
 def run_statements(

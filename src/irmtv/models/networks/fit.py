@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from irmtv.core.messages import shown, users_stacklevel
+from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.types import Rows, Runs, Task
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.engine import FittedRuns, train
 from irmtv.engine.networks import MLP, Module
-from irmtv.engine.progress_bar import ProgressBar
 from irmtv.engine.train import TrainingInterrupted
 from irmtv.models.base import FittedModel, environment_labels, history_frame
 from irmtv.models.networks.batches import divergence_is_recorded

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from irmtv._version import __version__
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 from irmtv.engine.networks import MLP
 from irmtv.models.networks.predictor import Predictor
 from irmtv.persistence.archive import write_bytes

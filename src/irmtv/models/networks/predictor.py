@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from irmtv.data.features import Scaler
+from irmtv.data.scaling import Scaler
 from irmtv.engine.fitted import FittedRuns
 from irmtv.engine.networks import MLP, Module, Net
 from irmtv.objectives.environments.aux_network import AuxNetwork, AuxScaler

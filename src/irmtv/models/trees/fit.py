@@ -12,15 +12,16 @@ import torch
 
 from irmtv.core.messages import users_stacklevel
 from irmtv.core.types import Rows
-from irmtv.data.features import CategoricalColumns
+from irmtv.data.categories import CategoricalColumns
 from irmtv.data.training import TrainingData
 from irmtv.engine.snapshots import History
 from irmtv.models.base import FittedModel, environment_labels, history_frame
+from irmtv.models.trees.library import threads
 from irmtv.models.trees.measured import history
 from irmtv.models.trees.model import TreeModel, TreePath
 from irmtv.models.trees.predictor import TreeMember, TreePredictor
 from irmtv.models.trees.rounds import Boosted
-from irmtv.models.trees.settings import BoostingSettings, threads
+from irmtv.models.trees.settings import BoostingSettings
 from irmtv.selection.folds import hold_out
 from irmtv.selection.records import STREAMING
 

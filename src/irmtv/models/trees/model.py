@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import count
+from threading import Lock
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from irmtv.core.cores import cores, side_by_side
 from irmtv.core.types import Rows, Task
 from irmtv.engine import Progress
 from irmtv.engine.snapshots import Snapshot
@@ -46,6 +48,7 @@ SNAPSHOTS = 40  # rounds at which every booster is a candidate
 NEARLY = 0.02  # by which fewer leaves of ERM may be behind the best, of its gain and of its risk
 KEPT_WITH_PENALTY = 0.9  # share of the best gain that fewer leaves must have
 COMPARED = 2  # folds on which leaves are compared
+WORK_FOR_A_CORE = 1 << 15  # numbers in the features of training rows, from which on a round of trees is
 ERM = OBJECTIVES["erm"]
 
 
@@ -109,6 +112,8 @@ class TreeModel(Model):
 
     def boost(self, task: Task, settings: BoostingSettings, every: int) -> tuple[Boosted, Binned]:
         """One booster, and its rows in bins."""
+        if not (settings.trees.n_jobs or is_work_for_a_core(task)):
+            settings = one_thread(settings)
         binned = Binned(task, self.categorical, settings.trees, settings.reserve)
         return grow(binned, settings, every), binned
 
@@ -157,7 +162,7 @@ class TreeTrainer(PathTrainer):
 
     def _train(self, objective: Objective, combinations: Sequence[Combination]) -> list[TrainedPath]:
         settings = [self._settings(objective, c) for c in combinations]
-        trained = [self.folds.trained(s) for s in settings]
+        trained = self.folds.trained(settings)
         has_erm = not all(has_penalty(s) for s in settings)
         return [
             TreePath(self.model, c, s, self.split, folds, _candidate_rounds(s, folds[0].booster, has_erm))
@@ -166,9 +171,9 @@ class TreeTrainer(PathTrainer):
 
     def leave_out(self, paths: Sequence[TrainedPath]) -> None:
         assert self.left_out is not None
-        for path in paths:
-            assert isinstance(path, TreePath)
-            boosters = self.left_out.trained(path.settings)
+        known = [path for path in paths if isinstance(path, TreePath)]
+        trained = self.left_out.trained([path.settings for path in known])
+        for path, boosters in zip(known, trained, strict=True):
             path.without = torch.stack([torch.stack([one.scores_at(step) for one in boosters]) for step in path.steps])
             path.outputs_without = partial(_scores, boosters)
 
@@ -184,8 +189,7 @@ class TreeTrainer(PathTrainer):
         """The fewest with which ERM, at its best round, gains nearly what it does with the best."""
         plain = replace(self.model, parameters=replace(self.model.parameters, objective_params=None))
         lowest = []
-        for n in leaves:
-            trained = self.folds.trained(plain.settings(ERM, num_leaves=n), COMPARED)
+        for trained in self.folds.trained([plain.settings(ERM, num_leaves=n) for n in leaves], COMPARED):
             rows, risk = (
                 torch.stack([torch.stack([getattr(s, name)[0] for s in one.seen]) for one in trained])  # (F, S, E)
                 for name in ("rows", "risk")
@@ -203,7 +207,8 @@ class TreeTrainer(PathTrainer):
 
     def elsewhere(self, path: TrainedPath, step: int, tasks: Sequence[Task]) -> tuple[Tensor, Outputs]:
         assert isinstance(path, TreePath)
-        boosters = [self.folds.one(self.folds.bins(task, path.settings), path.settings) for task in tasks]
+        parts = _Parts(tasks, self.model.categorical, self.every, self.tell)
+        (boosters,) = parts.trained([path.settings])
         return torch.stack([one.scores_at(step) for one in boosters]), _scores(boosters, step)
 
     def directions(self, erm: TrainedPath, step: int) -> Directions | None:
@@ -313,24 +318,38 @@ class _Parts:
 
     def __init__(self, tasks: Sequence[Task], categorical: Sequence[int], every: int, tell: Callable[[], None]) -> None:
         self.tasks, self.categorical, self.every, self.tell = tasks, categorical, every, tell
-        self._binned: dict[Fraction, list[Binned]] = {}  # by what is set aside for penalties
-        self._erm: dict[int, list[Measured]] = {}  # by leaves
+        self._binned: dict[tuple[Fraction, int], Binned] = {}  # by what is set aside for penalties, and part
+        self._erm: dict[tuple[int, int], Measured] = {}  # by leaves and part
 
-    def trained(self, settings: BoostingSettings, most: int | None = None) -> list[Measured]:
-        """Per part; `most` asks for the first ones only. ERM is trained once."""
+    def trained(self, settings: Sequence[BoostingSettings], most: int | None = None) -> list[list[Measured]]:
+        """By setting, and by part; `most` asks for the first parts only. ERM is trained once.
+
+        Parts are trained side by side, so that LightGBM never has the same rows in two threads.
+        """
+        if not settings:
+            return []
         n = len(self.tasks) if most is None else min(most, len(self.tasks))
+        each = [one_thread(s) for s in settings]
+        wanted = settings[0].trees.n_jobs or cores()
+        at_a_time = min(wanted, cores()) if is_work_for_a_core(self.tasks[0]) else 1
+        parts = side_by_side(lambda k: [self._trained(k, s) for s in each], range(n), at_a_time)
+        return [list(boosters) for boosters in zip(*parts, strict=True)]
+
+    def _trained(self, k: int, settings: BoostingSettings) -> Measured:
+        """On one part."""
         is_erm = settings.objective.infers is None and not has_penalty(settings)
         is_erm = is_erm and settings.objective.measure_of(settings.settings) == "empirical"
-        known = self._erm.get(settings.trees.num_leaves, []) if is_erm else []
-        if settings.reserve not in self._binned:
-            self._binned[settings.reserve] = [self.bins(task, settings) for task in self.tasks]
-        trained = known + [self.one(binned, settings) for binned in self._binned[settings.reserve][len(known) : n]]
+        leaves = settings.trees.num_leaves
+        if is_erm and (leaves, k) in self._erm:
+            return self._erm[leaves, k]
+        if (settings.reserve, k) not in self._binned:
+            self._binned[settings.reserve, k] = Binned(
+                self.tasks[k], self.categorical, settings.trees, settings.reserve
+            )
+        trained = self.one(self._binned[settings.reserve, k], settings)
         if is_erm:
-            self._erm[settings.trees.num_leaves] = trained
+            self._erm[leaves, k] = trained
         return trained
-
-    def bins(self, task: Task, settings: BoostingSettings) -> Binned:
-        return Binned(task, self.categorical, settings.trees, settings.reserve)
 
     def one(self, binned: Binned, settings: BoostingSettings) -> Measured:
         booster = grow(binned, settings, self.every)
@@ -338,12 +357,25 @@ class _Parts:
         return Measured(booster, snapshots(binned.watched, binned.task.loss, booster.watched, "held-out"))
 
 
+def one_thread(settings: BoostingSettings) -> BoostingSettings:
+    """With boosters of one thread each."""
+    return replace(settings, trees=replace(settings.trees, n_jobs=1))
+
+
+def is_work_for_a_core(task: Task) -> bool:
+    """Whether a round of trees on these rows is; below, threads wait for each other."""
+    return task.train.x.numel() >= WORK_FOR_A_CORE
+
+
 def _teller(report: Report | None, boosters: int, rounds: int) -> Callable[[], None]:
     """To be called after every booster; there may be more of them than were expected."""
-    done, begin = count(1), perf_counter()
+    done, begin, one_at_a_time = count(1), perf_counter(), Lock()
 
     def tell() -> None:
-        n = next(done)
+        with one_at_a_time:
+            _told(next(done))
+
+    def _told(n: int) -> None:
         if report is not None:
             report(Progress(rounds, rounds, n, 0, max(n, boosters), perf_counter() - begin))
 

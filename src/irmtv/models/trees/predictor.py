@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from irmtv.data.features import CategoricalColumns, Scaler
-from irmtv.models.networks.predictor import Rho
+from irmtv.data.categories import CategoricalColumns
+from irmtv.data.scaling import Scaler
+
+if TYPE_CHECKING:
+    from irmtv.models.networks.predictor import Rho
 
 Floats = npt.NDArray[np.float64]
 

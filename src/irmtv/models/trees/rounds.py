@@ -30,23 +30,13 @@ from irmtv.core.types import Rows, Task
 from irmtv.models.networks.predictor import Rho
 from irmtv.models.trees.gradients import Base, ScoreObjective
 from irmtv.models.trees.inferred import RhoOnRounds
+from irmtv.models.trees.library import lightgbm
 from irmtv.models.trees.trust_region import After, LineSearch, combined, radius_of
 from irmtv.objectives.base import Objective
 from irmtv.selection.folds import hold_out
 
 Floats = npt.NDArray[np.float64]
 AT_ONCE = 25_000  # scores that a line search looks at in one go: below, calls cost more than numbers
-
-
-def lightgbm() -> Any:
-    """The module; an ImportError that says what to install where there is none."""
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise ImportError(
-            "boosting needs LightGBM, which is not installed. Install it with pip install 'irmtv[boosting]'."
-        ) from error
-    return lightgbm
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 from irmtv.core.messages import check_positive, is_non_negative, plain, plain_repr
 from irmtv.models.base import own_hyperparameters
 from irmtv.models.trees.inferred import RATE
+from irmtv.models.trees.library import threads
 from irmtv.models.trees.rounds import Trees
 from irmtv.objectives import OBJECTIVES
 from irmtv.objectives.base import FOLLOWS_PHI, Objective, warmup_steps
@@ -164,16 +165,6 @@ def _trees(parameters: TreeParameters, seed: int) -> Trees:
         seed=seed,
         more=_more(parameters.lightgbm_params),
     )
-
-
-def threads(value: Any) -> int:
-    """`n_jobs` as LightGBM counts: 0 is all cores, or what OMP_NUM_THREADS says."""
-    number = plain(value)
-    if number is None or number == -1:
-        return 0
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError(f"n_jobs must be a number of threads, -1 or None for all. Got {number!r}. Use 1.")
-    return number
 
 
 def _more(given: Any) -> dict[str, Any]:

@@ -4,14 +4,14 @@
 
 Its hidden layer is the costliest part of a minimax step, and often need not be computed row by row:
 
-* one auxiliary column, rows sorted by it: `sorted_relu_layer`, two cumulative sums for any width;
+* one auxiliary column, rows sorted by it: `sorted_relu_layer`, a few passes for any width;
 * few distinct auxiliary rows (years, attributes): the network runs on those alone (`GroupedRows`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -19,8 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from irmtv.core.membership import Blocks, Membership, Soft, SoftPair, at_least_rounding
-from irmtv.objectives.environments.sorted_relu import sorted_relu_layer
+from irmtv.core.membership import Blocks, RowMembership, Soft, SoftPair, at_least_rounding
+from irmtv.objectives.environments.sorted_relu import in_blocks, layer_and_kept, layer_gradient, sorted_relu_layer
 
 Parameters = Mapping[str, Tensor]
 
@@ -93,10 +93,28 @@ class AuxNetwork:
 
     def logits(self, p: Parameters, z: Tensor) -> Tensor:
         """(T, A, N) -> (R, outputs, N)."""
-        n_sets, n_runs = len(z), len(p["W"])
+        return self.output_layer(p, self.hidden_layer(p, z))
+
+    def hidden_layer(self, p: Parameters, z: Tensor) -> Tensor:
+        """(T, A, N) -> (R, hidden, N)."""
+        n_sets = len(z)
         w = p["W"].reshape(n_sets, -1, self.n_aux)  # (T, K hidden, A)
-        hidden = torch.baddbmm(p["b"].reshape(n_sets, -1, 1), w, z).relu().view(n_runs, self.hidden, -1)
+        hidden = torch.baddbmm(p["b"].reshape(n_sets, -1, 1), w, z).relu()
+        return hidden.view(len(p["W"]), self.hidden, -1)
+
+    def output_layer(self, p: Parameters, hidden: Tensor) -> Tensor:
         return torch.baddbmm(p["c"].unsqueeze(-1), p["V"], hidden)
+
+    def gradient(self, p: Parameters, z: Tensor, hidden: Tensor, by_logits: Tensor) -> dict[str, Tensor]:
+        """In the parameters, from that in the logits (R, outputs, N)."""
+        inside = torch.bmm(p["V"].transpose(1, 2), by_logits).mul_(hidden > 0)  # (R, hidden, N)
+        by_set = inside.view(len(z), -1, z.shape[2])  # (T, K hidden, N)
+        return {
+            "W": torch.bmm(by_set, z.transpose(1, 2)).view_as(p["W"]),
+            "b": inside.sum(2),
+            "V": torch.bmm(by_logits, hidden.transpose(1, 2)),
+            "c": by_logits.sum(2),
+        }
 
     def from_logits(self, logits: Tensor, n_sets: int) -> Soft | SoftPair:
         """(R, outputs, N) -> q."""
@@ -104,6 +122,56 @@ class AuxNetwork:
         if self.n_outputs == 1:
             return SoftPair(torch.sigmoid(shaped.squeeze(2)))
         return Soft(torch.softmax(shaped, 2))
+
+    def by_logits(self, q: Soft | SoftPair, v: Tensor, by_environment: Tensor) -> Tensor:
+        """The gradient of sum_e g_e sum_i q_ie v_i in the logits (R, outputs, N), of v (T, K, N) and g (R, E)."""
+        if isinstance(q, SoftPair):
+            curve = torch.ops.aten.sigmoid_backward(v.expand_as(q.rho), q.rho).flatten(0, 1)  # v q (1 - q)
+            first, second = by_environment.unbind(1)
+            return curve.mul_((first - second).unsqueeze(1)).unsqueeze(1)  # type: ignore[no-any-return]
+        by_q = by_environment.view(*q.q.shape[:3], 1) * v.unsqueeze(2)  # (T, K, E, N)
+        return (q.q * (by_q - (q.q * by_q).sum(2, keepdim=True))).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Climbing:
+    """One step of rho up a penalty on slopes, without autograd: places (rows, or distinct rows) and what is there.
+
+    The environments' slopes come as G_e = m_e S_e, which are linear in q.
+    """
+
+    q: Soft | SoftPair  # of the M places
+    slope: Tensor  # (T, K, M) sums of the slopes at a place
+    count: Tensor | float  # (T, 1, M) rows at a place, or their weights; a number where all are the same
+    total: Tensor | float  # rows in all
+    gradient: Callable[[Tensor], dict[str, Tensor]]  # in rho's parameters, from that in its logits (R, outputs, M)
+
+    @classmethod
+    def of_rows(
+        cls, q: Soft | SoftPair, slope: Tensor, weight: Tensor | None, gradient: Callable[[Tensor], dict[str, Tensor]]
+    ) -> Climbing:
+        """Every row is a place of its own; weights (T, 1 or K, N), where there are any, sum to 1."""
+        if weight is None:
+            return cls(q, slope, 1.0, slope.shape[2], gradient)
+        return cls(q, slope * weight, weight, 1.0, gradient)
+
+    def sums(self) -> Tensor:
+        """G_e: (R, E)."""
+        return self.q.sums(self.slope) / self.total
+
+    def mass(self) -> Tensor:
+        """m_e: (R, E)."""
+        if isinstance(self.count, float):
+            return self.q.mass
+        return self.q.sums(self.count.expand(self.slope.shape)) / self.total
+
+    def pull_back(self, net: AuxNetwork, by_sum: Tensor, by_mass: Tensor | None) -> dict[str, Tensor]:
+        """The gradient in rho's parameters, from those in G_e and m_e (R, E)."""
+        by_logits = net.by_logits(self.q, self.slope, by_sum / self.total)
+        if by_mass is not None:
+            count = self.slope.new_full((1, 1, 1), self.count) if isinstance(self.count, float) else self.count
+            by_logits = by_logits + net.by_logits(self.q, count.expand(self.slope.shape), by_mass / self.total)
+        return self.gradient(by_logits)
 
 
 @dataclass(frozen=True)
@@ -114,8 +182,13 @@ class PlainRows:
     order: Tensor | None = None
     n_sets: int | None = None  # T, where z does not tell
 
-    def membership(self, net: AuxNetwork, p: Parameters) -> Membership:
+    def membership(self, net: AuxNetwork, p: Parameters) -> RowMembership:
         return net.from_logits(net.logits(p, self.z), self.n_sets or len(self.z))
+
+    def climbing(self, net: AuxNetwork, p: Parameters, slope: Tensor, weight: Tensor | None) -> Climbing:
+        hidden = net.hidden_layer(p, self.z)
+        q = net.from_logits(net.output_layer(p, hidden), self.n_sets or len(self.z))
+        return Climbing.of_rows(q, slope, weight, lambda by_logits: net.gradient(p, self.z, hidden, by_logits))
 
 
 @dataclass(frozen=True)
@@ -125,9 +198,22 @@ class SortedRows:
     z: Tensor  # (T, N), ascending
     order: Tensor  # (T, N)
 
-    def membership(self, net: AuxNetwork, p: Parameters) -> Membership:
+    def membership(self, net: AuxNetwork, p: Parameters) -> RowMembership:
         logits = sorted_relu_layer(self.z, p["W"].squeeze(2), p["b"], p["V"], p["c"])
         return net.from_logits(logits, len(self.z))
+
+    @cached_property
+    def _blocks(self) -> Tensor:
+        return in_blocks(self.z)
+
+    def climbing(self, net: AuxNetwork, p: Parameters, slope: Tensor, weight: Tensor | None) -> Climbing:
+        logits, kept = layer_and_kept(self.z, p["W"].squeeze(2), p["b"], p["V"], p["c"], self._blocks)
+
+        def gradient(by_logits: Tensor) -> dict[str, Tensor]:
+            w, b, v, c = layer_gradient(kept, by_logits)
+            return {"W": w.unsqueeze(2), "b": b, "V": v, "c": c}
+
+        return Climbing.of_rows(net.from_logits(logits, len(self.z)), slope, weight, gradient)
 
 
 @dataclass(frozen=True)
@@ -141,8 +227,17 @@ class GroupedRows:
     def order(self) -> Tensor:
         return self.blocks.order
 
-    def membership(self, net: AuxNetwork, p: Parameters) -> Membership:
+    def membership(self, net: AuxNetwork, p: Parameters) -> RowMembership:
         return Grouped(self.blocks, net.from_logits(net.logits(p, self.z), len(self.z)))
+
+    def climbing(self, net: AuxNetwork, p: Parameters, slope: Tensor, weight: Tensor | None) -> Climbing:
+        hidden, blocks = net.hidden_layer(p, self.z), self.blocks
+        q = net.from_logits(net.output_layer(p, hidden), len(self.z))
+        sums = blocks.sums(slope).view(*slope.shape[:2], -1)  # (T, K, U)
+        total = blocks.total.unsqueeze(1)  # (R or 1, 1)
+        return Climbing(
+            q, sums, blocks.counts.unsqueeze(1), total, lambda by_logits: net.gradient(p, self.z, hidden, by_logits)
+        )
 
 
 AuxRows = PlainRows | SortedRows | GroupedRows
@@ -150,7 +245,7 @@ AuxRows = PlainRows | SortedRows | GroupedRows
 
 @dataclass(frozen=True)
 class Grouped:
-    """Membership of rows through the membership of their groups."""
+    """RowMembership of rows through the membership of their groups."""
 
     blocks: Blocks
     q: Soft | SoftPair
@@ -187,6 +282,9 @@ class Grouped:
     def sums(self, v: Tensor) -> Tensor:
         per_group = self.blocks.sums(v)  # (R, U) or (R, U, J)
         return self.q.sums(per_group.view(*v.shape[:2], *per_group.shape[1:]))
+
+    def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return self.blocks.spread(self.q.spread(per_environment, shape), shape)
 
 
 def lay_out(aux: Tensor, per_set: int, weight: Tensor | None = None) -> AuxRows:

@@ -3,19 +3,25 @@
 On one real input z a network  V relu(w z + b) + c  is piecewise linear: unit h is active on one side of
 z = -b_h / w_h. With the rows sorted by z, a unit is active on a prefix or on a suffix of the rows, so
 
-* forward: add each unit's (V w, V b) where it switches and take cumulative sums: slope and intercept of
-  the output at every row;
-* backward: a unit needs only the sums of g and g z over its active rows, differences of cumulative sums.
+* forward: the output's slope and intercept at a row are sums of each unit's (V w, V b) over the units that are
+  active there;
+* backward: a unit needs only the sums of g and g z over its active rows.
 
-The cost is a few passes over (R, N) whatever the width H, instead of several over (R, H, N).
+Rows are cut into blocks of `BLOCK`. Both ways a unit acts on whole blocks, through sums over blocks, and on a part of
+the one block in which it switches. The cost is a few passes over (R, N) whatever the width H, instead of several over
+(R, H, N); cumulative sums over all rows would cost three times as much.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+BLOCK = 64
 
 
 def sorted_relu_layer(z: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
@@ -26,35 +32,78 @@ def sorted_relu_layer(z: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> 
 class _SortedReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
-        (n_sets, n_rows), (n_runs, n_out, _) = z.shape, v.shape
-        # where a unit switches. w = 0 gives -inf (b > 0: on everywhere) or inf (nowhere); + 0.0 for w = -0.0
-        kink = b / -(w + 0.0)
-        rising = w >= 0  # active after its kink, else before it; never at it, as relu'(0) = 0
-        kink = torch.where(rising, kink, torch.nextafter(kink, kink.new_full((), -torch.inf)))
-        position = torch.searchsorted(z, kink.view(n_sets, -1), right=True).view(n_runs, 1, -1)  # (R, 1, H) in 0 ... N
-        rising = rising.unsqueeze(1)  # (R, 1, H)
-        sign = rising.to(w.dtype).mul_(2).sub_(1)
-        pair = torch.stack([v * w.unsqueeze(1), v * b.unsqueeze(1)])  # (2, R, O, H) slope and intercept
-        # the output's slope and intercept at the first row, then what changes at each kink; the last place
-        # takes what changes after the last row
-        change = pair.new_zeros(2, n_runs, n_out, n_rows + 1)
-        change[..., 0] = (pair * (sign < 0)).sum(-1)
-        change[1, ..., 0] += c
-        change.scatter_add_(3, position.expand_as(pair), pair * sign)
-        line = change[..., :-1].cumsum(3).view(2, n_sets, -1, n_rows)  # (2, T, K O, N)
-        ctx.save_for_backward(z, w, b, v, position, rising)
-        return torch.addcmul(line[1], line[0], z.unsqueeze(1)).view(n_runs, n_out, n_rows)
+        out, kept = layer_and_kept(z, w, b, v, c, in_blocks(z))
+        ctx.save_for_backward(*kept)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, w, b, v, position, rising = ctx.saved_tensors
-        n_sets, n_rows = z.shape
-        shaped = grad.reshape(n_sets, -1, n_rows)
-        until = grad.new_zeros(2, *grad.shape[:2], n_rows + 1)  # place i: sums over the rows before row i
-        torch.cumsum(shaped * z.unsqueeze(1), 2, out=until[0].view(n_sets, -1, n_rows + 1)[..., 1:])
-        torch.cumsum(shaped, 2, out=until[1].view(n_sets, -1, n_rows + 1)[..., 1:])
-        total = until[..., -1:]  # (2, R, O, 1)
-        before = until.gather(3, position.expand(*until.shape[:3], -1))  # (2, R, O, H)
-        gz, g = torch.where(rising, total - before, before)  # (R, O, H) sums over each unit's active rows
-        grad_v = gz * w.unsqueeze(1) + g * b.unsqueeze(1)
-        return None, (v * gz).sum(1), (v * g).sum(1), grad_v, total[1, ..., 0]
+        return None, *layer_gradient(ctx.saved_tensors, grad)
+
+
+def layer_and_kept(
+    z: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor, rows: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The layer, and what its gradient needs; `rows` are z in blocks."""
+    (n_sets, n_rows), (n_runs, n_out, n_units) = z.shape, v.shape
+    # where a unit switches. w = 0 gives -inf (b > 0: on everywhere) or inf (nowhere); + 0.0 for w = -0.0
+    kink = b / -(w + 0.0)
+    rising = w >= 0  # active after its kink, else before it; never at it, as relu'(0) = 0
+    kink = torch.where(rising, kink, torch.nextafter(kink, kink.new_full((), -torch.inf)))
+    position = torch.searchsorted(z, kink.view(n_sets, -1), right=True).view(n_runs, n_units)  # in 0 ... N
+    n_blocks = rows.shape[1]
+    block = (position // BLOCK).clamp_max(n_blocks - 1)  # in which a unit switches
+    near = rows.flatten(0, 1).index_select(0, _numbers(block.view(n_sets, -1), n_blocks))  # the rows of that block
+    near = near.view(n_runs, 1, n_units, BLOCK)
+    inside = position - block * BLOCK  # (R, H) the unit's first row in it after the switch
+    after = torch.arange(BLOCK, device=z.device) >= inside.unsqueeze(2)  # (R, H, BLOCK)
+    sign = rising.to(w.dtype).mul_(2).sub_(1).unsqueeze(1)  # (R, 1, H)
+    pair = torch.stack([v * w.unsqueeze(1), v * b.unsqueeze(1)])  # (2, R, O, H) slope and intercept
+    # the output's slope and intercept at the first row, then what changes from the block after a switch on; the
+    # last place takes what changes after the last block
+    change = pair.new_zeros(2, n_runs, n_out, n_blocks + 1)
+    change[..., 0] = (pair * (sign < 0)).sum(-1)
+    change[1, ..., 0] += c
+    change.scatter_add_(3, (block + 1).unsqueeze(1).expand_as(pair), pair * sign)
+    line = change[..., :-1].cumsum(3).view(2, n_sets, -1, n_blocks, 1)  # (2, T, K O, n_blocks, 1)
+    out = (line[0] * rows.unsqueeze(1)).add_(line[1]).view(-1, BLOCK)  # (R O n_blocks, BLOCK)
+    slope, intercept = (pair * sign).unsqueeze(4)  # (R, O, H, 1)
+    part = torch.addcmul(intercept, slope, near).mul_(after.unsqueeze(1))  # (R, O, H, BLOCK)
+    places = _numbers(block.unsqueeze(1).expand(-1, n_out, -1).flatten(0, 1), n_blocks)  # of a unit's block, by output
+    out.index_add_(0, places, part.view(-1, BLOCK))
+    return out.view(n_runs, n_out, -1)[..., :n_rows], (rows, w, b, v, block, near, after, rising.unsqueeze(1), places)
+
+
+def layer_gradient(kept: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """In w, b, v and c, from that in the layer's output (R, O, N)."""
+    rows, w, b, v, block, near, after, rising, places = kept
+    (n_sets, n_blocks, _), (n_runs, n_out, n_units) = rows.shape, v.shape
+    each = in_blocks(grad, 0.0)  # (R, O, n_blocks, BLOCK), 0 after the last row
+    by_z = each.view(n_sets, -1, n_blocks, BLOCK) * rows.unsqueeze(1)
+    sums = torch.stack([by_z.sum(3).view(n_runs, n_out, n_blocks), each.sum(3)])  # (2, R, O, n_blocks)
+    until = functional.pad(sums.cumsum(3), (1, 0))  # place i: sums over the blocks before block i
+    total = until[..., -1:]  # (2, R, O, 1)
+    at = block.view(n_runs, 1, n_units)
+    part = each.view(-1, BLOCK).index_select(0, places).view(n_runs, n_out, n_units, BLOCK)
+    part.masked_fill_(after.unsqueeze(1), 0)
+    before = until.gather(3, at.expand(2, n_runs, n_out, n_units))
+    before[0] += (part * near).sum(3)
+    before[1] += part.sum(3)  # (2, R, O, H) sums over the rows before a unit switches
+    gz, g = torch.where(rising, total - before, before)  # (R, O, H) sums over each unit's active rows
+    grad_v = gz * w.unsqueeze(1) + g * b.unsqueeze(1)
+    return (v * gz).sum(1), (v * g).sum(1), grad_v, total[1, ..., 0]
+
+
+def _numbers(block: Tensor, n_blocks: int) -> Tensor:
+    """Blocks (L, M) by their numbers among those of all L rows of blocks: (L M,)."""
+    first = torch.arange(0, len(block) * n_blocks, n_blocks, device=block.device)
+    return (block + first.unsqueeze(1)).flatten()
+
+
+def in_blocks(rows: Tensor, fill: float | None = None) -> Tensor:
+    """(..., N) -> (..., n_blocks, BLOCK); places after the last row have `fill`, or the last row again."""
+    missing = -rows.shape[-1] % BLOCK
+    if missing:
+        more = rows[..., -1:].expand(*rows.shape[:-1], missing) if fill is None else None
+        rows = functional.pad(rows, (0, missing), value=fill or 0.0) if more is None else torch.cat([rows, more], -1)
+    return rows.reshape(*rows.shape[:-1], -1, BLOCK)

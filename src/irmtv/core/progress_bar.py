@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from irmtv.core.messages import printable
-from irmtv.engine import Progress as Report
+from irmtv.core.progress import Progress as Report
 
 SECONDS = 10.0  # between two lines, where there is no terminal
 

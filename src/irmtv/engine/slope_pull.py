@@ -1,0 +1,52 @@
+"""How one penalty on slopes pulls at the environments, with all that does not change from step to step worked out.
+
+    l1:  P = ( sum_e c_e |G_e| )^2,  c_e = mu_e / n_e          G_e = sum_i q_ie s_i,  n_e = sum_i q_ie
+    l2:  P = sum_e c_e G_e^2,        c_e = mu_e / n_e^2
+
+The same as `Objective.value_and_gradient` in fewer operations: on a small model a dozen of them on a few numbers take
+as long as all rows do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from irmtv.core.membership import RowMembership
+from irmtv.core.risk import divide
+from irmtv.core.types import Statistics
+from irmtv.engine.components.base import Phase
+from irmtv.objectives.base import Objective, Penalty
+
+
+def pulling_penalty(objective: Objective) -> Penalty | None:
+    """The one penalty of an objective whose risk is the mean loss, if it is a norm of slopes."""
+    if len(objective.penalties) != 1:
+        return None
+    (penalty,) = objective.penalties
+    return penalty if penalty.norm is not None and penalty.uses == {"slope"} else None
+
+
+class SlopePull:
+    """The gradient of lambda P in the sums G_e, while lambda and the environments stay as they are."""
+
+    def __init__(self, penalty: Penalty, membership: RowMembership, phase: Phase, static: Mapping[str, Any]) -> None:
+        factor = phase.weights[0][1]  # (R, 1) lambda times the scale of the gradient
+        self.membership, self.l1 = membership, penalty.norm == "l1"
+        mass = membership.mass.to(factor.dtype)
+        e = Statistics(mass[:, 0], mass)
+        mu = penalty.weights(e, static.get("measure"), static.get("reduction"))
+        rows = membership.rows.to(factor.dtype)
+        self.share = divide(mu, rows) if self.l1 else divide(divide(mu, rows), rows) * (2 * factor)  # (R or 1, E)
+        self.twice = 2 * factor
+
+    def __call__(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, E) -> (R, E); and (R,) what is finite where the penalty is."""
+        if not self.l1:
+            pull = sums * self.share
+            return pull, (pull * sums).sum(1)
+        signs = sums.sign().mul_(self.share)
+        variation = (signs * sums).sum(1, keepdim=True)
+        return signs.mul_(variation * self.twice), variation.square().squeeze(1)
