@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import signal
 import sys
+import threading
 import time
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from irmtv._version import __version__
 from irmtv.cli import data, diagnose, evaluate, experiments, fit, objectives, predict, report, verify
 from irmtv.core.messages import printable
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 MOST_SIGNS = 2500  # of a message
 
@@ -55,6 +59,7 @@ def main() -> None:
     for number, handler in before.items():
         if handler in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, stop)
+    sys.unraisablehook = stop.lost
     try:
         app()
     except SystemExit as ended:
@@ -67,6 +72,7 @@ def main() -> None:
         what = f" ({error})" if str(error) else ""
         sys.exit(_refusal(f"there is not enough memory for this{what}. Use fewer rows or columns."))
     finally:
+        sys.unraisablehook = stop.other_losses
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -78,12 +84,30 @@ class _Stop:
     """
 
     def __init__(self) -> None:
-        self.last = -math.inf
+        self.last, self.number = -math.inf, signal.SIGINT
+        self.other_losses = sys.unraisablehook
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if time.monotonic() - self.last > 1:
-            self.last = time.monotonic()
+            self.last, self.number = time.monotonic(), signal.Signals(number)
             raise KeyboardInterrupt
+
+    def lost(self, unraisable: UnraisableHookArgs) -> None:
+        """As `sys.unraisablehook`: what is raised in finalisers and around a fork is dropped, and the stop comes again."""
+        if unraisable.exc_type is KeyboardInterrupt:
+            threading.Timer(0.01, self._again).start()
+        else:
+            self.other_losses(unraisable)
+
+    def _again(self) -> None:
+        handler: object = signal.getsignal(self.number)
+        if handler is not self:  # the command has ended meanwhile
+            return
+        self.last = -math.inf
+        if hasattr(signal, "pthread_kill"):  # also where the main thread waits for something
+            signal.pthread_kill(threading.main_thread().ident or 0, self.number)
+        else:
+            signal.raise_signal(self.number)
 
 
 def _refusal(text: str) -> int:
