@@ -93,7 +93,7 @@ class _Stop:
             raise KeyboardInterrupt
 
     def lost(self, unraisable: UnraisableHookArgs) -> None:
-        """As `sys.unraisablehook`: what is raised in finalisers and around a fork is dropped, and the stop comes again."""
+        """As `sys.unraisablehook`: Python drops what is raised in finalisers and around a fork; it comes again."""
         if unraisable.exc_type is KeyboardInterrupt:
             threading.Timer(0.01, self._again).start()
         else:
