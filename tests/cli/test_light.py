@@ -57,3 +57,11 @@ def test_using_a_model_loads_neither_torch_nor_scikit_learn(tmp_path):
         ]
     assert set(map(tuple, loaded_after(commands).values())) == {()}
     assert len(read_table(tmp_path / "predictions.csv").frame) == len(frame)
+
+
+@pytest.mark.slow
+def test_fitting_a_table_of_numbers_does_not_load_skrub(tmp_path):
+    table = tmp_path / "houses.csv"
+    houses()[["size", "site", "sold"]].to_csv(table, index=False)
+    fit = ["fit", str(table), "--target", "sold", "--environment", "site", "--model", "linear"]
+    assert "skrub" not in loaded_after([[*fit, "--out", str(tmp_path / "houses.irmtv")]]).popitem()[1]

@@ -140,7 +140,7 @@ def _read(file: ModelFile, kind: str, module: Any) -> Any:
 
 def _step(name: str) -> Any:
     """A step of a table, not fitted, by the name of its class."""
-    from irmtv.data.tables.steps import TableColumns, TableForTrees, TableNumbers  # with skrub
+    from irmtv.data.tables.steps import TableColumns, TableForTrees, TableNumbers
 
     return {"TableColumns": TableColumns, "TableNumbers": TableNumbers, "TableForTrees": TableForTrees}[name]()
 

@@ -13,6 +13,7 @@ from sklearn.pipeline import Pipeline
 
 import irmtv
 from irmtv.app.io import TableColumns, TableError, TableNumbers, read_table, table_chunks, table_steps
+from irmtv.data.tables import level_encoder
 from irmtv.data.tables import steps as table_numbers
 
 
@@ -177,9 +178,9 @@ def test_ten_thousand_levels():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"street": levels[rng.integers(0, 10_000, 30_000)], "x": rng.normal(size=30_000)})
     numbers = fitted(frame).transform(frame)
-    assert numbers.shape == (30_000, table_numbers.COMPONENTS + 1)
+    assert numbers.shape == (30_000, level_encoder.COMPONENTS + 1)
     same = frame["street"] == frame["street"].iloc[0]
-    assert np.ptp(numbers[same.to_numpy()][:, : table_numbers.COMPONENTS], axis=0).max() == 0
+    assert np.ptp(numbers[same.to_numpy()][:, : level_encoder.COMPONENTS], axis=0).max() == 0
 
 
 def test_many_levels_stand_alone(monkeypatch):
@@ -195,7 +196,7 @@ def test_many_levels_stand_alone(monkeypatch):
 
 def test_texts_are_learned_from_a_sample_of_the_levels(monkeypatch):
     frame = pd.DataFrame({"t": [f"word {k}" for k in range(500)], "x": 1.0})
-    monkeypatch.setattr(table_numbers, "LEVELS", 100)
+    monkeypatch.setattr(level_encoder, "LEVELS", 100)
     assert np.isfinite(fitted(frame).transform(frame)).all()
 
 

@@ -40,6 +40,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in {"LevelEncoder", "TableColumns", "TableNumbers", "table_steps"}:
         raise AttributeError(f"module 'irmtv.app.io' has no attribute {name!r}")
-    from irmtv.data.tables import steps  # what learns needs skrub; what predicts does not
+    from irmtv.data.tables import steps  # what learns needs scikit-learn; what predicts does not
 
     return getattr(steps, name)

@@ -20,7 +20,6 @@ once, and its answer is spread over the rows: a million rows cost little more th
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +27,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import skrub
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils.validation import check_is_fitted
@@ -39,8 +37,6 @@ from irmtv.data.tables.kinds import as_frame, kind_of
 from irmtv.data.tables.reading import Floats, Levels, ReadColumns, ReadForTrees, ReadNumbers, Surprises, as_floats
 from irmtv.data.tables.recipes_of_skrub import recipes_of
 
-COMPONENTS = 16  # numbers that a column with many texts becomes
-LEVELS = 20_000  # texts that these are learned from, at most
 MOST_CATEGORIES = 1000  # of a column that is said to hold categories
 SKRUBS_THRESHOLD = 40  # different texts, from which on `TableVectorizer` takes a column for no categories
 TREE_CATEGORIES = 255  # of a column of text, for trees: as many as LightGBM has bins
@@ -188,10 +184,8 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
         self.vectorizers_: list[Any] = []
         tables: dict[str, Floats] = {}
         for group in [*filter(None, (said, few, several)), *many]:
-            vectorizer = skrub.TableVectorizer(
-                high_cardinality=LevelEncoder(n_components=COMPONENTS, random_state=0),
-                **{**self._encoding(), **({"cardinality_threshold": MOST_CATEGORIES + 1} if group is said else {})},
-            )
+            own = {"cardinality_threshold": MOST_CATEGORIES + 1} if group is said else {}
+            vectorizer = _with_skrub().table_vectorizer(**{**self._encoding(), **own})
             answer = _quietly(vectorizer.fit_transform, _level_frame(group, levels))
             recipes = recipes_of(vectorizer, answer, levels)
             if recipes is None:
@@ -249,7 +243,7 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
                 encoder, new = vectorizer.transformers_[name], None
                 if isinstance(encoder, (OneHotEncoder, OrdinalEncoder)):
                     known = set(map(str, encoder.categories_[0]))
-                    new = [text not in known for text in _texts(levels[name].values)]
+                    new = [str(value) not in known for value in levels[name].values]
                 if new is not None or kind in ("datetime", "numeric"):
                     surprises.look(name, levels[name], tables[name], new)
 
@@ -287,6 +281,19 @@ class TableForTrees(ReadForTrees, TableNumbers):
         }
 
 
+def _with_skrub() -> Any:
+    """What needs skrub, which takes a second and a half to load: a table of numbers alone does without it."""
+    from irmtv.data.tables import level_encoder
+
+    return level_encoder
+
+
+def __getattr__(name: str) -> Any:
+    if name != "LevelEncoder":  # by which model files know it
+        raise AttributeError(f"module 'irmtv.data.tables.steps' has no attribute {name!r}")
+    return _with_skrub().LevelEncoder
+
+
 def _check_categories(counts: dict[str, int]) -> None:
     for name, n in counts.items():
         if n > MOST_CATEGORIES:
@@ -294,44 +301,6 @@ def _check_categories(counts: dict[str, int]) -> None:
                 f"categorical: {name!r} has {n:,} different values; at most {MOST_CATEGORIES:,} can be categories. "
                 "Join some of them, leave it out of categorical, or drop the column."
             )
-
-
-class LevelEncoder(skrub.StringEncoder):  # type: ignore[misc]  # skrub is not annotated
-    """skrub's `StringEncoder`, which learns from every text once and computes it once, however many rows have it.
-
-    A million rows with ten thousand different texts cost as much as ten thousand rows. A missing text is all zeros.
-
-    Attributes
-    ----------
-    terms_ : array of str
-        Groups of letters by number: the vectorizer's vocabulary, as an array, since a model file is written and read
-        many times faster with it.
-    """
-
-    def fit_transform(self, X: pd.Series, y: Any = None) -> pd.DataFrame:
-        """Learn from the different texts, at most 20,000 of them, and encode all."""
-        levels = pd.Series(_texts(X.dropna().unique()), name=X.name, dtype=object)
-        if len(levels) > LEVELS:
-            levels = levels.sample(LEVELS, random_state=0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # fewer texts than components: then there are fewer
-            super().fit_transform(levels)
-        vocabulary = self.vectorizer_.__dict__.pop("vocabulary_")
-        self.terms_ = np.array(sorted(vocabulary, key=vocabulary.__getitem__), dtype=str)
-        return self.transform(X)
-
-    def transform(self, X: pd.Series) -> pd.DataFrame:
-        """Encode every different text once."""
-        codes, levels = pd.factorize(X)  # (N,), -1 where missing
-        values = np.zeros((len(levels) + 1, self.n_components_), dtype=np.float32)
-        if len(levels):
-            whole = copy.copy(self)
-            whole.vectorizer_ = copy.copy(self.vectorizer_)
-            whole.vectorizer_.vocabulary_ = {term: i for i, term in enumerate(self.terms_.tolist())}
-            texts = pd.Series(_texts(levels), name=self.input_name_, dtype=object)
-            values[:-1] = super(LevelEncoder, whole).transform(texts)
-        made = values[codes]  # the last row, zeros, for what is missing
-        return pd.DataFrame(made, columns=list(self.all_outputs_), index=X.index, copy=False)
 
 
 def _own_units(values: npt.NDArray[np.float64]) -> tuple[float, float] | None:
@@ -367,7 +336,3 @@ def _quietly(call: Any, frame: pd.DataFrame) -> pd.DataFrame:
         warnings.simplefilter("ignore", UserWarning)
         result: pd.DataFrame = call(frame)
     return result
-
-
-def _texts(values: Any) -> list[str]:
-    return [str(value) for value in values]
