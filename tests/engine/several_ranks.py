@@ -118,3 +118,4 @@ def main(rank: int, folder: str) -> None:
         kept[2] = {case: fitted(case, pair, rank, 2) for case in CASES}
         kept["said"] = refused(rank, pair, short, Path(folder))
     torch.save(kept, Path(folder) / f"{rank}.pt")
+    distributed.destroy_process_group()  # its threads could abort a process that ends before them

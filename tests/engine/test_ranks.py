@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -148,6 +151,22 @@ def test_a_killed_rank_is_started_again_from_the_checkpoint(tmp_path):
     assert (killed["began"], whole["began"]) == (126, 0)  # progress is told every second step
     for name, value in whole["parameters"].items():
         assert torch.equal(killed["parameters"][name], value)
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 40}, {"hidden": (4,)}, {"steps": -1}])
+def test_nothing_keeps_a_group_that_is_destroyed(settings, tmp_path):
+    """Threads of a group that is there when Python ends can abort the process; cycles live until they are collected."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    gc.disable()
+    try:
+        group = weakref.ref(distributed.group.WORLD)
+        with refuse("steps must be") if "steps" in settings else contextlib.nullcontext():
+            fitted = train(task_of(), "minimax-tv-l1", process_group=distributed.group.WORLD, **{"steps": 5} | settings)
+        distributed.destroy_process_group()
+        assert group() is None
+    finally:
+        gc.enable()
+    assert "steps" in settings or len(fitted) == 1
 
 
 def test_a_group_must_be_initialised():

@@ -8,6 +8,7 @@ is sent in the backward pass: what ranks have then are the parts of the gradient
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,24 @@ def sum_over_ranks(local: Tensor, group: Any = None, factor: int = 1) -> Tensor:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a group of torch.distributed, each with rows of its own."""
+    """The processes of a group of torch.distributed, each with rows of its own.
 
-    group: Any  # a ProcessGroup
+    The group is not kept alive: what a training leaves to the garbage collector would keep it beyond
+    destroy_process_group(), and threads of a group that is still there when Python ends can abort the process.
+    """
+
+    reference: weakref.ReferenceType[Any]  # to a ProcessGroup, which the caller of `train` holds
     n_rows: tuple[int, ...] = ()  # of every rank, once they have told each other
+
+    @classmethod
+    def of(cls, group: Any) -> Ranks:
+        return cls(weakref.ref(group))
+
+    @property
+    def group(self) -> Any:
+        group = self.reference()
+        assert group is not None  # None would mean the group of all processes to torch.distributed
+        return group
 
     @property
     def rank(self) -> int:

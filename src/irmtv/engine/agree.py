@@ -34,7 +34,7 @@ def agreed(group: Any, prepare: Callable[[], Call]) -> Call:
             f"process_group must be a torch.distributed.ProcessGroup. Got {type(group).__name__}; pass "
             "torch.distributed.group.WORLD, or what torch.distributed.new_group(...) gives its members."
         )
-    ranks = Ranks(group)
+    ranks = Ranks.of(group)
 
     def mine() -> Call:
         call = prepare()
@@ -64,7 +64,10 @@ def together(ranks: Ranks | None, prepare: Callable[[], Result]) -> Result:
             "the process group (init_process_group(timeout=...)). Look at what the others say."
         ) from error
     if wrong is not None:
-        raise wrong
+        try:
+            raise wrong
+        finally:
+            wrong = None  # with its traceback it would hold this frame, and so the group, in a cycle
     refused = [f"rank {rank} has {error}" for rank, error in enumerate(told) if error is not None]
     if refused:
         raise ValueError(
