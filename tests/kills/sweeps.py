@@ -34,19 +34,22 @@ def kill(kills: int, seed: int, spec: Path, whole: Path, folder: Path, seconds: 
     """Kill sweeps so many times, alternately with one process and with two; what was hit how often.
 
     A sweep goes on until it is finished, however often it is killed; the next one begins then. `whole` is the folder
-    of an undisturbed run, which took so many seconds.
+    of an undisturbed run, which took so many seconds. Where kills come so early that a sweep gets no further, as on a
+    machine that has become busy, they come later.
     """
     random_, counts = random.Random(seed), Counter[str]()
     sweeps = 0
     while counts["kills"] < kills:
         sweeps += 1
-        jobs, out, ended = 2 - sweeps % 2, folder / f"sweep{sweeps}", None
+        jobs, out, ended, in_vain = 2 - sweeps % 2, folder / f"sweep{sweeps}", None, 0
         while ended is None or ended.code != 0:
             stored = _stored(out)
             undisturbed = counts["kills"] >= kills
-            ended = _attempt(command(spec, out, jobs), folder, random_, counts, 0.0 if undisturbed else seconds)
+            most = 0.0 if undisturbed else seconds * (1 + in_vain / 10)
+            ended = _attempt(command(spec, out, jobs), folder, random_, counts, most)
             now = _stored(out)
             assert now is None or stored is None or now >= stored, f"{stored} runs were stored, now {now}: {out}"
+            in_vain = in_vain + 1 if now == stored else 0
         check_same(out, whole)
         counts[f"sweeps finished with --jobs {jobs}, equal to an undisturbed one"] += 1
         shutil.rmtree(out)
