@@ -36,7 +36,8 @@ def main(steps: int = 600) -> None:
         group, rank, ranks = distributed.group.WORLD, distributed.get_rank(), distributed.get_world_size()
     task = read(rank, ranks)
     name = os.environ.get("TORCHELASTIC_RUN_ID", str(os.getpid()))
-    checkpoint = Path(tempfile.gettempdir()) / f"rows_over_ranks-{name}"  # of a real training: in a shared folder
+    folder = Path(os.environ.get("CHECKPOINTS", tempfile.gettempdir()))  # with several machines: one that they share
+    checkpoint = folder / f"rows_over_ranks-{name}"
     fitted = train(
         task,
         "irm-tv-l1",
