@@ -314,4 +314,3 @@ def _about(call: Call) -> dict[str, Any]:
         mini = any(rows_per_step(s["batch_size"], ranks.total) < ranks.total for s in call.settings)
         about["ranks"] = list(ranks.n_rows) if mini else "any"
     return dict(json.loads(json.dumps(about)))
-

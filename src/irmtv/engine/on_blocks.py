@@ -17,7 +17,9 @@ def check_blocks(
 ) -> None:
     """Whether these runs can be trained on blocks, of which the one task has a sample."""
     if len(tasks) > 1:
-        raise ValueError(f"task must be one Task, a sample of the blocks. Got {len(tasks)}; call train() once for each.")
+        raise ValueError(
+            f"task must be one Task, a sample of the blocks. Got {len(tasks)}; call train() once for each."
+        )
     rows = tasks[0].train
     columns = rows.x[0].numel()
     if blocks.n_features != columns or rows.x.ndim > 2:
@@ -38,7 +40,7 @@ def check_blocks(
 def _check_method(objective: Objective, settings: Sequence[Mapping[str, Any]]) -> None:
     """What reads rows in a way of its own, named."""
     of_newton = all(s["solver"] == "newton" for s in settings)
-    own_way = (objective.row_weights, objective.mask, objective.procedure, objective.choose)
+    own_way = (objective.row_weights, objective.mask, objective.procedure not in (None, "columns"), objective.choose)
     if any(own_way) or objective.infers not in (None, "aux"):
         raise ValueError(
             f"objective must be one of sums over environments where rows come in blocks: {ABLE}. Got "
@@ -46,5 +48,5 @@ def _check_method(objective: Objective, settings: Sequence[Mapping[str, Any]]) -
         )
     if any(s["layer"] is not None for s in settings):
         raise ValueError("layer must be None where rows come in blocks. Got a number; train on a sample with it.")
-    if not of_newton and any(s["solver"] == "newton" for s in settings):
+    if objective.procedure is None and not of_newton and any(s["solver"] == "newton" for s in settings):
         raise ValueError("solver must be one for all runs where rows come in blocks. Got several; make two calls.")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive
+from irmtv.data.blocks import BlockSource
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.columns import Columns
 from irmtv.data.training import TargetKind, TrainingData

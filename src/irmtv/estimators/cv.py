@@ -219,7 +219,7 @@ class NetworkPathEstimator(PathEstimator):
         assert isinstance(search.path, NetworkPath)
         if not self.refit:
             return fitted_network(*search.fold_models(), replace(data, objective=search.path.objective))
-        about = {"label": type(self).__name__, "verbose": bool(self.verbose)}
+        about: dict[str, Any] = {"label": type(self).__name__, "verbose": bool(self.verbose)}
         return refit_network(data, search.path, search.step, blocks=source, **about, **how)
 
     def _tuned(self, search: Search) -> dict[str, Any]:

@@ -219,7 +219,9 @@ class PathEstimator(InvariantEstimator):
         self
         """
         if not self.refit:
-            raise ValueError("refit must be True to train on all rows of a source. Got refit=False, models of the folds.")
+            raise ValueError(
+                "refit must be True to train on all rows of a source. Got refit=False, models of the folds."
+            )
         return self._fit_choice(data, search, source, {"checkpoint": checkpoint, "process_group": process_group})
 
     def _fit_choice(

@@ -1,9 +1,7 @@
 """The risks of a linear model on rows that come in blocks: what `LinearRisks` is of rows in memory.
 
-All that a step of Newton's method asks for are sums over rows, by environment: a pass over the blocks adds them up, and
-processes that have blocks of their own add theirs. For squared errors one pass is enough for all models. A penalty on
-slopes needs the third derivative along a direction that is known only when the sums of a pass are: for a scalar w it is
-a multiple of theta in every environment, and the same pass has it; for others it takes a second one.
+All that Newton's method asks for are sums over rows, by environment: a pass over the blocks adds them up, and processes
+that have blocks of their own add theirs. For squared errors one pass is enough for all models.
 
 What is looked at next may be announced (`look_ahead`): then the pass that comes first has it, too. And every pass is
 kept in `log`, so that a solution that was stopped is found again without the passes that it had made.
@@ -13,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,8 +41,6 @@ class BlockRows(SharedRows):
     n_environments, loss, n_outputs : as of `SharedRows`.
     codes : the environments of a block's rows; None: those given, or one for all where n_environments is 1.
     ranks : the processes that have the other blocks.
-    log : what passes have found, by what was asked; `name` tells these rows apart where several share it.
-    after_pass : called after every pass.
     """
 
     def __init__(
@@ -54,27 +51,22 @@ class BlockRows(SharedRows):
         n_outputs: int,
         codes: Codes | None = None,
         ranks: Ranks | None = None,
-        *,
-        log: dict[str, Sums] | None = None,
-        name: str = "",
-        after_pass: Callable[[], None] | None = None,
     ) -> None:
-        self.source, self.ranks, self.name, self.after_pass = source, ranks, name, after_pass
-        self.log: dict[str, Sums] = {} if log is None else log
+        self.source, self.ranks = source, ranks
+        self.log: dict[str, Sums] = {}  # what passes have found, by what was asked
+        self.name = ""  # tells these rows apart where several share a log
+        self.after_pass: Callable[[], None] | None = None
         self.loss, self.n_outputs, self.n_environments = loss, n_outputs, n_environments
         self.size = source.n_features + 1  # D + 1
         self.n_parameters = n_outputs * self.size
-        self.along_itself = False  # whether passes have the third derivative along theta
         self.passes = 0  # made, not found in the log
         self._codes = codes
         self._known: dict[bytes, Sums] = {}  # by model: of the last pass, and what was announced
         self._soon: dict[bytes, Tensor] = {}
-        self.counts = self._count()  # (E,)
-        self.mass = (self.counts / self.counts.sum()).unsqueeze(0)  # (1, E)
-        self.effective = self.counts.unsqueeze(0)
 
-    def _count(self) -> Tensor:
-        """Rows of every environment, of all processes."""
+    @cached_property
+    def counts(self) -> Tensor:
+        """Rows of every environment, of all processes: (E,)."""
         if self._codes is not None:
             (counts,) = self._summed("rows of environments", [], lambda piece, _: [_rows_of(piece)])
             return counts.flatten()
@@ -88,16 +80,26 @@ class BlockRows(SharedRows):
 
     def at(self, theta: Tensor, member: Tensor) -> Point:
         if isinstance(self.loss, Squared):
-            if not hasattr(self, "xx"):
-                sums = self._means("moments", [], lambda piece, _: [piece.xx, piece.xy, piece.yy])
-                self.xx, self.xy, self.yy = sums
+            self.read_moments()
             return self._squared(theta, member)
         wanted = {_key(one): one for one in theta}
         if not wanted.keys() <= self._known.keys():
             self._look(wanted)
         each = [self._known[_key(one)] for one in theta]
-        risk, gradient, hessian, *third = (torch.stack(values) for values in zip(*each, strict=True))
-        return Point(theta, risk, gradient, hessian, member, along_itself=third[0] if third else None)
+        risk, gradient, hessian = (torch.stack(values) for values in zip(*each, strict=True))
+        return Point(theta, risk, gradient, hessian, member)
+
+    def read_moments(self) -> None:
+        """All that squared errors ask for, in one pass."""
+        if hasattr(self, "xx"):
+            return
+
+        def of(piece: SharedRows, _: Tensor) -> Sums:
+            y = piece.y.reshape(len(piece.x), -1)  # (n, C)
+            targets = torch.stack([y[part].T @ y[part] for part in piece.parts]).unsqueeze(0)
+            return [piece.xx, piece.xy, piece.yy, targets]
+
+        self.xx, self.xy, self.yy, self.targets = self._means("moments", [], of)  # (1, E, ...) each
 
     def look_ahead(self, theta: Tensor) -> None:
         """Models (K, P) that the next pass is to look at, beside what it is made for."""
@@ -111,13 +113,9 @@ class BlockRows(SharedRows):
 
         def of(piece: SharedRows, _: Tensor) -> Sums:
             point = piece.at(theta, torch.zeros(len(theta), dtype=torch.long))
-            sums = [point.risk, point.gradient, point.hessian]
-            if self.along_itself:
-                each = theta.unsqueeze(1).expand(-1, piece.n_environments, -1)
-                sums.append(piece.along_each(point, each))
-            return sums
+            return [point.risk, point.gradient, point.hessian]
 
-        found = self._means(f"at {self.along_itself}", [theta], of)
+        found = self._means("at", [theta], of)
         kept = {key: sums for key, sums in self._known.items() if key in wanted or key in self._soon}
         self._known = kept | {key: [v[i] for v in found] for i, key in enumerate(every)}
         self._soon = {key: one for key, one in self._soon.items() if key not in wanted}
@@ -125,11 +123,6 @@ class BlockRows(SharedRows):
     def along(self, point: Point, v: Tensor) -> Tensor:
         if isinstance(self.loss, Squared):
             return v.new_zeros(()).expand(len(v), self.n_parameters, self.n_parameters)
-        if point.along_itself is not None:
-            theta = point.theta.unsqueeze(1)  # (K, 1, P)
-            share = (v * theta).sum(2) / theta.square().sum(2).clamp_min(torch.finfo(v.dtype).tiny)  # (K, E)
-            if torch.allclose(share.unsqueeze(2) * theta, v, rtol=1e-12, atol=1e-12 * float(v.abs().max())):
-                return torch.einsum("ke,keij->kij", share, point.along_itself)
         theta, members = point.theta, torch.zeros(len(v), dtype=torch.long)
 
         def of(piece: SharedRows, present: Tensor) -> Sums:
@@ -224,15 +217,22 @@ class BlockRisks(LinearRisks):
         self.loss, self.n_outputs, self.n_environments = rows.loss, rows.n_outputs, rows.n_environments
         self.size, self.n_parameters, self.parts = rows.size, rows.n_parameters, []
         self.x = torch.empty(0, rows.size, dtype=torch.float64)  # none of them stays
-        self.mass, self.effective = rows.mass[0], rows.effective[0]
         self.blocks = rows
-        self._erm: dict[float, Tensor] = {}
 
-    def known_erm(self, l2: float) -> Tensor | None:
-        return self._erm.get(l2)
+    def count(self) -> BlockRisks:
+        """With the environments' shares, for which inferred environments take a pass."""
+        self.effective = self.blocks.counts
+        self.mass = self.effective / self.effective.sum()
+        self.blocks.effective = self.effective.unsqueeze(0)
+        return self
 
-    def keep_erm(self, l2: float, theta: Tensor) -> None:
-        self._erm[l2] = theta
+    def second_moments(self) -> Tensor:
+        """Of u = (1, columns, targets) in every environment, of squared errors: means of u u', (E, m, m)."""
+        self.blocks.read_moments()
+        xx, xy, yy = (v[0] for v in (self.blocks.xx, self.blocks.xy, self.blocks.targets))  # the constant last
+        turned = torch.arange(self.size).roll(1)
+        xx, xy = xx[:, turned][:, :, turned], xy[:, :, turned]
+        return torch.cat([torch.cat([xx, xy.mT], 2), torch.cat([xy, yy], 2)], 1)
 
 
 def _rows_of(piece: SharedRows) -> Tensor:
@@ -249,4 +249,3 @@ def _digest(what: str, of: Sequence[Tensor]) -> str:
     for v in of:
         digest.update(_key(v))
     return digest.hexdigest()[:32]
-

@@ -79,11 +79,12 @@ class Point:
     hessian: Tensor  # (K, E, P, P)
     member: Tensor | None = None  # (K,) data set, of those that share rows
     probability: Tensor | None = None  # (K, C, N) of the classes; of one output (K, 1, N)
-    along_itself: Tensor | None = None  # (K, E, P, P) the derivative of the Hessians along theta, of rows in blocks
 
 
 class SharedRows:
     """The rows of data sets, environment by environment, each once."""
+
+    products: Tensor | None  # (N, pairs) of two columns
 
     def __init__(
         self,
@@ -114,7 +115,11 @@ class SharedRows:
         self.effective = torch.where(squares > 0, 1 / squares, 0)  # (T, E) rows that would count as much
         ends = torch.bincount(code[first], minlength=n_environments).cumsum(0).tolist()
         self._hold(
-            keys[first, 1 : 1 + rows[0].x[0].numel()], torch.cat([r.y.cpu() for r in rows])[first], ends, loss, n_outputs
+            keys[first, 1 : 1 + rows[0].x[0].numel()],
+            torch.cat([r.y.cpu() for r in rows])[first],
+            ends,
+            loss,
+            n_outputs,
         )
         self.centre = self.x[:, :-1].mean(0)  # (D,)
         upper = torch.triu_indices(self.size, self.size)
@@ -123,7 +128,8 @@ class SharedRows:
         self.position = position.flatten()
         keep = many and n * upper.shape[1] <= PRODUCTS_KEPT and not isinstance(loss, Squared)
         each = [self.x[:, i : i + 1] * self.x[:, i:] for i in range(self.size)] if keep else []
-        self.products = torch.cat(each, 1) if keep else None  # (N, pairs)
+        if keep:
+            self.products = torch.cat(each, 1)  # (N, pairs)
         if isinstance(loss, Squared):
             self._make_moments()
 
@@ -151,7 +157,7 @@ class SharedRows:
         self.loss, self.n_outputs, self.n_environments = loss, n_outputs, len(ends)
         self.size = self.x.shape[1]  # D + 1
         self.n_parameters = n_outputs * self.size
-        self.products: Tensor | None = None
+        self.products = None
 
     # ---- squared errors: second moments ------------------------------------------------------------------------
 

@@ -34,7 +34,8 @@ from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call
 from irmtv.engine.progress import Reporter
 from irmtv.engine.settings import STARTS
-from irmtv.engine.solvers.block_risks import BlockRisks, BlockRows, Codes, Sums
+from irmtv.engine.solvers.block_risks import Codes
+from irmtv.engine.solvers.corrected import CLOSE
 from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram, masses_alone
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks, row_slopes
 from irmtv.engine.solvers.second_order import TOLERANCE, Problem, Term
@@ -142,7 +143,6 @@ class NewtonProgram(LinearProgram):
             torch.tensor([int(s["classifier"] == "vector") for s in context.settings]),
         )
         self.codes: list[Codes | None] = [None]  # of the rows of blocks: those that are given, or inferred
-        self.log: dict[str, Sums] = {}  # of passes over blocks
         # the largest weight of every run, by which it is placed on the path
         self.top = self.runs.weights.amax(1) if weights else torch.zeros(context.n_runs, dtype=torch.float64)
 
@@ -155,15 +155,14 @@ class NewtonProgram(LinearProgram):
         erm = self._erm(self._problem(sets))
         self._put(erm)
         problem = self._problem(sets if self.step.source is None else self._inferred_risks(erm))
-        on_blocks = self.call.blocks is not None
-        if not on_blocks:
+        if not self._by_passes:
             self._look(ERM)
         acting = (self.top > 0).nonzero().squeeze(1)
         theta = erm.clone()
         if len(acting):
             theta[acting] = self._penalised(problem, acting, erm, report)
-        if on_blocks:
-            theta = self._finished_on_blocks(erm, theta, acting)
+        if self._by_passes:
+            theta = self._finished_on_blocks(problem.sets, erm, theta, acting)
         self._put(theta)
         self._look(SOLUTION)
         report(self.steps)
@@ -172,58 +171,25 @@ class NewtonProgram(LinearProgram):
             "'equal-risks', which lead there along a path, or a smaller penalty_weight."
         )
 
-    def _finished_on_blocks(self, erm: Tensor, theta: Tensor, acting: Tensor) -> Tensor:
-        """The solutions on all rows, from ERM and the solutions on the sample: (R, P) each.
+    def _finished_on_blocks(self, samples: Sequence[LinearRisks], erm: Tensor, theta: Tensor, acting: Tensor) -> Tensor:
+        """The solutions on all rows, (R, P), from ERM and the solutions on the sample. Environments that were inferred
+        on the sample are taken as they are."""
 
-        Environments that were inferred on the sample are taken as they are.
-        """
-        self.reached[:] = True
-        if self.call.ranks is not None:  # those of the first rank: others may differ in rounding
-            erm, theta = (self.call.ranks.of_first(v) for v in (erm, theta))
-        sets = self._risks_of_blocks(self.codes)
-        of_scalar = any(term.on == "slope" for term in self._problem(sets).terms) and bool((self.runs.kind == 0).any())
-        for one in sets:
-            one.blocks.along_itself = of_scalar and len(acting) > 0
-            one.blocks.look_ahead(theta[acting])
-        first = sets if self.step.source is None else self._risks_of_blocks([None])
-        for r in range(len(erm)):
-            first[0].keep_erm(float(self.l2[r]), erm[r])
-        erm = self._erm(self._problem(first))
-        self._put(erm)
-        self._look(ERM)
-        found = erm.clone()
-        if len(acting):
-            problem = self._problem(sets)
+        def solve(sets: Sequence[LinearRisks], owner: Tensor, theta: Tensor, erm: Tensor, of_erm: Problem) -> Tensor:
+            if not len(acting):
+                return erm
+            problem, runs = self._problem(sets), replace(self.runs, owner=owner).take(acting)
             eps: Tensor | float = 0.0
             if any(term.norm == "l1" for term in problem.terms):
-                eps = SHARPENING[-1] * self._variation(problem, erm[acting], self.runs.take(acting))
-            found[acting] = self._solve(problem, acting, theta[acting], eps)
-        return found
+                eps = SHARPENING[-1] * self._variation(of_erm, erm[acting], runs)
+            solved = runs.minimise(problem, theta[acting], eps, CLOSE)
+            self.taken[acting] += solved.steps
+            return theta.index_copy(0, acting, solved.theta)
 
-    def _risks_of_blocks(self, codes: Sequence[Codes | None]) -> list[BlockRisks]:
-        """Of all rows, in the environments that are given, or in each of some others that were inferred."""
-        call, source = self.call, self.step.source
-        assert call.blocks is not None
-        found = []
-        for k, one in enumerate(codes):
-            n = self._environments_needed() if one is None or source is None else source.n_environments
-            rows = BlockRows(
-                call.blocks,
-                n,
-                self.loss,
-                self.context.n_outputs,
-                one,
-                call.ranks,
-                log=self.log,
-                name=str(k),
-                after_pass=self._after_pass,
-            )
-            found.append(BlockRisks(rows))
-        return found
-
-    def _after_pass(self) -> None:
-        if self.keeper is not None:
-            self.keeper.save(self)
+        erm, theta = self._on_blocks(samples, self._risks_of_blocks(self.codes), self.runs.owner, erm, theta, solve)
+        self._put(erm)
+        self._look(ERM)
+        return erm.index_copy(0, acting, theta[acting])
 
     def _problem(self, sets: Sequence[LinearRisks]) -> Problem:
         objective, static = self.objective, self.static
@@ -268,6 +234,8 @@ class NewtonProgram(LinearProgram):
                 value[r].copy_(value[alike.index(key)])
         self.codes = list(of_blocks.values())
         self.runs = replace(self.runs, owner=torch.tensor([list(codes).index(key) for key in alike]))
+        if self.call.blocks is not None and not self._by_passes:
+            return [*self._risks_of_blocks(self.codes)]
         n, loss = source.n_environments, self.loss
         tasks = [context.tasks[t] for t, _, _ in codes]
         return LinearRisks.several([t.train for t in tasks], list(codes.values()), n, loss, context.n_outputs)
