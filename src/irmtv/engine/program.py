@@ -76,7 +76,7 @@ class Program:
     def __init__(self, chunk: Chunk, call: Call) -> None:
         self.chunk, self.call = chunk, call
         self.context = context = Context(
-            chunk, call.tasks, call.settings, call.objective, call.device, call.dtype, call.ranks
+            chunk, call.tasks, call.settings, call.objective, call.device, call.dtype, call.ranks, call.blocks
         )
         self.objective, self.loss = context.objective, context.loss
         self.static, self.steps = context.static, context.steps
