@@ -256,12 +256,12 @@ class Lost(Exception):
 class Failing(RowsInBlocks):
     """Its pass after some good ones ends in an error."""
 
-    left = [0]
+    left = 0
 
     def blocks(self):
-        if self.left[0] == 0:
+        if Failing.left == 0:
             raise Lost
-        self.left[0] -= 1
+        Failing.left -= 1
         return super().blocks()
 
 
@@ -273,7 +273,7 @@ def test_passes_that_were_made_are_not_made_again(case, passes, tmp_path):
     needed = len(passes)
     assert needed >= 3
     path = tmp_path / "training.ckpt"
-    Failing.left[0] = 2
+    Failing.left = 2
     with pytest.raises(Lost):
         train(sample, case, blocks=Failing(blocks_of(task).parts), checkpoint=path, **how)
     passes.clear()
