@@ -5,11 +5,13 @@ Beside the bins every row has a few numbers in memory: its target, environment, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -45,26 +47,30 @@ def task_of_blocks(source: BlockSource, sample: Task) -> Task:
 
 def sequences(source: BlockSource, numbers: Tensor) -> list[Any]:
     """The features of some rows (n,), by their numbers in rising order: a `lightgbm.Sequence` for each block."""
-    kind, last = _kind(), _Last(source)
+    kind, read = _kind(), _Pass(source)
     sizes = np.array([sum(counts) for counts in source.rows_of_blocks], dtype=np.int64)
     ends = sizes.cumsum()
     places = np.searchsorted(ends, numbers.numpy(), side="right")
     found = []
     for i in np.unique(places):
         inside = numbers.numpy()[places == i] - (ends[i] - sizes[i])
-        found.append(kind(last, int(i), inside))
+        found.append(kind(read, int(i), inside))
     return found
 
 
-class _Last:
-    """The block that was read last, which is asked for again."""
+class _Pass:
+    """Blocks in rising order are those of one pass, which reads ahead; one that lies behind begins the next pass."""
 
     def __init__(self, source: BlockSource) -> None:
         self.source, self.i, self.x = source, -1, np.empty((0, 0))
+        self.left: Iterator[Rows] = iter(())
 
     def block(self, i: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-        if i != self.i:
-            self.i, self.x = i, np.asarray(self.source.block(i).x.numpy(), dtype=np.float64)
+        if i < self.i or self.i < 0:
+            self.i, self.left = -1, self.source.blocks()
+        if i > self.i:
+            rows = next(islice(self.left, i - self.i - 1, None))
+            self.i, self.x = i, np.asarray(rows.x.numpy(), dtype=np.float64)
         return self.x
 
 
@@ -74,14 +80,14 @@ def _kind() -> Any:
     class Block(lightgbm().Sequence):  # type: ignore[misc]
         batch_size = BATCH
 
-        def __init__(self, last: _Last, i: int, rows: Sequence[int]) -> None:
-            self.last, self.i, self.rows = last, i, rows
+        def __init__(self, read: _Pass, i: int, rows: npt.NDArray[np.int64]) -> None:
+            self.read, self.i, self.rows = read, i, rows
 
         def __len__(self) -> int:
             return len(self.rows)
 
         def __getitem__(self, index: Any) -> Any:
-            return np.ascontiguousarray(self.last.block(self.i)[self.rows[index]])
+            return np.ascontiguousarray(self.read.block(self.i)[self.rows[index]])
 
     return Block
 

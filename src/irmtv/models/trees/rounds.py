@@ -107,7 +107,7 @@ class Binned:
         if reserve and len(task.train) >= 2 * reserve.denominator:
             parts = hold_out(task, reserve.numerator, reserve.denominator, trees.seed)
             self.grown_on, self.aside = parts.train, parts.held_out
-        how = {"params": trees.parameters(task.n_outputs), "free_raw_data": False}
+        how = {"params": trees.parameters(task.n_outputs), "free_raw_data": blocks is not None}
         library = lightgbm()
 
         def bins(rows: Rows, **more: Any) -> Any:
