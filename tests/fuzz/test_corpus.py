@@ -53,6 +53,16 @@ def test_a_page_of_wrong_tables(command, model, change):
     assert "what the model in" in one_message(command("report", model))
 
 
+@pytest.mark.parametrize("label", [None, ("a", 1)])
+def test_a_class_that_is_no_label(command, tmp_path, label):
+    fitted = irmtv.InvariantClassifier("erm", hidden=(), max_steps=3, random_state=0).fit(X, Y)
+    fitted.classes_ = np.array(["no", ""], dtype=object)
+    fitted.classes_[1] = label
+    path = save(fitted, tmp_path / "m.irmtv")
+    X.assign(y=Y).to_csv(tmp_path / "rows.csv", index=False)
+    assert "classes_ must be" in one_message(command("evaluate", path, tmp_path / "rows.csv", "--target", "y"))
+
+
 def test_a_step_that_says_in_lines_what_it_misses(command, tmp_path):
     model = irmtv.InvariantClassifier("erm", hidden=(), max_steps=3, random_state=0)
     pipeline = Pipeline([("each", ColumnTransformer([("scale", StandardScaler(), ["a", "b"])])), ("m", model)])

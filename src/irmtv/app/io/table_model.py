@@ -317,7 +317,7 @@ def _number(label: Any) -> float | None:
         return None
     try:
         return float(label)
-    except ValueError:
+    except (TypeError, ValueError):  # a date
         return None
 
 
