@@ -96,6 +96,7 @@ def description(call: Call) -> dict[str, Any]:
         "snapshot_every": call.snapshot_every,
         "keep_states": call.keep_states,
         "slopes of snapshots": call.slopes,
+        "patience": call.patience,
         "dtype": str(call.dtype),
         "features": repr(tuple(task.x.shape[1:])),
         "loss": call.tasks[0].loss.name,
