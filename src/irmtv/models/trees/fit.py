@@ -12,10 +12,12 @@ import torch
 
 from irmtv.core.messages import users_stacklevel
 from irmtv.core.types import Rows
+from irmtv.data.blocks import BlockSource
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.training import TrainingData
 from irmtv.engine.snapshots import History
 from irmtv.models.base import FittedModel, environment_labels, history_frame
+from irmtv.models.trees.blocks import task_of_blocks
 from irmtv.models.trees.library import threads
 from irmtv.models.trees.measured import history
 from irmtv.models.trees.model import TreeModel, TreePath
@@ -47,12 +49,15 @@ def fit_trees(
     return fitted_trees(model, data, [(booster, at)], seen)
 
 
-def refit_trees(data: Data, path: TreePath, step: int) -> FittedModel:
-    """A combination that was searched, up to a round, on all rows."""
+def refit_trees(data: Data, path: TreePath, step: int, blocks: BlockSource | None = None) -> FittedModel:
+    """A combination that was searched, up to a round, on all rows: those of `data`, or of blocks, where `data` has a
+    sample. Of blocks the last round alone is measured: every round that is would keep the scores of all rows."""
     data, model = replace(data, objective=path.objective), path.model
     settings = replace(path.settings, trees=replace(path.settings.trees, n_estimators=step))
-    booster, binned = model.boost(data.task, settings, max(1, step // WATCHED))
-    seen = history(binned.watched, data.task.loss, booster.watched, "train")
+    task = data.task if blocks is None else task_of_blocks(blocks, data.task)
+    every = max(1, step // WATCHED) if blocks is None else step
+    booster, binned = model.boost(task, settings, every, blocks)
+    seen = history(binned.watched, task.loss, booster.watched, "train")
     return fitted_trees(model, data, [(booster, step)], seen)
 
 
