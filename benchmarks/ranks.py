@@ -7,6 +7,9 @@ Every rank is a new process with one thread (gloo). Rows are spread unequally, a
 rank alone. Weights are compared with those of a process without a group. Bytes are counted at every call of all-reduce,
 step by step, and compared with `benchmarks.sizing.Step`. Times are of one step: processor milliseconds of the rank that
 needs most, and milliseconds on the clock, which count the waiting for ranks that share a core or have more rows.
+
+The second table is of linear models by Newton's method on rows in blocks, as files give them: passes, and all bytes
+beside those that `benchmarks.sizing.numbers_of_pass` says.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,14 +32,17 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, distributed, multiprocessing
 
-from benchmarks.sizing import DOUBLE, Step, n_parameters
-from irmtv import Task, make_task, train
+from benchmarks.sizing import DOUBLE, Step, n_parameters, numbers_of_pass
+from irmtv import Rows, Task, make_task, train
+from irmtv.data.blocks import RowsInBlocks
 from irmtv.engine.step import GradientStep
 
 COLUMNS, ENVIRONMENTS, RHO = 20, 5, 49  # rho: one time, 16 hidden units
 NOTHING = 1e-6  # differences are relative to the parameter, or to this where it is smaller
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "l2": 1e-3, "dtype": torch.float64, "batch_size": None}
 PENALTY = {"penalty_weight": 20.0, "warmup": 0.25}
+BLOCK = 10_000  # rows
+OF_BLOCKS: dict[str, dict[str, Any]] = {name: {"penalty_weight": 20.0} for name in ("irm-tv-l1", "irm-tv-l2", "vrex")}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "erm": ("erm", {}),
     "irm-tv-l1": ("irm-tv-l1", PENALTY),
@@ -64,6 +70,7 @@ class Count:
     def __init__(self) -> None:
         self.steps: list[Sent] = []
         self.before = 0  # bytes of what ranks tell each other, and of sums, before the first step
+        self.outside: list[int] = []  # bytes of every all-reduce that is in no step
         self._inside: Sent | None = None
 
     def note(self, tensor: Tensor) -> None:
@@ -79,6 +86,8 @@ class Count:
 
         def reduced(tensor: Tensor, *more: Any, **named: Any) -> Any:
             self.note(tensor)
+            if self._inside is None:
+                self.outside.append(tensor.numel() * tensor.element_size())
             return reduce(tensor, *more, **named)
 
         def gathered(into: list[Tensor], tensor: Tensor, *more: Any, **named: Any) -> Any:
@@ -210,6 +219,61 @@ def cells(case: str, every: Sequence[dict[str, Any]], alone: Tensor) -> tuple[st
     )
 
 
+# ---- linear models on blocks -----------------------------------------------------------------------------------
+
+
+class Passes(RowsInBlocks):
+    """Counts how often the blocks are read."""
+
+    made: ClassVar[int] = 0
+
+    def blocks(self) -> Iterator[Rows]:
+        type(self).made += 1
+        return super().blocks()
+
+
+def on_blocks(objective: str, task: Task, mine: Rows, group: Any = None) -> Tensor:
+    """Coefficients by Newton's method: blocks of this rank's rows, and the same sample on all."""
+    blocks = Passes(RowsInBlocks.cut(mine, [len(part) for part in torch.split(torch.arange(len(mine)), BLOCK)]).parts)
+    sample = replace(task, train=task.train.take(torch.arange(0, len(task.train), 5)))
+    settings = {"solver": "newton", "l2": 1e-3, "dtype": torch.float64, "blocks": blocks, "process_group": group}
+    (state,) = train(sample, objective, **settings, **OF_BLOCKS[objective]).state()
+    return torch.cat([v.flatten() for v in state.parameters.values()])
+
+
+def work_on_blocks(rank: int, ranks: int, rows: int, folder: str) -> None:
+    """One rank."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet-{ranks}", rank=rank, world_size=ranks)
+    task = whole(rows)
+    mine = task.train.take(shares(task.train.environment, ranks)[rank])
+    kept = {}
+    for objective in OF_BLOCKS:
+        count, Passes.made = Count(), 0
+        with count.counting():
+            parameters = on_blocks(objective, task, mine, distributed.group.WORLD)
+        kept[objective] = {"parameters": parameters, "passes": Passes.made, "messages": count.outside}
+    torch.save(kept, f"{folder}/{ranks}-{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def measure_blocks(rows: int, counts: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """The rows of the second table."""
+    task = whole(rows)
+    alone = {objective: on_blocks(objective, task, task.train) for objective in OF_BLOCKS}
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in counts:
+            multiprocessing.spawn(work_on_blocks, (ranks, rows, folder), nprocs=ranks)  # type: ignore[no-untyped-call]
+            found = torch.load(f"{folder}/{ranks}-0.pt")
+            for objective, one in found.items():
+                apart = float(((one["parameters"] - alone[objective]).abs() / alone[objective].abs()).max())
+                of_pass = DOUBLE * numbers_of_pass(ENVIRONMENTS, COLUMNS + 1)
+                counting = DOUBLE * 2 * ENVIRONMENTS + DOUBLE  # rows of environments, twice, and of all
+                predicted = one["passes"] * of_pass + counting
+                sent = sum(one["messages"])
+                yield objective, str(ranks), f"{apart:.0e}", str(one["passes"]), f"{sent:,}", f"{predicted:,}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Rows over several ranks of this machine.")
     parser.add_argument("--rows", type=int, default=100_000)
@@ -228,7 +292,13 @@ def main() -> None:
         table.add_column(column, justify="right")
     for row in measure(asked.rows, asked.steps, asked.ranks):
         table.add_row(*row)
-    Console(width=140).print(table)
+    passes = Table(title=f"{asked.rows:,} rows x {COLUMNS} columns in blocks of {BLOCK:,}, Newton's method")
+    passes.add_column("method", no_wrap=True)
+    for column in ("ranks", "difference", "passes", "bytes all-reduced", "as predicted"):
+        passes.add_column(column, justify="right")
+    for row in measure_blocks(asked.rows, asked.ranks):
+        passes.add_row(*row)
+    Console(width=140).print(table, passes)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,12 @@ Phase = Literal["warm-up", "penalised"]
 
 SINGLE, DOUBLE = 4, 8  # bytes of a number
 HELD = 2.5  # what training takes of memory, times the bytes of x, y and environment (python -m benchmarks.axes)
-COPIES = 4  # of the sums of a pass: of a piece of a block, of all blocks, their means, the solver's
-BINS, BIN_BYTES, HISTOGRAM_BYTES = 255, 1, 16  # of LightGBM: bins, bytes of a binned value, bytes of a bin's sums
+MODELS = 2  # that a pass looks at: ERM and the choice
+KEPT, PASSES = 4, 10  # copies of a model's sums that stay after each pass, as measured, and passes for two classes
+STAY_ROWS, STAY_NUMBERS = 1 << 18, 1 << 25  # of batches from files: rows that stay in memory, and their numbers
+BINS, BIN_BYTES, BIN_OF_SUMS = 255, 1, 16  # of LightGBM: bins, bytes of a binned value, bytes of a bin's sums
 LEAVES = 31
-BYTES_OF_ROW_OF_TREES = 48  # scores, residuals, gradients, Hessians, target and environment, some of them twice
+ROW_OF_TREES = 48  # scores, residuals, gradients, Hessians, target and environment, some of them twice
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -98,9 +100,14 @@ def n_parameters(columns: int, hidden: Sequence[int] = (), outputs: int = 1) -> 
     return sum((a + 1) * b for a, b in pairwise((columns, *hidden, outputs)))
 
 
-def numbers_of_pass(environments: int, parameters: int, models: int = 1) -> int:
-    """Risk, gradient and Hessian of linear models in every environment: what a pass of Newton's method adds up."""
-    return models * environments * (1 + parameters + parameters**2)
+def numbers_of_sums(environments: int, parameters: int) -> int:
+    """Risk, gradient and Hessian of a linear model in every environment."""
+    return environments * (1 + parameters + parameters**2)
+
+
+def numbers_of_pass(environments: int, parameters: int, models: int = MODELS) -> int:
+    """What a pass of Newton's method over blocks adds up; the models themselves are those of the first rank."""
+    return models * (numbers_of_sums(environments, parameters) + parameters)
 
 
 def numbers_of_moments(environments: int, columns: int, outputs: int = 1) -> int:
@@ -149,18 +156,19 @@ def report(size: Size) -> str:
 
 def _newton(size: Size) -> list[str]:
     parameters = size.columns + 1
-    sums = DOUBLE * numbers_of_pass(size.environments, parameters)
+    sums = DOUBLE * numbers_of_sums(size.environments, parameters)
+    sent = DOUBLE * numbers_of_pass(size.environments, parameters)
     moments = DOUBLE * numbers_of_moments(size.environments, size.columns)
-    erm = DOUBLE * numbers_of_pass(1, parameters)
-    products = 2 * size.rows / size.ranks * parameters**2
+    products = 2 * MODELS * size.rows / size.ranks * parameters**2
     return [
-        "linear model, Newton's method on files, a pass and model (E environments, P = columns + 1 parameters)",
+        "linear model, Newton's method on files, one pass (E environments, P = columns + 1 parameters, float64)",
         f"  read                     {shown(size.table / size.ranks)} a rank: {_read(size)}",
         f"  products of columns      {products:.1e} operations a rank: {duration(products / size.flops)}",
-        f"  sums, E (1 + P + P^2)    {shown(sums)} in float64; about {shown(COPIES * sums)} of memory a rank",
-        f"  all-reduced              {shown(sums)}; by a ring each rank sends {_sent(size, sums)}",
-        f"  squared errors           {shown(moments)} in the one pass that they need",
-        f"  ERM, one environment     {shown(erm)}",
+        f"  sums of a model          {shown(sums)}, E (1 + P + P^2)",
+        f"  all-reduced, two models  {shown(sent)}; each rank sends {_sent(size, sent)}",
+        f"  memory after {PASSES} passes   about {shown(KEPT * PASSES * sums)} a rank",
+        f"  ERM alone, one pass      {shown(DOUBLE * numbers_of_pass(1, parameters, 1))}: it has one environment",
+        f"  squared errors           {shown(moments)}, once: one pass",
     ]
 
 
@@ -168,12 +176,14 @@ def _steps(size: Size, hidden: tuple[int, ...], title: str) -> list[str]:
     parameters = n_parameters(size.columns, hidden)
     own = size.rows / size.ranks
     held = HELD * own * (size.columns * SINGLE + 16)  # y and environment are 64-bit
+    stay = 2 * SINGLE * min(STAY_ROWS * size.columns, STAY_NUMBERS)
     full = Step("irm-tv-l1", size.environments, parameters)
     batch = Step("irm-tv-l1", size.environments, parameters, batches=True)
     all_rows = max(6 * own * parameters / size.flops, 2 * own * size.columns * SINGLE / size.memory)
     return [
         f"{title}, in float32 (P = {parameters:,} parameters)",
-        f"  memory                   {shown(held)} a rank ({HELD:g} times its rows)",
+        f"  memory, all rows         {shown(held)} a rank ({HELD:g} times its rows)",
+        f"  memory, from files       {shown(stay)} a rank: rows that stay for some steps, and the next ones",
         f"  a step of all rows       {duration(all_rows)}: 6 P operations a row, and x is read twice from memory",
         f"  all-reduced, 2 E + P     {_message(size, full)}",
         f"  the same, mini-batches   {_message(size, batch)}, 3 E + 1 + P",
@@ -196,12 +206,12 @@ def _sent(size: Size, n_bytes: float) -> str:
 
 def _trees(size: Size) -> list[str]:
     binned = size.rows * size.columns * BIN_BYTES
-    sums = LEAVES * size.columns * BINS * HISTOGRAM_BYTES
+    sums = LEAVES * size.columns * BINS * BIN_OF_SUMS
     return [
         "trees, one process: rows are not spread over ranks",
         f"  features in bins         {shown(binned)} of memory, a byte each",
-        f"  scores and gradients     {shown(size.rows * BYTES_OF_ROW_OF_TREES)}, {BYTES_OF_ROW_OF_TREES} bytes a row",
-        f"  histograms               {shown(sums)}: {LEAVES} leaves, {BINS} bins a column, {HISTOGRAM_BYTES} bytes each",
+        f"  scores and gradients     {shown(size.rows * ROW_OF_TREES)}, {ROW_OF_TREES} bytes a row",
+        f"  histograms               {shown(sums)}: {LEAVES} leaves, {BINS} bins a column, {BIN_OF_SUMS} bytes each",
     ]
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +18,26 @@ import torch
 from torch import Tensor, distributed
 
 
+@contextmanager
+def _all_answer() -> Iterator[None]:
+    """An error that says what it means where another process is gone."""
+    try:
+        yield
+    except RuntimeError as error:  # of gloo, NCCL and their timeouts
+        raise RuntimeError(
+            "another rank was lost, or did not answer within the timeout of the process group. Look at what the other "
+            "ranks say. torchrun --max-restarts=3 starts all of them again, and with checkpoint=... training continues "
+            "from the last one that was written."
+        ) from error
+
+
 class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, group: Any, factor: int) -> Tensor:
         ctx.factor = factor
         total = local.clone(memory_format=torch.contiguous_format)
-        distributed.all_reduce(total, group=group)
+        with _all_answer():
+            distributed.all_reduce(total, group=group)
         return total
 
     @staticmethod
@@ -71,12 +87,14 @@ class Ranks:
 
     def add_(self, local: Tensor) -> None:
         """The sum over the ranks, in place and without a graph."""
-        distributed.all_reduce(local, group=self.group)
+        with _all_answer():
+            distributed.all_reduce(local, group=self.group)
 
     def greatest(self, local: Tensor) -> Tensor:
         """Of every element, the greatest of all ranks."""
         found = local.clone(memory_format=torch.contiguous_format)
-        distributed.all_reduce(found, op=distributed.ReduceOp.MAX, group=self.group)
+        with _all_answer():
+            distributed.all_reduce(found, op=distributed.ReduceOp.MAX, group=self.group)
         return found
 
     def of_first(self, local: Tensor) -> Tensor:
@@ -89,9 +107,11 @@ class Ranks:
         device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
         mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(device)
         sizes = [mine.new_zeros(1, dtype=torch.int64) for _ in range(distributed.get_world_size(self.group))]
-        distributed.all_gather(sizes, torch.tensor([len(mine)], device=device), group=self.group)
+        with _all_answer():
+            distributed.all_gather(sizes, torch.tensor([len(mine)], device=device), group=self.group)
         padded = mine.new_zeros(int(max(sizes)))
         padded[: len(mine)] = mine
         every = [torch.empty_like(padded) for _ in sizes]
-        distributed.all_gather(every, padded, group=self.group)
+        with _all_answer():
+            distributed.all_gather(every, padded, group=self.group)
         return [json.loads(bytes(text[: int(size)].tolist()).decode()) for text, size in zip(every, sizes, strict=True)]
