@@ -15,10 +15,11 @@ import matplotlib as mpl
 mpl.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from irmtv import EnvironmentInference
+from irmtv import EnvironmentInference, Runs, train
 from irmtv.app.fit import fit_table
 from irmtv.datasets import make_simulation
 
@@ -138,8 +139,40 @@ def clinics(objective: str) -> dict[str, Any]:
         return fit_table(table, "ill", environment="clinic", objective=objective, test=test).summary
 
 
-PICTURES = {"environments": environments, "aux": aux, "methods": methods, "new-environment": new_environment}
+def slopes() -> Figure:
+    """The risk of two environments as a function of the dummy classifier w, with the tangent at w = 1."""
+    task = make_simulation(5000, p_s=(0.999, 0.7), p_v=0.9, random_state=0)
+    fitted = train(task, "irm-tv-l1", Runs(penalty_weight=[0.0, 1e4]), steps=1500, warmup=500, learning_rate=0.02)
+    logits, y, e = fitted.logits(task.train.x).squeeze(-1), task.train.y.double(), task.train.environment
+    scales = torch.linspace(0, 2, 81, dtype=torch.float64)
+    figure, axes = frame(5, 3.1, columns=2, sharey=True)
+    for run, title in enumerate(("plain model", "invariant model")):
+        f = logits[run].double()
+        for environment, colour in ((0, BLUE), (1, ORANGE)):
+            inside = e == environment
+            loss = torch.nn.functional.softplus(scales[:, None] * f[inside]) - y[inside] * scales[:, None] * f[inside]
+            slope = ((f[inside].sigmoid() - y[inside]) * f[inside]).mean().item()
+            risk = loss.mean(1)
+            axes[run].plot(scales, risk, color=colour, linewidth=2.5, label=str(task.train.names[environment]))
+            near = np.array([0.55, 1.45])
+            axes[run].plot(near, risk[40].item() + slope * (near - 1), color="black", linewidth=1.2)
+            axes[run].plot([1], [risk[40].item()], "o", color="black", markersize=4)
+        axes[run].set_title(title, fontsize=11)
+        axes[run].set(xlabel="w", xticks=[0, 1, 2], ylim=(0, 0.85))
+    axes[0].set_ylabel("risk")
+    handles, _ = axes[0].get_legend_handles_labels()
+    labels = ["first environment", "second environment"]
+    figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False, fontsize=10)
+    return figure
 
+
+PICTURES = {
+    "environments": environments,
+    "aux": aux,
+    "methods": methods,
+    "new-environment": new_environment,
+    "slopes": slopes,
+}
 
 def main() -> None:
     style = {"font.size": 11, "svg.hashsalt": "irmtv", "svg.fonttype": "path", "axes.titlelocation": "left"}
