@@ -57,7 +57,9 @@ def environments() -> Figure:
 def aux() -> Figure:
     """How a relation changes over time, and the environments that a network finds there."""
     rows = make_simulation(5000, p_s=(0.999, 0.7), random_state=0).train
-    inference = EnvironmentInference("minimax", random_state=0).fit(rows.x.numpy(), rows.y.numpy(), aux=rows.aux.numpy())
+    inference = EnvironmentInference("minimax", random_state=0).fit(
+        rows.x.numpy(), rows.y.numpy(), aux=rows.aux.numpy()
+    )
     time = np.linspace(0, 1, 201)
     member = inference.predict_proba(rows.x[:201].numpy(), aux=time[:, None])[:, 0]
     member = member if member[0] > 0.5 else 1 - member
@@ -98,7 +100,12 @@ def methods() -> Figure:
         axis.text(2.3, y, question, ha="center", va="center", fontsize=10, bbox=box | {"edgecolor": BLUE})
         axis.text(7.9, y, answer, ha="center", va="center", fontsize=10, bbox=box | {"edgecolor": GREEN})
     axis.text(
-        2.3, 0.95, "a plain model: there is\nnothing to compare", ha="center", va="center", fontsize=10,
+        2.3,
+        0.95,
+        "a plain model: there is\nnothing to compare",
+        ha="center",
+        va="center",
+        fontsize=10,
         bbox=box | {"edgecolor": ORANGE},
     )
     return figure
@@ -113,7 +120,9 @@ def new_environment() -> Figure:
         low, high = (100 * taken["expected"][end] for end in ("low", "high"))
         held_out = [100 * row["chosen"]["value"] for row in summary["environments"]]
         left_out = [100 * row["chosen"] for row in taken["environments"]]
-        panel.plot([low, high], [1, 1], color=BLUE, linewidth=9, alpha=0.25, solid_capstyle="butt", label="90 % interval")
+        panel.plot(
+            [low, high], [1, 1], color=BLUE, linewidth=9, alpha=0.25, solid_capstyle="butt", label="90 % interval"
+        )
         panel.plot(held_out, [2] * 4, "o", color=GREY, markersize=7, label="known clinics")
         panel.plot(left_out, [1] * 4, "D", color=BLUE, markersize=7, label="clinics left out")
         harbour = 100 * summary["test"]["environments"][0]["chosen"]["value"]
@@ -173,6 +182,7 @@ PICTURES = {
     "new-environment": new_environment,
     "slopes": slopes,
 }
+
 
 def main() -> None:
     style = {"font.size": 11, "svg.hashsalt": "irmtv", "svg.fonttype": "path", "axes.titlelocation": "left"}

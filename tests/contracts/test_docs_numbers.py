@@ -12,7 +12,7 @@ from irmtv.lab.experiments.papers import paper_spec
 from paths import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
-COMMANDS = re.compile(r"irmtv reproduce ([\w-]+)|python (examples/\w+\.py|-m benchmarks\.\w+)")
+COMMANDS = re.compile(r"irmtv reproduce ([\w-]+)|python ((?:examples|docs/guide)/\w+\.py|-m benchmarks\.\w+)")
 # files that are not public; no numbers
 NOT_NUMBERS = {"celeba", "landcover", "examples/rows_over_ranks.py", "examples/sales_tables.py"}
 
