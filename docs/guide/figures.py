@@ -77,16 +77,16 @@ def aux() -> Figure:
 
 
 LADDER = (
-    ("Is there a network and\na training loop of your own?", "a loss for your loop:\nIRMTVLoss, MinimaxTVLoss"),
-    ("Do you want to compare\npublished methods?", "an experiment file:\nirmtv run, irmtv reproduce"),
-    ("Does a column say where\neach row came from?", "irmtv fit --environment\n(objective: irm-tv-l1)"),
-    ("Is there a time\nor a position?", "irmtv fit --aux\n(objective: minimax-tv-l1)"),
+    ("Your own network\nand training loop?", "a loss for your loop:\nIRMTVLoss"),
+    ("Comparing\npublished methods?", "an experiment file:\nirmtv run"),
+    ("Does a column say\nwhere rows came from?", "irmtv fit --environment\n(irm-tv-l1)"),
+    ("Is there a time\nor a position?", "irmtv fit --aux\n(minimax-tv-l1)"),
 )
 
 
 def methods() -> Figure:
     """Questions from above to below; the first yes leads to an answer on the right."""
-    figure, (axis,) = frame(4.7, 5.2)
+    figure, (axis,) = frame(4.3, 5.0)
     axis.set(xlim=(0, 10), ylim=(0, 10.6))
     axis.axis("off")
     box = {"boxstyle": "round,pad=0.45", "facecolor": "white", "linewidth": 1.4}
@@ -102,7 +102,7 @@ def methods() -> Figure:
     axis.text(
         2.3,
         0.95,
-        "a plain model: there is\nnothing to compare",
+        "a plain model: nothing\nto compare",
         ha="center",
         va="center",
         fontsize=10,
