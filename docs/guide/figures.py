@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-
-mpl.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -186,6 +184,7 @@ PICTURES = {
 
 def main() -> None:
     style = {"font.size": 11, "svg.hashsalt": "irmtv", "svg.fonttype": "path", "axes.titlelocation": "left"}
+    mpl.use("agg")
     with mpl.rc_context(style):
         for name in sys.argv[1:] or PICTURES:
             figure = PICTURES[name]()

@@ -8,6 +8,7 @@ before it that says why, and its commands are in examples/docs_numbers.py.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -154,6 +155,16 @@ def test_every_picture_is_drawn_by_the_script_and_shown():
     drawn = set(re.findall(r'^    "([\w-]+)": \w+,$', (GUIDE / "figures.py").read_text(encoding="utf-8"), re.MULTILINE))
     shown = {name for page in PAGES for name in re.findall(r"\]\(([\w-]+)\.svg\)", page.read_text(encoding="utf-8"))}
     assert drawn == shown == {path.stem for path in GUIDE.glob("*.svg")}
+
+
+def test_the_chart_is_that_of_the_script():
+    """Matplotlib writes each line of a text as a comment beside its outlines."""
+    spec = importlib.util.spec_from_file_location("figures", GUIDE / "figures.py")
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    drawn = re.findall(r"<!-- (.*?) -->", (GUIDE / "methods.svg").read_text(encoding="utf-8"))
+    lines = [line for pair in figures.LADDER for text in pair for line in text.replace("--", "- -").split("\n")]
+    assert [text for text in drawn if text in lines] == lines
 
 
 def test_a_wrong_number_or_word_on_a_page_is_noticed():
