@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from irmtv.app.io import Table
 
 ModelPath = Annotated[Path, typer.Argument(help="Model file written by irmtv fit.")]
-DataPath = Annotated[Path, typer.Argument(help="Table: CSV or TSV (also .gz), or Parquet.")]
+DataPath = Annotated[Path, typer.Argument(help="Table: CSV or TSV (also .gz), Parquet, or a folder of Parquet files.")]
 Target = Annotated[str, typer.Option(help="Column to predict.")]
 Environment = Annotated[
     list[str] | None,
