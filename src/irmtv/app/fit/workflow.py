@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,12 +17,13 @@ from sklearn.pipeline import Pipeline
 from irmtv.app.fit.answer import answer
 from irmtv.app.fit.comparison import compare, target_of
 from irmtv.app.fit.expectation import named_place
-from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, start_stage
+from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, searched_rows, start_stage
 from irmtv.app.fit.first_look import first_look
 from irmtv.app.fit.new_environment import new_environment
 from irmtv.app.fit.other_rows import judged, read_other_rows, score_other_rows
-from irmtv.app.fit.preparation import Prepared, about_gaps, prepare
-from irmtv.app.fit.summary import Data, Feature, FirstLook, FitSummary, LossCurve
+from irmtv.app.fit.preparation import Prepared, about_gaps, prepare, prepare_stream
+from irmtv.app.fit.stream import looks_at_labels, needs_labels
+from irmtv.app.fit.summary import Feature, FirstLook, FitSummary, LossCurve
 from irmtv.app.fit.summary_parts import (
     Searches,
     compared_families,
@@ -33,7 +34,8 @@ from irmtv.app.fit.summary_parts import (
     loss_curves,
     path_points,
 )
-from irmtv.app.io import Table
+from irmtv.app.io import ParquetTable, Table, open_table
+from irmtv.app.io.memory import memory_limit
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar
@@ -57,7 +59,7 @@ class Answer:
 
 
 def fit_table(
-    source: str | PathLike[str] | Table | pd.DataFrame,
+    source: str | PathLike[str] | Table | ParquetTable | pd.DataFrame,
     target: str,
     environment: Sequence[str] = (),
     aux: Sequence[str] = (),
@@ -80,6 +82,7 @@ def fit_table(
     time_ordered: bool | None = None,
     random_state: int = 0,
     encoding: str | None = None,
+    memory: str | int | None = None,
     command: str = "",
     bar: ProgressBar | None = None,
 ) -> Answer:
@@ -87,8 +90,9 @@ def fit_table(
 
     Parameters
     ----------
-    source : path, Table or DataFrame
-        CSV, TSV, Parquet; columns of numbers, categories, text and dates, with missing values.
+    source : path, Table, ParquetTable or DataFrame
+        CSV, TSV, Parquet, or a folder of Parquet files; columns of numbers, categories, text and dates, with missing
+        values.
     target : str
         The column to be predicted.
     environment : names of columns, default ()
@@ -141,6 +145,9 @@ def fit_table(
         Seed of the folds and the models.
     encoding : str or None, default None
         Of a text file; None is UTF-8.
+    memory : str, int or None, default None
+        "2GB", "500MB" or bytes; None is half of what is available. Parquet files that are too large for it are read
+        block by block: what is compared and shown rests on a sample of 200,000 rows, the choice is trained on all.
     command : str, default ""
         What to write into the summary as the way to run this again.
     bar : ProgressBar or None, default None
@@ -165,22 +172,33 @@ def fit_table(
     """
     _check(objective, model, bool(environment), bool(aux), steps, rounds)
     clock = _Clock()
-    table = Table.of(source, encoding)
+    limit = memory_limit(memory)
+    if isinstance(source, (str, PathLike)):
+        source = open_table(source, limit, encoding=encoding)
+    if isinstance(source, ParquetTable) and source.fits(limit):
+        source = Table(source.frame(), source.path, source.notes)
     clock.lap("reading")
-    prepared = prepare(
-        table,
-        target,
-        _names(environment),
-        _names(aux),
-        drop=_names(drop),
-        features=_names(features),
-        categorical=_names(categorical),
-        task=task,
-        metric=metric,
-        encoding=encoding,
-    )
+    roles = target, _names(environment), _names(aux)
+    how: dict[str, Any] = {"drop": _names(drop), "features": _names(features), "categorical": _names(categorical)}
+    if isinstance(source, ParquetTable):
+        prepared = prepare_stream(
+            source,
+            *roles,
+            **how,
+            task=task,
+            metric=metric,
+            memory=limit,
+            sample=searched_rows(random_state),
+            keep_labels=looks_at_labels(objective),
+            needed=needs_labels(objective, bool(roles[1])),
+            min_rows=min_rows,
+            scaled=model != "trees",
+            progress=_reports(bar, "reading all rows"),
+        )
+    else:
+        prepared = prepare(Table.of(source), *roles, **how, task=task, metric=metric, encoding=encoding)
     other = None if test is None else read_other_rows(test, prepared, encoding)
-    del table
+    del source
     clock.lap("preparing")
     if objective == "erm" and rule == "invariance" and not prepared.has_environments:
         rule = "iid"  # nothing to compare, and nothing but the step to choose
@@ -235,7 +253,7 @@ def _search_and_train(
         warnings.simplefilter("always", UserWarning)
         families = _families(prepared, model, parameters, steps, rounds)
         prepared.features.clear()
-        _about_rows(families[0], prepared.data)
+        _about_rows(families[0], prepared)
         families = comparable_families(families, bar)
         keep: KeepOutputs = True if prepared.score.name in SCORES else "left-out"
         each = [family.search(bar, 0.85 / len(families), keep) for family in families]
@@ -245,13 +263,32 @@ def _search_and_train(
         prepared.data["features"] = len(names)
         notes += about_gaps(prepared.columns, searches.family.reads)
         start_stage(bar, "training on all rows", 0.1)
-        searches.estimator.fit_choice(searches.family.all_rows, searches.search)
+        _train_choice(prepared, searches, bar)
     if parameters["time_ordered"] == "auto" and what_was_left_out(searches.search) == "in order":
         column = " / ".join(prepared.data["environment"])
         notes.append(f"{column!r} is read as times, in their order; --no-time-ordered leaves each out in turn instead")
     message = searches.estimator.selected_["message"]
     notes += [note for note in dict.fromkeys(str(w.message) for w in warned) if message not in note]
     return searches
+
+
+def _train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None) -> None:
+    """The choice on all rows."""
+    family, stream = searches.family, prepared.stream
+    if stream is None:
+        searches.estimator.fit_choice(family.all_rows, searches.search)
+        return
+    source = stream.source(family.reads, family.all_rows, _reports(bar, "training on all rows"))
+    searches.estimator.fit_choice_on(source, family.all_rows, searches.search)
+    stream.passes += source.passes
+    prepared.data["notes"].append(
+        f"the files were read {stream.passes} times, {stream.passes - source.passes} of them before training"
+    )
+
+
+def _reports(bar: ProgressBar | None, what: str) -> Callable[[float], None] | None:
+    """Shows how much of the rows was read, where training does not say how far it is."""
+    return None if bar is None else lambda share: bar.rename(f"{what}, {100 * share:.0f} %")
 
 
 def _summary(
@@ -366,10 +403,12 @@ def _families(prepared: Prepared, model: str, parameters: Mapping[str, Any], ste
     """The model families that are asked for, of "auto" those that can minimise the objective; the simplest first."""
 
     def networks(kind: str) -> Family:
-        return Networks(kind, prepared.task, prepared.table(Networks.reads), steps=steps, parameters=parameters)
+        table, whole = prepared.table(Networks.reads), prepared.whole(Networks.reads)
+        return Networks(kind, prepared.task, table, steps=steps, parameters=parameters, whole=whole)
 
     def trees() -> Family:
-        return Trees(prepared.task, prepared.table(Trees.reads), rounds=rounds, parameters=parameters)
+        table, whole = prepared.table(Trees.reads), prepared.whole(Trees.reads)
+        return Trees(prepared.task, table, rounds=rounds, parameters=parameters, whole=whole)
 
     if model == "trees":
         return [trees()]
@@ -391,14 +430,23 @@ def _families(prepared: Prepared, model: str, parameters: Mapping[str, Any], ste
     return [*families, trees()]
 
 
-def _about_rows(family: Family, data: Data) -> None:
+def _about_rows(family: Family, prepared: Prepared) -> None:
     """Notes on what of the rows is not used."""
+    data = prepared.data
     objective, task = family.all_rows.objective, family.all_rows.task
     if data["aux"] and objective.infers is None:
         given = task.train.environment is not None and len(task.train.names) > 1
         why = "environments are given" if given else f"objective {objective.name!r} infers none"
         data["notes"].append(f"aux ({', '.join(data['aux'])}) is not used, since {why}, and is no feature either")
-    if family.rows is not family.all_rows:
+    n = len(family.rows.task.train)
+    if prepared.stream is not None:
+        drawn = "all" if n == data["rows_used"] else f"{n:,} of the {data['rows_used']:,}"
+        where = "" if n == data["rows_used"] else ", drawn at random from every environment"
+        data["notes"].append(
+            f"the table is larger than the memory (--memory) and is read in blocks: scores, comparisons and the page "
+            f"rest on {drawn} rows{where}; the model is trained on all"
+        )
+    elif family.rows is not family.all_rows:
         data["notes"].append(
             f"the path was compared on {len(family.rows.task.train):,} rows, drawn at random from every environment; "
             "the model is trained on all"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +24,7 @@ from irmtv.core.read_ahead import read_ahead
 from irmtv.data.tables.errors import TableError, TableNotFoundError
 
 _INDEX = re.compile(r"__index_level_\d+__")  # the rows' labels of a DataFrame, which pandas writes beside its columns
+TIMES = 4  # what a table takes as a DataFrame: its numbers as models want them, and what training adds
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class ParquetTable:
     shards: tuple[Shard, ...]
     partitions: tuple[str, ...]  # columns that the folders' names are
     types: Mapping[str, pa.DataType]  # of every column that is read, in their order, the partitions last
-    n_rows: int
+    groups: tuple[tuple[int, ...], ...]  # by file, the rows of its row groups
     n_columns: int  # of the files, with those that are left out
     notes: tuple[str, ...] = ()
     stored: Mapping[str, int] = field(default_factory=dict)  # bytes of columns of text, uncompressed
@@ -43,6 +44,14 @@ class ParquetTable:
     @property
     def names(self) -> list[str]:
         return list(self.types)
+
+    @property
+    def n_rows(self) -> int:
+        return sum(map(sum, self.groups))
+
+    def select(self, names: Collection[str]) -> ParquetTable:
+        """The table with these columns alone."""
+        return replace(self, types={name: kind for name, kind in self.types.items() if name in set(names)})
 
     @property
     def _own(self) -> list[str]:
@@ -54,38 +63,52 @@ class ParquetTable:
         """About what the table takes as a DataFrame."""
         return sum(bytes_of(kind, self.n_rows, self.stored.get(name, 0)) for name, kind in self.types.items())
 
+    def fits(self, memory: int) -> bool:
+        """Whether the table can be read and trained on in so many bytes."""
+        return TIMES * self.bytes_in_memory() <= memory
+
     def frame(self) -> pd.DataFrame:
         """All rows."""
-        with self._enough_memory():
-            return as_frame(pa.concat_tables([self._rows_of(shard) for shard in self.shards]), self.names)
+        with self.enough_memory():
+            return as_frame(pa.concat_tables([self._rows_of(number) for number in range(len(self.shards))]), self.names)
 
     def pieces(self, rows: int) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
         """At most `rows` rows at a time, as a DataFrame and as the files have them; read ahead by a thread."""
         return read_ahead(self._pieces(rows))
 
     def _pieces(self, rows: int) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
-        with self._enough_memory():
+        with self.enough_memory():
             for piece in cut(self._batches(rows), rows):
                 plain = decoded(piece)
                 yield as_frame(plain, self.names), plain
 
     def _batches(self, rows: int) -> Iterator[pa.Table]:
         """Pieces of row groups, file by file."""
-        for shard in self.shards:
-            shard.check_unchanged()
-            with opened(shard.path) as file:
-                for group in range(file.num_row_groups):
-                    with _readable(shard.path, file, group):
-                        for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=self._own):
-                            yield self._in_common_types(shard, pa.Table.from_batches([batch]))
-            shard.check_unchanged()
+        for number in range(len(self.shards)):
+            with self.file(number) as file:
+                for group in range(len(self.groups[number])):
+                    yield from self.rows_of_group(number, file, group, rows)
 
-    def _rows_of(self, shard: Shard) -> pa.Table:
+    @contextmanager
+    def file(self, number: int) -> Iterator[pq.ParquetFile]:
+        """One of the files, open; it must be the same before and after."""
+        shard = self.shards[number]
         shard.check_unchanged()
-        with opened(shard.path) as file, _readable(shard.path, file):
-            table = self._in_common_types(shard, file.read(columns=self._own))
+        with opened(shard.path) as file:
+            yield file
         shard.check_unchanged()
-        return table
+
+    def rows_of_group(self, number: int, file: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.Table]:
+        """A row group of a file in pieces of `rows` rows; shorter ones may be among them."""
+        shard = self.shards[number]
+        with _readable(shard.path, file, group):
+            for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=self._own):
+                yield self._in_common_types(shard, pa.Table.from_batches([batch]))
+
+    def _rows_of(self, number: int) -> pa.Table:
+        shard = self.shards[number]
+        with self.file(number) as file, _readable(shard.path, file):
+            return self._in_common_types(shard, file.read(columns=self._own))
 
     def _in_common_types(self, shard: Shard, table: pa.Table) -> pa.Table:
         """Columns in their order, with the types of the whole table and the labels of the folders."""
@@ -109,7 +132,8 @@ class ParquetTable:
         return pa.table(columns, names=list(self.types))
 
     @contextmanager
-    def _enough_memory(self) -> Iterator[None]:
+    def enough_memory(self) -> Iterator[None]:
+        """What does not fit says how large the table is."""
         try:
             yield
         except pa.ArrowMemoryError as error:
@@ -135,14 +159,14 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, text: Collect
     else:
         check_file(path)
         shards, partitions, notes = (Shard.of(path),), (), ()
-    schemas, rows, stored = list[pa.Schema](), 0, dict[str, int]()
+    schemas, groups, stored = list[pa.Schema](), list[tuple[int, ...]](), dict[str, int]()
     for shard in shards:
-        schema, n, own = _footer(shard.path)
+        schema, rows, own = _footer(shard.path)
         if schemas:
             _check_alike(shards[0].path, schemas[0], shard.path, schema)
         if not schemas or schema != schemas[-1]:
             schemas.append(schema)
-        rows += n
+        groups.append(rows)
         for name, size in own.items():
             stored[name] = stored.get(name, 0) + size
     for name in partitions:
@@ -166,7 +190,7 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, text: Collect
         )
     if left:
         notes = (*notes, f"left out, since their values are lists, records or bytes: {shown(left)}")
-    return ParquetTable(path, shards, partitions, types, rows, len(found), notes, stored, schemas[0].names[0])
+    return ParquetTable(path, shards, partitions, types, tuple(groups), len(found), notes, stored, schemas[0].names[0])
 
 
 def with_rows(table: ParquetTable) -> ParquetTable:
@@ -209,8 +233,8 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-def _footer(path: Path) -> tuple[pa.Schema, int, dict[str, int]]:
-    """Columns and their types, rows, and the bytes of columns of text."""
+def _footer(path: Path) -> tuple[pa.Schema, tuple[int, ...], dict[str, int]]:
+    """Columns and their types, rows of the row groups, and the bytes of columns of text."""
     with opened(path) as file:
         schema, about = file.schema_arrow, file.metadata
         names = [str(name) for name in schema.names]
@@ -222,9 +246,10 @@ def _footer(path: Path) -> tuple[pa.Schema, int, dict[str, int]]:
         stored = {}
         if about.num_columns == len(names):  # no column is a record of several
             texts = [j for j, name in enumerate(names) if word_of(schema.field(name).type) == "text"]
-            groups = [about.row_group(g) for g in range(about.num_row_groups)] if texts else []
-            stored = {names[j]: sum(group.column(j).total_uncompressed_size for group in groups) for j in texts}
-        return schema.remove_metadata(), about.num_rows, stored
+            each = [about.row_group(g) for g in range(about.num_row_groups)] if texts else []
+            stored = {names[j]: sum(group.column(j).total_uncompressed_size for group in each) for j in texts}
+        rows = tuple(about.row_group(g).num_rows for g in range(about.num_row_groups))
+        return schema.remove_metadata(), rows, stored
 
 
 def _columns(schema: pa.Schema) -> list[str]:

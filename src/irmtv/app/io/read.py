@@ -19,7 +19,8 @@ from irmtv.app.io.delimited import (
     text_batches,
     typed,
 )
-from irmtv.app.io.parquet import cut, open_parquet, with_rows
+from irmtv.app.io.memory import memory_limit
+from irmtv.app.io.parquet import ParquetTable, cut, open_parquet, with_rows
 from irmtv.app.io.shards import PARQUET
 from irmtv.app.io.source import check_file
 from irmtv.core.messages import check_positive, shown
@@ -114,6 +115,30 @@ def read_table(
         del arrow  # so that each column's text can be freed
         frame, notes = _typed_columns(untyped, text, layout.separator != ",")
     return Table(frame, path, (*layout.notes, *notes))
+
+
+def open_table(
+    path: str | os.PathLike[str], memory: str | int | None = None, *, encoding: str | None = None
+) -> Table | ParquetTable:
+    """A table, read; of Parquet files that are too large for that, without its rows.
+
+    Parameters
+    ----------
+    path, encoding : as in `read_table`.
+    memory : str, int or None, default None
+        "2GB", "500MB" or bytes; None is half of what is available. A table is too large where about four times its
+        size as a DataFrame is more.
+    """
+    path, limit = Path(path), memory_limit(memory)
+    if not _is_parquet(path):
+        return read_table(path, encoding=encoding)
+    table = with_rows(open_parquet(path))
+    return Table(table.frame(), path, table.notes) if table.fits(limit) else table
+
+
+def names_of(table: Table | ParquetTable) -> list[str]:
+    """The names of a table's columns."""
+    return table.names if isinstance(table, ParquetTable) else list(table.frame.columns)
 
 
 @contextmanager

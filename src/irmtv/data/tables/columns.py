@@ -346,10 +346,10 @@ def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...], list[
         if is_datetime64_any_dtype(values.dtype):
             dates = values
         elif not is_numeric_dtype(values.dtype):
-            dates, note = _dates(values)
+            dates, note = dates_of(values)
             notes += note
         is_date.append(dates is not None)
-        made[name] = (values if dates is None else _decimal_years(dates)).astype(np.float64)
+        made[name] = (values if dates is None else decimal_years(dates)).astype(np.float64)
     numbers = pd.DataFrame(made)
     refuse_infinite(numbers, "aux")
     constant = [name for name in numbers if numbers[name].nunique() < 2]
@@ -358,7 +358,7 @@ def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...], list[
     return numbers, tuple(is_date), notes
 
 
-def _dates(values: pd.Series) -> tuple[pd.Series, list[str]]:
+def dates_of(values: pd.Series) -> tuple[pd.Series, list[str]]:
     """Texts as dates, all written in the same way: days and months never change places from row to row."""
     words = values.astype(object)
     month_first, day_first = _formats(words)
@@ -402,7 +402,7 @@ def _formats(words: pd.Series) -> tuple[list[str], list[str]]:
     return month_first + short, day_first + [f"%d{mark}%m{mark}%y" for mark in "/.-"]
 
 
-def _decimal_years(dates: pd.Series) -> pd.Series:
+def decimal_years(dates: pd.Series) -> pd.Series:
     """2014.5 in the middle of 2014."""
     when = dates.dt
     day = when.day_of_year - 1 + (when.hour + (when.minute + when.second / 60) / 60) / 24
