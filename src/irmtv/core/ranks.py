@@ -79,6 +79,10 @@ class Ranks:
         distributed.all_reduce(found, op=distributed.ReduceOp.MAX, group=self.group)
         return found
 
+    def of_first(self, local: Tensor) -> Tensor:
+        """What the first rank has, on all of them."""
+        return self.add(local if self.rank == 0 else torch.zeros_like(local))
+
     def tell(self, value: Any) -> list[Any]:
         """What every rank says, in their order: anything that JSON can hold."""
         nccl = distributed.get_backend(self.group) == "nccl"

@@ -11,11 +11,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar, cast
 
-from torch import distributed
+import torch
+from torch import Tensor, distributed
 
 from irmtv._version import __version__
 from irmtv.core.messages import shown
 from irmtv.core.ranks import Ranks
+from irmtv.core.types import Task
 from irmtv.engine.networks import Module
 from irmtv.engine.program import Call
 
@@ -42,7 +44,8 @@ def agreed(group: Any, prepare: Callable[[], Call]) -> Call:
         return call
 
     call = together(ranks, mine)
-    told = ranks.tell({"rows": len(call.tasks[0].train), "asks": description(call)})
+    own = len(call.tasks[0].train) if call.blocks is None else call.blocks.n_rows
+    told = ranks.tell({"rows": own, "asks": description(call)})
     _check_told(told)
     return replace(call, ranks=replace(ranks, n_rows=tuple(one["rows"] for one in told)))
 
@@ -100,7 +103,22 @@ def description(call: Call) -> dict[str, Any]:
         "names of the environments": repr(task.names),
         "environments": "given" if task.environment is not None else "not given",
         "aux columns": 0 if task.aux is None else task.aux.shape[1],
+        **({} if call.blocks is None else {"sample of the blocks": rows_digest(call.tasks[0])}),
     }
+
+
+def rows_digest(task: Task) -> str:
+    """What tells rows from others."""
+    digest = hashlib.sha256()
+    for rows in (task.train, task.held_out):
+        for value in () if rows is None else (rows.x, rows.y, rows.environment, rows.aux, rows.weight):
+            digest.update(b"none" if value is None else as_bytes(value))
+    return f"{len(task.train)} rows, digest {digest.hexdigest()[:16]}"
+
+
+def as_bytes(value: Tensor) -> Any:
+    """What a tensor holds, not copied where it need not be."""
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -135,11 +153,12 @@ def _check_supported(call: Call, group: Any) -> None:
     if any(parts) or objective.infers not in (None, "aux"):
         able = "erm, irm-tv-l1, irm-tv-l2, vrex, groupdro, minimax-tv-l1, minimax-tv-l2 and their kind"
         refuse("objective must be one of sums over environments", repr(objective.name), f"Use one of {able}.")
-    if any(s["solver"] != "adam" or s["layer"] is not None for s in static):
+    in_blocks = call.blocks is not None
+    if any((s["solver"] != "adam" and not in_blocks) or s["layer"] is not None for s in static):
         refuse("solver must be 'adam', and layer None,", "others", "Train on one process, or by gradient steps.")
-    if any(s["start"] not in (None, "small", "random") for s in static):
+    if any(s["start"] not in (None, "small", "random") for s in static) and not in_blocks:
         refuse("start must be parameters, 'small' or 'random'", shown({s["start"] for s in static}), "Use one of them.")
-    if call.snapshot_every is not None:
+    if call.snapshot_every is not None and not in_blocks:  # of blocks all ranks have one sample
         refuse(
             "snapshots, and select other than 'fixed', cannot be had", f"snapshot_every={call.snapshot_every}",
             "Leave them out, and measure what was fitted: fitted.evaluate(rows).",

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from irmtv.core.files import try_to_write, write_synced
 from irmtv.core.messages import shown, users_stacklevel
-from irmtv.core.types import Task
-from irmtv.engine.agree import description, differences, together
+from irmtv.engine.agree import as_bytes, description, differences, rows_digest, together
 from irmtv.engine.fitted import State
 from irmtv.engine.networks import Module
 from irmtv.engine.optim import Adam
@@ -300,13 +299,8 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(_bytes(value))
+        digest.update(as_bytes(value))
     return digest.hexdigest()
-
-
-def _bytes(value: Tensor) -> Any:
-    """What a tensor holds, not copied where it need not be."""
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def _about(call: Call) -> dict[str, Any]:
@@ -314,17 +308,9 @@ def _about(call: Call) -> dict[str, Any]:
     ranks = call.ranks
     about = description(call)
     if ranks is None:
-        about["rows"] = [_rows_digest(task) for task in call.tasks]
+        about["rows"] = [rows_digest(task) for task in call.tasks]
     else:  # a training may continue on another number of ranks, where batches do not depend on it
         about["rows"] = ranks.total
         mini = any(rows_per_step(s["batch_size"], ranks.total) < ranks.total for s in call.settings)
         about["ranks"] = list(ranks.n_rows) if mini else "any"
     return dict(json.loads(json.dumps(about)))
-
-
-def _rows_digest(task: Task) -> str:
-    digest = hashlib.sha256()
-    for rows in (task.train, task.held_out):
-        for value in () if rows is None else (rows.x, rows.y, rows.environment, rows.aux, rows.weight):
-            digest.update(b"none" if value is None else _bytes(value))
-    return f"{len(task.train)} rows, digest {digest.hexdigest()[:16]}"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from irmtv.core.ranks import Ranks
 from irmtv.core.types import Rows, Task
+from irmtv.data.blocks import BlockSource
 from irmtv.engine.components.base import Phase
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
@@ -51,6 +52,7 @@ class Call:
     start: Start | None = None
     slopes: str | None = None  # of snapshots, where not of each run's own classifier
     ranks: Ranks | None = None  # the processes that have the other rows
+    blocks: BlockSource | None = None  # all rows of the one data set, of which its task has a sample
 
 
 class Keeper(Protocol):
@@ -120,14 +122,19 @@ class Program:
     def _linear_risks(self) -> list[LinearRisks]:
         """The risks of linear models on every data set, in the environments that are given."""
         context = self.context
-        n_environments = max(1, len(context.tasks[0].train.names))
-        all_codes = context.codes
-        needed = self.objective.uses(self.static) or self.objective.procedure or self.static["start"] == "environment"
-        if not needed or self.objective.infers is not None:  # ERM needs no environments
-            n_environments, all_codes = 1, torch.zeros_like(all_codes)
+        n_environments, all_codes = self._environments_needed(), context.codes
+        if n_environments == 1:
+            all_codes = torch.zeros_like(all_codes)
         many = bool(self.objective.penalties or self.objective.procedure or context.n_runs > 1)
         rows = self._linear_rows()
         return LinearRisks.several(rows, list(all_codes), n_environments, self.loss, context.n_outputs, many)
+
+    def _environments_needed(self) -> int:
+        """How many environments a linear model's risks are measured in."""
+        needed = self.objective.uses(self.static) or self.objective.procedure or self.static["start"] == "environment"
+        if not needed or self.objective.infers is not None:  # ERM needs no environments
+            return 1
+        return max(1, len(self.context.tasks[0].train.names))
 
     def _linear_rows(self) -> list[Rows]:
         """What a linear model reads of every data set."""

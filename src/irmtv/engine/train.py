@@ -16,11 +16,13 @@ from irmtv.core.cores import cores, one_thread_each, side_by_side
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.progress import Progress
 from irmtv.core.types import Runs, Task
+from irmtv.data.blocks import BlockSource
 from irmtv.engine.agree import agreed
 from irmtv.engine.checkpoint import Checkpoint, Keeper
 from irmtv.engine.device import keep_freed_memory
 from irmtv.engine.fitted import FittedRuns
 from irmtv.engine.networks import MLP, Net
+from irmtv.engine.on_blocks import check_blocks
 from irmtv.engine.padding import equally_long
 from irmtv.engine.plan import Chunk, plan
 from irmtv.engine.program import Call, Program
@@ -86,6 +88,7 @@ def train(
     dtype: torch.dtype = torch.float32,
     max_chunk: int | None = None,
     process_group: Any = None,
+    blocks: BlockSource | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
     **hyperparameters: Any,
@@ -131,6 +134,9 @@ def train(
     max_chunk : maximum number of runs in one program (default: chosen by cache and memory).
     process_group : a group of torch.distributed, for rows that are spread over processes (ranks): each calls `train`
         with rows of its own and gets the model of all rows. `docs/engine.md` says what is the same on all ranks.
+    blocks : all rows, of which `task` has a sample (:class:`irmtv.data.blocks.BlockSource`): for more rows than memory.
+        Newton's method reads them in passes, after it has solved the sample; gradient steps take mini-batches of them.
+        Snapshots measure the sample. With `process_group` every rank has blocks of its own, and the same sample.
     checkpoint : a file from which a training that was stopped continues to the same result: call `train` again as
         before. It is written every `checkpoint_every` steps and at the end; the one before it is kept as NAME.before.
     **hyperparameters : the objective's own, for all runs; `irmtv list NAME` shows them.
@@ -167,11 +173,15 @@ def train(
         if select == "worst-env":
             check_watched_environments(tasks, chosen)
         interval = snapshot_interval(snapshot_every, rule is not None, keep_states, settings)
+        if blocks is not None:
+            check_blocks(blocks, tasks, chosen, settings)
         laid_out: Sequence[Task] = tasks
         if net is None and where.type == "cpu":
             widths = (tasks[0].train.x[0].numel(), *_layer_widths(None, tasks[0], settings))
             laid_out = equally_long(tasks, chosen, settings, widths)
-        return Call(laid_out, chosen, settings, net, rule, interval, keep_states, where, dtype, begin, slopes)
+        return Call(
+            laid_out, chosen, settings, net, rule, interval, keep_states, where, dtype, begin, slopes, blocks=blocks
+        )
 
     call = checked() if process_group is None else agreed(process_group, checked)
     kept = None if checkpoint is None else Checkpoint(Path(checkpoint), checkpoint_every, call)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive
+from irmtv.data.blocks import BlockSource
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.columns import Columns
 from irmtv.data.training import TargetKind, TrainingData
@@ -316,10 +317,13 @@ class BoostingPathEstimator(PathEstimator, BoostingEstimator):
         model = BoostingEstimator.model(self, data)
         return replace(model, leaves_from=LEAVES) if self.num_leaves == "auto" else model
 
-    def _fitted_choice(self, data: TrainingData[CategoricalColumns], search: Search) -> FittedModel:
+    def _fitted_choice(
+        self, data: TrainingData[Any], search: Search, source: BlockSource | None, how: Mapping[str, Any]
+    ) -> FittedModel:
         assert isinstance(search.path, TreePath)
-        fit = refit_trees if self.refit else fold_trees
-        return fit(data, search.path, search.step)
+        if not self.refit:
+            return fold_trees(data, search.path, search.step)
+        return refit_trees(data, search.path, search.step, source, **how)
 
     def _tuned(self, search: Search) -> dict[str, Any]:
         assert isinstance(search.path, TreePath)

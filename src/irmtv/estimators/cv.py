@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from irmtv.core.messages import check_positive
+from irmtv.data.blocks import BlockSource
 from irmtv.data.training import TrainingData, WholeRows
 from irmtv.engine.solvers.columns import drops_directions
 from irmtv.estimators.classifier import InvariantClassifier
@@ -219,11 +220,14 @@ class NetworkPathEstimator(PathEstimator):
     def _chooses_l2(self) -> bool:
         return isinstance(self.l2, str) and "l2" not in (self.grid or {})
 
-    def _fitted_choice(self, data: TrainingData[Any], search: Search) -> FittedModel:
+    def _fitted_choice(
+        self, data: TrainingData[Any], search: Search, source: BlockSource | None, how: Mapping[str, Any]
+    ) -> FittedModel:
         assert isinstance(search.path, NetworkPath)
         if not self.refit:
             return fitted_network(*search.fold_models(), replace(data, objective=search.path.objective))
-        return refit_network(data, search.path, search.step, label=type(self).__name__, verbose=bool(self.verbose))
+        about: dict[str, Any] = {"label": type(self).__name__, "verbose": bool(self.verbose)}
+        return refit_network(data, search.path, search.step, blocks=source, **about, **how)
 
     def _tuned(self, search: Search) -> dict[str, Any]:
         assert isinstance(search.path, NetworkPath)

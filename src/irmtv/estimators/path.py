@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import wraps
 from inspect import signature
+from types import MappingProxyType
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -15,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import did_you_mean, users_stacklevel
 from irmtv.core.progress_bar import ProgressBar
+from irmtv.data.blocks import BlockSource
 from irmtv.data.training import TrainingData, WholeRows
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.new_environment import expected_score, left_out_table, what_was_left_out
@@ -62,6 +65,7 @@ class PathEstimator(InvariantEstimator):
     """The part of the CV estimators that does not depend on what is predicted."""
 
     grid: Any = None  # networks alone have one
+    refit: bool
     _path: tuple[float, ...] = PATH  # where penalty_weights is None
     new_environment_: pd.DataFrame | None = None
     expected_score_: dict[str, Any] | None = None
@@ -199,9 +203,52 @@ class PathEstimator(InvariantEstimator):
         -------
         self
         """
+        return self._fit_choice(data, search)
+
+    def fit_choice_on(
+        self,
+        source: BlockSource,
+        data: TrainingData[Any],
+        search: Search,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        process_group: Any = None,
+    ) -> Any:
+        """The same on rows that come in blocks: for tables that are larger than the memory.
+
+        Linear models by Newton's method have the coefficients that all rows in memory would give. Networks take
+        mini-batches of the blocks. Trees keep the bins of all rows. What is measured on the way (`history_`, the
+        environments that are inferred) is of the sample.
+
+        Parameters
+        ----------
+        source : all rows, read in passes (:class:`irmtv.data.blocks.BlockSource`).
+        data : a sample of them, scaled as they are.
+        search : from `search` on the sample.
+        checkpoint : a file from which a training that was stopped continues. Not of trees.
+        process_group : a group of torch.distributed whose processes each have a source of their own, and the same
+            sample and search. Not of trees.
+
+        Returns
+        -------
+        self
+        """
+        if not self.refit:
+            raise ValueError(
+                "refit must be True to train on all rows of a source. Got refit=False, models of the folds."
+            )
+        return self._fit_choice(data, search, source, {"checkpoint": checkpoint, "process_group": process_group})
+
+    def _fit_choice(
+        self,
+        data: TrainingData[Any],
+        search: Search,
+        source: BlockSource | None = None,
+        how: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
         self._describe(search)
         self._expect(data, search)
-        self._set_fitted(self._fitted_choice(data, search))
+        self._set_fitted(self._fitted_choice(data, search, source, how))
         self.selected_["step"] = self.n_iter_
         return self
 
@@ -218,7 +265,9 @@ class PathEstimator(InvariantEstimator):
         """Other objectives whose candidates stand for choice too."""
         return []
 
-    def _fitted_choice(self, data: TrainingData[Any], search: Search) -> FittedModel:
+    def _fitted_choice(
+        self, data: TrainingData[Any], search: Search, source: BlockSource | None, how: Mapping[str, Any]
+    ) -> FittedModel:
         raise NotImplementedError
 
     def _tuned(self, search: Search) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Multiclass, Squared
+from irmtv.engine.solvers.block_risks import BlockRisks
 from irmtv.engine.solvers.linear_risks import LinearRisks
 
 SMALLEST_PIVOT = 1e-9  # of a column's variance: with less left of it, it is a sum of others
@@ -84,11 +85,15 @@ class Moments:
     @classmethod
     def of(cls, risks: LinearRisks, mu: Tensor, standardise: bool = True) -> Moments:
         """`mu` (E,): what every environment counts. Columns and targets are standardised, or taken as they are."""
+        squares = torch.where(risks.effective > 0, 1 / risks.effective, 0)
+        if isinstance(risks, BlockRisks):
+            nothing = torch.zeros(risks.size - 1, dtype=torch.float64)
+            sums = Sums(risks.second_moments(), squares, nothing, risks.n_outputs, False)
+            return cls.from_sums(sums, mu, standardise)
         targets, shared = _targets(risks), risks.shared
         u = torch.cat([torch.ones_like(targets[:, :1]), risks.x[:, :-1] - shared.centre, targets], 1)
         parts = [(u[part], risks.share[part].unsqueeze(1)) for part in risks.parts]
         second = torch.stack([(part * share).T @ part for part, share in parts])
-        squares = torch.where(risks.effective > 0, 1 / risks.effective, 0)
         classes = isinstance(risks.loss, Multiclass)
         return cls.from_sums(Sums(second, squares, shared.centre, targets.shape[1], classes), mu, standardise)
 

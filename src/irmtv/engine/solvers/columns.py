@@ -27,6 +27,7 @@ from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call
 from irmtv.engine.progress import Reporter
 from irmtv.engine.solvers.column_sets import GradientValues, Moments, RegretValues, best_sets, chi_square_quantile
+from irmtv.engine.solvers.corrected import CLOSE
 from irmtv.engine.solvers.dropped_directions import ROWS_PER_COLUMN, SecondMoments, drop_directions
 from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks
@@ -139,22 +140,48 @@ class ColumnsProgram(LinearProgram):
         sets = self._linear_risks()
         self.columns = torch.ones(self.context.n_runs, sets[0].size - 1, dtype=torch.bool)
         self.projection = torch.eye(sets[0].size - 1, dtype=torch.float64).repeat(self.context.n_runs, 1, 1)
-        measure = self._measures(sets, self.objective.measure_of(self.static))
-        terms = [Term("gradient", "l1" if self.form == "l1" else "l2", measure)]
-        self.problem = Problem(sets, measure, terms, torch.zeros(sets[0].n_parameters, 0, dtype=torch.float64))
-        theta = self._erm(self.problem)
-        self._put(theta)
-        self._look(ERM)
-        acting = (self.weight > 0).nonzero().squeeze(1)
+        self.problem = self._problem(sets)
+        erm = self._erm(self.problem)
+        if not self._by_passes:
+            self._put(erm)
+            self._look(ERM)
+        theta, acting = erm.clone(), (self.weight > 0).nonzero().squeeze(1)
         if len(acting):
-            theta[acting] = self._chosen(acting, theta)
-            self._put(theta)
+            theta[acting] = self._chosen(acting, erm)
+        if self._by_passes:
+            theta = self._finished_on_blocks(sets, erm, theta, acting)
+        self._put(theta)
         self._look(SOLUTION)
         report(self.steps)
         self._tell(
             "Usual reasons: classes that a linear model separates (use l2=1e-4), or columns of very different scales "
             "(standardise them)."
         )
+
+    def _problem(self, sets: Sequence[LinearRisks]) -> Problem:
+        measure = self._measures(sets, self.objective.measure_of(self.static))
+        terms = [Term("gradient", "l1" if self.form == "l1" else "l2", measure)]
+        return Problem(sets, measure, terms, torch.zeros(sets[0].n_parameters, 0, dtype=torch.float64))
+
+    def _finished_on_blocks(self, samples: Sequence[LinearRisks], erm: Tensor, theta: Tensor, acting: Tensor) -> Tensor:
+        """The models of the columns that the sample has chosen, on all rows: (R, P)."""
+        blocks = self._risks_of_blocks([None])
+
+        def solve(sets: Sequence[LinearRisks], owner: Tensor, theta: Tensor, erm: Tensor, _: Problem) -> Tensor:
+            if not len(acting):
+                return erm
+            self.problem = self._problem(sets)
+            final = self.final._replace(theta=theta[acting], owner=owner[acting])
+            solved = self._minimise(final, CLOSE, () if self.form == "regret" else self.problem.terms)
+            self.taken[acting] += solved.steps
+            return erm.index_copy(0, acting, solved.theta)
+
+        erm, theta = self._on_blocks(samples, blocks, self.data_set, erm, theta, solve)
+        chosen, self.columns = self.columns, torch.ones_like(self.columns)  # ERM is on all of them
+        self._put(erm)
+        self._look(ERM)
+        self.columns = chosen
+        return theta
 
     # ---- the choice --------------------------------------------------------------------------------------------
 
@@ -177,7 +204,7 @@ class ColumnsProgram(LinearProgram):
             values = value.expand(len(acting), -1)
         values = torch.where(group.unsqueeze(1) == sets.group, values, torch.inf)  # (K, sets)
         final = sets.take(values.argmin(1))._replace(l2=self.l2[acting])
-        self.columns[acting] = final.columns
+        self.columns[acting], self.final = final.columns, final
         return self._finished(final, acting)
 
     def _on_kept_directions(self, r: int) -> Tensor:

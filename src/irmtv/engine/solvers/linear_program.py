@@ -9,12 +9,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from irmtv.core.losses import Squared
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.types import Measure, Rows, Statistics
 from irmtv.engine.fitted import State
 from irmtv.engine.networks import MLP
 from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call, Program
+from irmtv.engine.solvers.block_risks import BlockRisks, BlockRows, Codes, Sums
+from irmtv.engine.solvers.corrected import CLOSE, Solve, by_passes
 from irmtv.engine.solvers.layers import contrast_layer
 from irmtv.engine.solvers.linear_risks import LinearRisks
 from irmtv.engine.solvers.second_order import Problem
@@ -45,6 +48,7 @@ class LinearProgram(Program):
         self.taken = torch.zeros(context.n_runs, dtype=torch.long)  # steps of Newton's method
         self.reached = torch.ones(context.n_runs, dtype=torch.bool)
         self.layers: list[Tensor] | None = None  # by data set: directions of x (D, k)
+        self.log: dict[str, Sums] = {}  # of passes over blocks
 
     def _starts(self) -> list[dict[str, Tensor]]:
         """At 0: ERM comes first, whatever the start of what follows."""
@@ -74,6 +78,62 @@ class LinearProgram(Program):
         self.reached &= solved.reached[place]
         self.taken += solved.steps[place]
         return solved.theta[place]
+
+    # ---- rows in blocks ----------------------------------------------------------------------------------------
+
+    @property
+    def _by_passes(self) -> bool:
+        """Whether the sample is solved, and then all rows from there. Squared errors need no sample."""
+        return self.call.blocks is not None and not isinstance(self.loss, Squared)
+
+    def _linear_risks(self) -> list[LinearRisks]:
+        sample = self.call.blocks is None or self._by_passes
+        return super()._linear_risks() if sample else [*self._risks_of_blocks([None])]
+
+    def _risks_of_blocks(self, codes: Sequence[Codes | None]) -> list[BlockRisks]:
+        """Of all rows, in the environments that are given, or in each of some others that were inferred."""
+        call, source = self.call, self.step.source
+        assert call.blocks is not None
+
+        def risks(k: int, one: Codes | None) -> BlockRisks:
+            n = self._environments_needed() if one is None or source is None else source.n_environments
+            assert call.blocks is not None
+            rows = BlockRows(call.blocks, n, self.loss, self.context.n_outputs, one, call.ranks)
+            rows.log, rows.name, rows.after_pass = self.log, str(k), self._after_pass
+            return BlockRisks(rows).count()
+
+        return [risks(k, one) for k, one in enumerate(codes)]
+
+    def _after_pass(self) -> None:
+        if self.keeper is not None:
+            self.keeper.save(self)
+
+    def _on_blocks(
+        self,
+        samples: Sequence[LinearRisks],
+        sets: Sequence[BlockRisks],
+        owner: Tensor,
+        erm: Tensor,
+        theta: Tensor,
+        solve: Solve,
+    ) -> tuple[Tensor, Tensor]:
+        """ERM and the solutions on all rows, (R, P), from those on the samples."""
+
+        def solve_erm(near: Sequence[LinearRisks], erm: Tensor) -> tuple[Tensor, Problem]:
+            problem, owner = self._problem(near), torch.arange(len(erm))
+            solved = problem.without_penalties().minimise(
+                erm, owner, self.l2, erm[:, :0], torch.zeros_like(self.l2), CLOSE
+            )
+            self.taken += solved.steps
+            return solved.theta, problem
+
+        found = by_passes(samples, sets, owner, erm, theta, solve_erm=solve_erm, solve=solve, ranks=self.call.ranks)
+        self.reached[:] = found.still
+        return found.erm, found.theta
+
+    def _problem(self, sets: Sequence[LinearRisks]) -> Problem:
+        """What is minimised, on these data sets."""
+        raise NotImplementedError
 
     def _put(self, theta: Tensor) -> None:
         """Models (R, P) as parameters of the network."""

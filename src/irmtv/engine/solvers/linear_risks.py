@@ -84,6 +84,8 @@ class Point:
 class SharedRows:
     """The rows of data sets, environment by environment, each once."""
 
+    products: Tensor | None  # (N, pairs) of two columns
+
     def __init__(
         self,
         rows: Sequence[Rows],
@@ -112,28 +114,50 @@ class SharedRows:
         squares = torch.zeros_like(total).index_put_((member, code), share.square(), accumulate=True)
         self.effective = torch.where(squares > 0, 1 / squares, 0)  # (T, E) rows that would count as much
         ends = torch.bincount(code[first], minlength=n_environments).cumsum(0).tolist()
-        self.parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
-        self.x = torch.cat([keys[first, 1 : 1 + rows[0].x[0].numel()], torch.ones(n, 1, dtype=torch.float64)], 1)
-        y = torch.cat([r.y.cpu() for r in rows])[first]
-        if isinstance(loss, Multiclass):
-            self.y = y
-            self.one_hot = torch.nn.functional.one_hot(y, n_outputs).T.double()  # (C, N)
-        else:
-            self.y = y.double()
-            self.sign = 2 * self.y - 1  # of binary labels
-        self.loss, self.n_outputs, self.n_environments = loss, n_outputs, n_environments
+        self._hold(
+            keys[first, 1 : 1 + rows[0].x[0].numel()],
+            torch.cat([r.y.cpu() for r in rows])[first],
+            ends,
+            loss,
+            n_outputs,
+        )
         self.centre = self.x[:, :-1].mean(0)  # (D,)
-        self.size = self.x.shape[1]  # D + 1
-        self.n_parameters = n_outputs * self.size
         upper = torch.triu_indices(self.size, self.size)
         position = torch.zeros(self.size, self.size, dtype=torch.long)
         position[upper[0], upper[1]] = position[upper[1], upper[0]] = torch.arange(upper.shape[1])
         self.position = position.flatten()
         keep = many and n * upper.shape[1] <= PRODUCTS_KEPT and not isinstance(loss, Squared)
         each = [self.x[:, i : i + 1] * self.x[:, i:] for i in range(self.size)] if keep else []
-        self.products = torch.cat(each, 1) if keep else None  # (N, pairs)
+        if keep:
+            self.products = torch.cat(each, 1)  # (N, pairs)
         if isinstance(loss, Squared):
             self._make_moments()
+
+    @classmethod
+    def sums_of(cls, x: Tensor, y: Tensor, ends: Sequence[int], loss: Loss, n_outputs: int) -> SharedRows:
+        """One piece of a data set, rows (n, D) environment by environment up to `ends` (E,): sums in place of means."""
+        one = cls.__new__(cls)
+        one.share = torch.ones(1, len(x), dtype=torch.float64)
+        one.mass = torch.empty(1, len(ends))
+        one._hold(x.double(), y, ends, loss, n_outputs)
+        if isinstance(loss, Squared):
+            one._make_moments()
+        return one
+
+    def _hold(self, x: Tensor, y: Tensor, ends: Sequence[int], loss: Loss, n_outputs: int) -> None:
+        """Rows (N, D), environment by environment."""
+        self.parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+        self.x = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
+        if isinstance(loss, Multiclass):
+            self.y = y
+            self.one_hot = torch.nn.functional.one_hot(y, n_outputs).T.double()  # (C, N)
+        else:
+            self.y = y.double()
+            self.sign = 2 * self.y - 1  # of binary labels
+        self.loss, self.n_outputs, self.n_environments = loss, n_outputs, len(ends)
+        self.size = self.x.shape[1]  # D + 1
+        self.n_parameters = n_outputs * self.size
+        self.products = None
 
     # ---- squared errors: second moments ------------------------------------------------------------------------
 
@@ -186,6 +210,12 @@ class SharedRows:
         hessian = torch.stack([self._second_moments(weights, part) for part in self.parts], 1)
         return Point(theta, risk, gradient.flatten(2), hessian, member, p)
 
+    def outputs_at(self, theta: Tensor, member: Tensor) -> Point:
+        """A point (K, P) that knows its probabilities alone."""
+        f, nothing = self._outputs(theta), theta.new_zeros(0)
+        p = torch.sigmoid(f) if self.n_outputs == 1 else torch.softmax(f, 1)
+        return Point(theta, nothing, nothing, nothing, member, p)
+
     def spread(self, theta: Tensor, member: Tensor) -> Tensor:
         """Second moments of the rows' gradients, mean_e of l'_i x_i (l'_i x_i)', at theta (K, P): (K, E, P, P)."""
         residual = self._residual(self._outputs(theta))
@@ -208,15 +238,25 @@ class SharedRows:
         if point.probability is None:
             return v.new_zeros(()).expand(len(v), self.n_parameters, self.n_parameters)
         assert point.member is not None
+        curve = self.third(point, v) * self.share[point.member].unsqueeze(1)
+        return self._second_moments(curve, slice(0, len(self.x)))
+
+    def third(self, point: Point, v: Tensor) -> Tensor:
+        """Third derivatives of the rows' losses, once along v (K, E, P): for pairs of outputs (K, pairs, N)."""
         p = point.probability  # (K, C, N)
+        assert p is not None
         shaped = v.view(len(v), self.n_environments, self.n_outputs, self.size)
         z = torch.cat([shaped[:, e] @ self.x[part].T for e, part in enumerate(self.parts)], 2)  # (K, C, N) v_e . x_i
         if self.n_outputs == 1:
-            curve = p * (1 - p) * (1 - 2 * p) * z
-        else:
-            mean = (p * z).sum(1, keepdim=True)  # (K, 1, N)
-            curve = torch.cat([self._third(p, z, mean, c, d) for c, d in self._pairs()], 1)
-        return self._second_moments(curve * self.share[point.member].unsqueeze(1), slice(0, len(self.x)))
+            return p * (1 - p) * (1 - 2 * p) * z
+        mean = (p * z).sum(1, keepdim=True)  # (K, 1, N)
+        return torch.cat([self._third(p, z, mean, c, d) for c, d in self._pairs()], 1)
+
+    def along_each(self, point: Point, v: Tensor) -> Tensor:
+        """The same as `along`, environment by environment: (K, E, P, P)."""
+        assert point.member is not None
+        curve = self.third(point, v) * self.share[point.member].unsqueeze(1)
+        return torch.stack([self._second_moments(curve, part) for part in self.parts], 1)
 
     @staticmethod
     def _third(p: Tensor, z: Tensor, mean: Tensor, c: int, d: int) -> Tensor:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,18 +28,20 @@ from torch import Tensor
 
 from irmtv.core.losses import Loss
 from irmtv.core.membership import Soft, SoftPair
-from irmtv.core.types import Task
+from irmtv.core.types import Rows, Task
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.plan import Chunk
 from irmtv.engine.program import Call
 from irmtv.engine.progress import Reporter
 from irmtv.engine.settings import STARTS
+from irmtv.engine.solvers.block_risks import Codes
+from irmtv.engine.solvers.corrected import CLOSE
 from irmtv.engine.solvers.linear_program import ERM, SOLUTION, LinearProgram, masses_alone
 from irmtv.engine.solvers.linear_risks import SMOOTH, LinearRisks, row_slopes
 from irmtv.engine.solvers.second_order import TOLERANCE, Problem, Term
 from irmtv.engine.solvers.starts import SMALL, worst_own
 from irmtv.objectives.base import Objective
-from irmtv.objectives.environments.segments import as_network, find_segments
+from irmtv.objectives.environments.segments import Segments, as_network, find_segments
 
 WEIGHTS = tuple(10.0**k for k in range(60))  # points of the path, after ERM
 SHARPENING = (0.03, 0.001)  # eps of the l1 norm, as shares of ERM's total variation
@@ -139,6 +142,7 @@ class NewtonProgram(LinearProgram):
             torch.tensor(weights, dtype=torch.float64).view(context.n_runs, -1),
             torch.tensor([int(s["classifier"] == "vector") for s in context.settings]),
         )
+        self.codes: list[Codes | None] = [None]  # of the rows of blocks: those that are given, or inferred
         # the largest weight of every run, by which it is placed on the path
         self.top = self.runs.weights.amax(1) if weights else torch.zeros(context.n_runs, dtype=torch.float64)
 
@@ -151,18 +155,41 @@ class NewtonProgram(LinearProgram):
         erm = self._erm(self._problem(sets))
         self._put(erm)
         problem = self._problem(sets if self.step.source is None else self._inferred_risks(erm))
-        self._look(ERM)
+        if not self._by_passes:
+            self._look(ERM)
         acting = (self.top > 0).nonzero().squeeze(1)
+        theta = erm.clone()
         if len(acting):
-            theta = erm.clone()
             theta[acting] = self._penalised(problem, acting, erm, report)
-            self._put(theta)
+        if self._by_passes:
+            theta = self._finished_on_blocks(problem.sets, erm, theta, acting)
+        self._put(theta)
         self._look(SOLUTION)
         report(self.steps)
         self._tell(
             "Usual reason: a large penalty_weight, from a start that is far from the solution. Use start='erm' or "
             "'equal-risks', which lead there along a path, or a smaller penalty_weight."
         )
+
+    def _finished_on_blocks(self, samples: Sequence[LinearRisks], erm: Tensor, theta: Tensor, acting: Tensor) -> Tensor:
+        """The solutions on all rows, (R, P), from ERM and the solutions on the sample. Environments that were inferred
+        on the sample are taken as they are."""
+
+        def solve(sets: Sequence[LinearRisks], owner: Tensor, theta: Tensor, erm: Tensor, of_erm: Problem) -> Tensor:
+            if not len(acting):
+                return erm
+            problem, runs = self._problem(sets), replace(self.runs, owner=owner).take(acting)
+            eps: Tensor | float = 0.0
+            if any(term.norm == "l1" for term in problem.terms):
+                eps = SHARPENING[-1] * self._variation(of_erm, erm[acting], runs)
+            solved = runs.minimise(problem, theta[acting], eps, CLOSE)
+            self.taken[acting] += solved.steps
+            return theta.index_copy(0, acting, solved.theta)
+
+        erm, theta = self._on_blocks(samples, self._risks_of_blocks(self.codes), self.runs.owner, erm, theta, solve)
+        self._put(erm)
+        self._look(ERM)
+        return erm.index_copy(0, acting, theta[acting])
 
     def _problem(self, sets: Sequence[LinearRisks]) -> Problem:
         objective, static = self.objective, self.static
@@ -189,26 +216,32 @@ class NewtonProgram(LinearProgram):
         settings = zip(context.settings, self.runs.owner.tolist(), strict=True)
         alike = [(t, float(s["l2"]), int(s["seed"])) for s, t in settings]
         one = [alike.index(key) for key in dict.fromkeys(alike)]  # a run of each kind
-        codes = {}
+        codes, of_blocks = {}, {}
         if source.net.n_aux == 1 and source.net.hidden >= 2 * (source.n_environments - 1):  # a cut is two units
             for r in one:
-                codes[alike[r]] = self._cut(source, r, erm[r])
+                segments, column = self._cut(source, r, erm[r])
+                codes[alike[r]] = segments.of(column)
+                of_blocks[alike[r]] = partial(self._cut_of_block, segments)
         else:
             self._climb(source)
             q = source.membership_of([t.train for t in context.tasks])()
             assert isinstance(q, (Soft, SoftPair))
             for r in one:
                 codes[alike[r]] = q.q.flatten(0, 1)[r].argmax(0).cpu()  # of (R, E, N)
+                of_blocks[alike[r]] = partial(self._climbed_of_block, source, r)
         for r, key in enumerate(alike):
             for value in source.parameters.views.values():
                 value[r].copy_(value[alike.index(key)])
+        self.codes = list(of_blocks.values())
         self.runs = replace(self.runs, owner=torch.tensor([list(codes).index(key) for key in alike]))
+        if self.call.blocks is not None and not self._by_passes:
+            return [*self._risks_of_blocks(self.codes)]
         n, loss = source.n_environments, self.loss
         tasks = [context.tasks[t] for t, _, _ in codes]
         return LinearRisks.several([t.train for t in tasks], list(codes.values()), n, loss, context.n_outputs)
 
-    def _cut(self, source: RhoOnAux, r: int, erm: Tensor) -> Tensor:
-        """One column of aux into stretches, by the slopes of ERM (P,): their environments (N,), and rho of this run."""
+    def _cut(self, source: RhoOnAux, r: int, erm: Tensor) -> tuple[Segments, Tensor]:
+        """One column of aux (N,) into stretches, by the slopes of ERM (P,); rho of this run becomes what they say."""
         task = self.context.tasks[int(self.runs.owner[r])]
         column = source.aux[int(self.runs.owner[r]), :, 0].double().cpu()
         weight = None if task.train.weight is None else task.train.weight.double().cpu()
@@ -218,7 +251,17 @@ class NewtonProgram(LinearProgram):
         segments = find_segments(column, slopes, source.n_environments, most, weight, seed)
         for name, value in as_network(segments, source.net).items():
             source.parameters.views[name][r].copy_(value)
-        return segments.of(column)
+        return segments, column
+
+    def _cut_of_block(self, segments: Segments, rows: Rows) -> Tensor:
+        """The environments of rows in a block."""
+        return segments.of(self.context.scaled_aux([_with_aux(rows)])[0, :, 0].double().cpu())
+
+    def _climbed_of_block(self, source: RhoOnAux, r: int, rows: Rows) -> Tensor:
+        """The same by rho of a run."""
+        p = {name: v[r : r + 1] for name, v in source.views().items()}
+        z = source.read([_with_aux(rows)]).transpose(1, 2)  # (1, A, n)
+        return source.net.from_logits(source.net.logits(p, z), 1).q.flatten(0, 1)[0].argmax(0).cpu()
 
     def _climb(self, source: RhoOnAux) -> None:
         """rho of every run up the penalty of ERM's slopes, Phi standing still; then hard."""
@@ -315,6 +358,15 @@ class NewtonProgram(LinearProgram):
             ]  # (K, E, J)
             sizes[mine] = torch.linalg.vector_norm(slopes, dim=2) @ problem.sets[t].mass
         return sizes.clamp_min(1e-8)
+
+
+def _with_aux(rows: Rows) -> Rows:
+    if rows.aux is None:
+        raise ValueError(
+            "blocks must have aux where environments are inferred. Got rows without; read the columns that the sample "
+            "was read with."
+        )
+    return rows
 
 
 def _components(n_outputs: int, size: int) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.types import Rows, Runs, Task
+from irmtv.data.blocks import BlockSource
 from irmtv.data.scaling import Scaler
 from irmtv.data.training import TrainingData
 from irmtv.engine import FittedRuns, train
@@ -55,8 +56,13 @@ def train_network(
         return stopped.partial
 
 
-def fitted_network(fitted: FittedRuns, runs: Sequence[int], data: TrainingData[Scaler]) -> FittedModel:
-    """The mean of some runs of one training, as an estimator keeps it."""
+def fitted_network(
+    fitted: FittedRuns, runs: Sequence[int], data: TrainingData[Scaler], counts: Sequence[float] = ()
+) -> FittedModel:
+    """The mean of some runs of one training, as an estimator keeps it.
+
+    `counts` (E,) are the rows of the given environments, where those of `data` are a sample.
+    """
     predictor = keep(fitted, runs, data.x, data.y)
     run, rows = runs[0], data.task.train
     environments = environment_labels(_environment_names(fitted, run, rows, predictor))
@@ -65,7 +71,7 @@ def fitted_network(fitted: FittedRuns, runs: Sequence[int], data: TrainingData[S
         data.objective,
         step=_steps_taken(fitted, run, predictor),
         environments=environments,
-        environment_weights=_environment_weights(fitted, run, rows, predictor, len(environments)),
+        environment_weights=_environment_weights(fitted, run, rows, predictor, len(environments), counts),
         history=history_frame(fitted.history, run, environments),
     )
 
@@ -78,9 +84,19 @@ def _steps_taken(fitted: FittedRuns, run: int, predictor: Predictor) -> int:
 
 
 def refit_network(
-    data: TrainingData[Scaler], path: NetworkPath, step: int, *, label: str, verbose: bool = False
+    data: TrainingData[Scaler],
+    path: NetworkPath,
+    step: int,
+    *,
+    label: str,
+    verbose: bool = False,
+    blocks: BlockSource | None = None,
+    **more: Any,
 ) -> FittedModel:
-    """A combination that was searched, up to a step, on all rows and with every seed."""
+    """A combination that was searched, up to a step, on all rows and with every seed.
+
+    With `blocks` these have all rows, and `data` a sample; `more` (checkpoint, process_group) is for `train`.
+    """
     data, model = replace(data, objective=path.objective), path.batch.model
     seeds = list(model.seeds)
     runs = Runs(seed=seeds, **{name: [value] * len(seeds) for name, value in path.combination.items()})
@@ -90,7 +106,8 @@ def refit_network(
     begin = None if path.objective.procedure is not None else path.middle_model
     start = {} if begin is None else {"start": {"W0": begin[None, :, :-1], "b0": begin[None, :, -1:]}}
     with divergence_is_recorded():
-        fitted = train_network(data, runs, label=label, verbose=verbose, **kept, **{**path.batch.settings, **start})
+        settings = {**path.batch.settings, **start, **more}
+        fitted = train_network(data, runs, label=label, verbose=verbose, blocks=blocks, **kept, **settings)
     # a run may diverge after the chosen step; an interrupted one is as it was
     sound = [r for r in range(len(fitted)) if fitted.diverged.get(r, step + 1) > step]
     if not sound:
@@ -106,7 +123,8 @@ def refit_network(
         )
     known = [s for c in fitted.chunks for s in c.kept if s <= step]
     beyond = int(fitted.steps.max()) > step  # not so where training was interrupted before
-    return fitted_network(fitted.at(max(known)) if known and beyond else fitted, sound, data)
+    counts = () if blocks is None else blocks.rows_of_environments
+    return fitted_network(fitted.at(max(known)) if known and beyond else fitted, sound, data, counts)
 
 
 def warm_start(present: Predictor, data: TrainingData[Scaler], settings: Mapping[str, Any]) -> Mapping[str, Tensor]:
@@ -158,7 +176,9 @@ def _environment_names(fitted: FittedRuns, run: int, rows: Rows, predictor: Pred
     return [f"inferred {e + 1}" for e in range(n)]
 
 
-def _environment_weights(fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor, n: int) -> Floats:
+def _environment_weights(
+    fitted: FittedRuns, run: int, rows: Rows, predictor: Predictor, n: int, counts: Sequence[float] = ()
+) -> Floats:
     """mu: what each of the n environments counts; NaN where nothing is known of inferred ones."""
     settings, objective = fitted.settings[run], fitted.objective
     weight = torch.ones(len(rows), dtype=torch.float64) if rows.weight is None else rows.weight.double()
@@ -170,6 +190,8 @@ def _environment_weights(fitted: FittedRuns, run: int, rows: Rows, predictor: Pr
     if kind == "uniform" or (isinstance(kind, tuple) and len(kind) == n):
         given = np.ones(n) if kind == "uniform" else np.asarray(kind, dtype=np.float64)
         return np.asarray(given / given.sum())
+    if counts and objective.infers is None:
+        return np.asarray(counts, dtype=np.float64) / sum(counts)
     membership = _membership(fitted, run, rows, predictor, n)
     if membership is None or len(membership) != len(rows):
         return np.full(n, np.nan)

@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
 
 from irmtv.core.messages import users_stacklevel
 from irmtv.core.types import Rows
+from irmtv.data.blocks import BlockSource
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.training import TrainingData
 from irmtv.engine.snapshots import History
@@ -47,8 +49,17 @@ def fit_trees(
     return fitted_trees(model, data, [(booster, at)], seen)
 
 
-def refit_trees(data: Data, path: TreePath, step: int) -> FittedModel:
+def refit_trees(
+    data: Data,
+    path: TreePath,
+    step: int,
+    blocks: BlockSource | None = None,
+    checkpoint: Any = None,
+    process_group: Any = None,
+) -> FittedModel:
     """A combination that was searched, up to a round, on all rows."""
+    if blocks is not None:
+        raise ValueError("trees on rows in blocks are not there yet.")
     data, model = replace(data, objective=path.objective), path.model
     settings = replace(path.settings, trees=replace(path.settings.trees, n_estimators=step))
     booster, binned = model.boost(data.task, settings, max(1, step // WATCHED))

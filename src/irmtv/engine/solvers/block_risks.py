@@ -1,0 +1,251 @@
+"""The risks of a linear model on rows that come in blocks: what `LinearRisks` is of rows in memory.
+
+All that Newton's method asks for are sums over rows, by environment: a pass over the blocks adds them up, and processes
+that have blocks of their own add theirs. For squared errors one pass is enough for all models.
+
+What is looked at next may be announced (`look_ahead`): then the pass that comes first has it, too. And every pass is
+kept in `log`, so that a solution that was stopped is found again without the passes that it had made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from irmtv.core.losses import Loss, Squared
+from irmtv.core.ranks import Ranks
+from irmtv.core.types import Rows
+from irmtv.data.blocks import BlockSource
+from irmtv.engine.agree import together
+from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
+
+NUMBERS_OF_PIECE = 1 << 19  # of rows that are looked at together: they stay in the cache
+FEWEST, MOST = 1 << 12, 1 << 16  # rows of a piece
+ROWS_PER_ENVIRONMENT = 64  # of a piece, at least, where there are many environments
+
+Codes = Callable[[Rows], Tensor]  # the environments of some rows, (n,)
+Sums = list[Tensor]  # (K, E, ...) each
+Ask = Callable[[SharedRows, Tensor], Sums]  # of a piece and the environments (m,) that are in it: (K, m, ...) each
+
+
+class BlockRows(SharedRows):
+    """The rows of a `BlockSource`, read once for every question that is asked of all of them.
+
+    Parameters
+    ----------
+    source : the blocks.
+    n_environments, loss, n_outputs : as of `SharedRows`.
+    codes : the environments of a block's rows; None: those given, or one for all where n_environments is 1.
+    ranks : the processes that have the other blocks.
+    """
+
+    def __init__(
+        self,
+        source: BlockSource,
+        n_environments: int,
+        loss: Loss,
+        n_outputs: int,
+        codes: Codes | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.source, self.ranks = source, ranks
+        self.log: dict[str, Sums] = {}  # what passes have found, by what was asked
+        self.name = ""  # tells these rows apart where several share a log
+        self.after_pass: Callable[[], None] | None = None
+        self.loss, self.n_outputs, self.n_environments = loss, n_outputs, n_environments
+        self.size = source.n_features + 1  # D + 1
+        self.n_parameters = n_outputs * self.size
+        self.passes = 0  # made, not found in the log
+        self._codes = codes
+        self._known: dict[bytes, Sums] = {}  # by model: of the last pass, and what was announced
+        self._soon: dict[bytes, Tensor] = {}
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """Rows of every environment, of all processes: (E,)."""
+        if self._codes is not None:
+            (counts,) = self._summed("rows of environments", [], lambda piece, _: [_rows_of(piece)])
+            return counts.flatten()
+        own = self.source.rows_of_environments if self.n_environments > 1 else ()
+        counts = torch.tensor(own or [self.source.n_rows], dtype=torch.float64)
+        if self.ranks is not None:
+            self.ranks.add_(counts)
+        return counts
+
+    # ---- what is asked of all rows -----------------------------------------------------------------------------
+
+    def at(self, theta: Tensor, member: Tensor) -> Point:
+        if isinstance(self.loss, Squared):
+            self.read_moments()
+            return self._squared(theta, member)
+        wanted = {_key(one): one for one in theta}
+        if not wanted.keys() <= self._known.keys():
+            self._look(wanted)
+        each = [self._known[_key(one)] for one in theta]
+        risk, gradient, hessian = (torch.stack(values) for values in zip(*each, strict=True))
+        return Point(theta, risk, gradient, hessian, member)
+
+    def read_moments(self) -> None:
+        """All that squared errors ask for, in one pass."""
+        if hasattr(self, "xx"):
+            return
+
+        def of(piece: SharedRows, _: Tensor) -> Sums:
+            y = piece.y.reshape(len(piece.x), -1)  # (n, C)
+            targets = torch.stack([y[part].T @ y[part] for part in piece.parts]).unsqueeze(0)
+            return [piece.xx, piece.xy, piece.yy, targets]
+
+        self.xx, self.xy, self.yy, self.targets = self._means("moments", [], of)  # (1, E, ...) each
+
+    def look_ahead(self, theta: Tensor) -> None:
+        """Models (K, P) that the next pass is to look at, beside what it is made for."""
+        if not isinstance(self.loss, Squared):
+            self._soon |= {_key(one): one for one in theta}
+
+    def _look(self, wanted: dict[bytes, Tensor]) -> None:
+        """One pass for these models and those that were announced."""
+        every = {key: one for key, one in (wanted | self._soon).items() if key not in self._known}
+        theta = torch.stack(list(every.values()))
+
+        def of(piece: SharedRows, _: Tensor) -> Sums:
+            point = piece.at(theta, torch.zeros(len(theta), dtype=torch.long))
+            return [point.risk, point.gradient, point.hessian]
+
+        found = self._means("at", [theta], of)
+        kept = {key: sums for key, sums in self._known.items() if key in wanted or key in self._soon}
+        self._known = kept | {key: [v[i] for v in found] for i, key in enumerate(every)}
+        self._soon = {key: one for key, one in self._soon.items() if key not in wanted}
+
+    def along(self, point: Point, v: Tensor) -> Tensor:
+        if isinstance(self.loss, Squared):
+            return v.new_zeros(()).expand(len(v), self.n_parameters, self.n_parameters)
+        theta, members = point.theta, torch.zeros(len(v), dtype=torch.long)
+
+        def of(piece: SharedRows, present: Tensor) -> Sums:
+            return [piece.along_each(piece.outputs_at(theta, members), v[:, present])]
+
+        (found,) = self._means("along", [theta, v], of)
+        return found.sum(1)
+
+    def spread(self, theta: Tensor, member: Tensor) -> Tensor:
+        (found,) = self._means("spread", [theta], lambda piece, _: [piece.spread(theta, torch.zeros_like(member))])
+        return found
+
+    # ---- a pass ------------------------------------------------------------------------------------------------
+
+    def _means(self, what: str, of: Sequence[Tensor], sums: Ask) -> Sums:
+        """Means over the rows of every environment, (K, E, ...) each; 0 of one that has no rows."""
+        found = self._summed(what, of, sums)
+        n = self.counts.clamp_min(1)
+        return [v / n.view(-1, *(1,) * (v.ndim - 2)) for v in found]
+
+    def _summed(self, what: str, of: Sequence[Tensor], sums: Ask) -> Sums:
+        """Sums over the rows of every environment, of all processes: one pass, unless it was made before."""
+        key = _digest(f"{self.name}, {what}, {self.n_environments}", of)
+        if key not in self.log:
+            self.passes += 1
+            found = together(self.ranks, lambda: self._pass(sums))
+            if self.ranks is not None:
+                for v in found:
+                    self.ranks.add_(v)
+            self.log[key] = found
+            if self.after_pass is not None:
+                self.after_pass()
+        return self.log[key]
+
+    def _pass(self, sums: Ask) -> Sums:
+        total: Sums = []
+        n_rows = 0
+        for rows in self.source.blocks():
+            n_rows += len(rows)
+            for piece, present in self._pieces(rows):
+                found = sums(piece, present)
+                total = total or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
+                for into, v in zip(total, found, strict=True):
+                    into.index_add_(1, present, v)
+        if n_rows != self.source.n_rows or not n_rows:
+            raise ValueError(
+                f"blocks must have the rows that they say, {self.source.n_rows}, at every pass, and at least one. Got "
+                f"{n_rows}. Leave files alone while they are read."
+            )
+        return total
+
+    def _pieces(self, rows: Rows) -> Iterator[tuple[SharedRows, Tensor]]:
+        """Rows in the cache at a time, and which environments (m,) are among them."""
+        self._check(rows)
+        x, y, codes = rows.x.cpu().flatten(1), rows.y.cpu(), self._codes_of(rows)
+        fewest = max(FEWEST, ROWS_PER_ENVIRONMENT * self.n_environments)
+        for part in torch.split(torch.arange(len(rows)), min(max(fewest, NUMBERS_OF_PIECE // self.size), MOST)):
+            a, b = int(part[0]), int(part[-1]) + 1
+            counts = torch.bincount(codes[a:b], minlength=self.n_environments)
+            present = counts.nonzero().squeeze(1)
+            x_piece, y_piece = x[a:b], y[a:b]
+            if len(present) > 1:
+                order = torch.argsort(codes[a:b], stable=True)
+                x_piece, y_piece = x_piece[order], y_piece[order]
+            ends = counts[present].cumsum(0).tolist()
+            yield SharedRows.sums_of(x_piece, y_piece, ends, self.loss, self.n_outputs), present
+
+    def _codes_of(self, rows: Rows) -> Tensor:
+        if self._codes is not None:
+            return self._codes(rows)
+        if self.n_environments == 1 or rows.environment is None:
+            return torch.zeros(len(rows), dtype=torch.long)
+        return rows.environment.cpu()
+
+    def _check(self, rows: Rows) -> None:
+        d = rows.x[0].numel() if len(rows) else self.size - 1
+        given = rows.environment is not None or self.n_environments == 1 or self._codes is not None
+        if rows.weight is None and d == self.size - 1 and given:
+            return
+        got = f"{d} columns, {'no ' * (not given)}environments, {'no ' * (rows.weight is None)}weights"
+        raise ValueError(
+            f"blocks must be Rows of {self.size - 1} columns, with environments where they have names, without "
+            f"weights. Got {got}. Make all blocks by the same preparation."
+        )
+
+
+class BlockRisks(LinearRisks):
+    """One data set, in blocks."""
+
+    def __init__(self, rows: BlockRows) -> None:
+        self.shared, self.member = rows, 0
+        self.loss, self.n_outputs, self.n_environments = rows.loss, rows.n_outputs, rows.n_environments
+        self.size, self.n_parameters, self.parts = rows.size, rows.n_parameters, []
+        self.x = torch.empty(0, rows.size, dtype=torch.float64)  # none of them stays
+        self.blocks = rows
+
+    def count(self) -> BlockRisks:
+        """With the environments' shares, for which inferred environments take a pass."""
+        self.effective = self.blocks.counts
+        self.mass = self.effective / self.effective.sum()
+        self.blocks.effective = self.effective.unsqueeze(0)
+        return self
+
+    def second_moments(self) -> Tensor:
+        """Of u = (1, columns, targets) in every environment, of squared errors: means of u u', (E, m, m)."""
+        self.blocks.read_moments()
+        xx, xy, yy = (v[0] for v in (self.blocks.xx, self.blocks.xy, self.blocks.targets))  # the constant last
+        turned = torch.arange(self.size).roll(1)
+        xx, xy = xx[:, turned][:, :, turned], xy[:, :, turned]
+        return torch.cat([torch.cat([xx, xy.mT], 2), torch.cat([xy, yy], 2)], 1)
+
+
+def _rows_of(piece: SharedRows) -> Tensor:
+    """(1, m)."""
+    return torch.tensor([[part.stop - part.start for part in piece.parts]], dtype=torch.float64)
+
+
+def _key(theta: Tensor) -> bytes:
+    return bytes(theta.contiguous().numpy().tobytes())
+
+
+def _digest(what: str, of: Sequence[Tensor]) -> str:
+    digest = hashlib.sha256(what.encode())
+    for v in of:
+        digest.update(_key(v))
+    return digest.hexdigest()[:32]
