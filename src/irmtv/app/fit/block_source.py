@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from irmtv.app.io.parquet_blocks import ParquetBlocks
 from irmtv.core.read_ahead import read_ahead
 from irmtv.core.types import Rows
 from irmtv.data.categories import CategoricalColumns
+from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.passes import LearnedTable, Piece
 from irmtv.data.training import TrainingData
 
@@ -52,6 +54,19 @@ class TableBlocks:
         self._there = np.flatnonzero(self._kept)  # blocks that have rows
         self._codes, self._progress = codes, progress
         self.passes = 0  # that were begun
+
+    def share(self, rank: int, ranks: int) -> TableBlocks:
+        """The blocks of one of several processes, which have about as many rows each: neighbours in the files."""
+        if ranks > len(self._there):
+            raise TableError(
+                f"every process must have rows. Got {ranks} processes for a table of {len(self._there)} blocks, which "
+                "follow the row groups of its files. Start fewer, or use less --memory, which makes smaller blocks."
+            )
+        begin, end = shares(self._kept[self._there], ranks)[rank]
+        first, last = int(self._there[begin]), int(self._there[end - 1]) + 1
+        codes = None if self._codes is None else self._codes[self._starts[first] : self._starts[last]]
+        blocks, kept = self._blocks.between(first, last), self._kept[first:last].tolist()
+        return TableBlocks(blocks, self._learned, kept, codes, self._steps, self._data, self._progress)
 
     @property
     def n_rows(self) -> int:
@@ -129,3 +144,17 @@ class TableBlocks:
             each, values = pd.factorize(y)
             codes = np.array([place[str(value)] for value in values])[each]
         return torch.from_numpy(codes).to(like.dtype)
+
+
+def shares(sizes: Sequence[int] | Ints, ranks: int) -> list[tuple[int, int]]:
+    """Blocks of these sizes for so many processes, neighbours together, one each at least: from where to before where.
+
+    >>> shares([10, 10, 10, 30], 2), shares([100, 1, 1], 3)
+    ([(0, 3), (3, 4)], [(0, 1), (1, 2), (2, 3)])
+    """
+    until = np.cumsum(sizes)
+    ends = [0]
+    for k in range(1, ranks + 1):
+        nearest = int(np.searchsorted(until, until[-1] * k / ranks)) + 1
+        ends.append(min(max(nearest, ends[-1] + 1), len(until) - (ranks - k)))
+    return list(pairwise(ends))

@@ -39,6 +39,7 @@ from irmtv.app.io.memory import memory_limit
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar
+from irmtv.core.ranks import Ranks
 from irmtv.core.versions import versions
 from irmtv.estimators.new_environment import SCORES, what_was_left_out
 from irmtv.models.base import KeepOutputs
@@ -83,6 +84,8 @@ def fit_table(
     random_state: int = 0,
     encoding: str | None = None,
     memory: str | int | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    process_group: Any = None,
     command: str = "",
     bar: ProgressBar | None = None,
 ) -> Answer:
@@ -148,6 +151,11 @@ def fit_table(
     memory : str, int or None, default None
         "2GB", "500MB" or bytes; None is half of what is available. Parquet files that are too large for it are read
         block by block: what is compared and shown rests on a sample of 200,000 rows, the choice is trained on all.
+    checkpoint : path or None, default None
+        Where the training on all rows of such files writes how far it is, so that the same call goes on from there.
+    process_group : ProcessGroup or None, default None
+        A group of torch.distributed, each of whose processes makes this call: they share the blocks of the table, and
+        all get the model of all rows. Linear models and networks.
     command : str, default ""
         What to write into the summary as the way to run this again.
     bar : ProgressBar or None, default None
@@ -171,11 +179,18 @@ def fit_table(
     (400,)
     """
     _check(objective, model, bool(environment), bool(aux), steps, rounds)
+    if process_group is not None and model == "trees":
+        raise ValueError("model must be linear or mlp with several processes: trees are grown by one. Got 'trees'.")
     clock = _Clock()
     limit = memory_limit(memory)
     if isinstance(source, (str, PathLike)):
         source = open_table(source, limit, encoding=encoding)
-    if isinstance(source, ParquetTable) and source.fits(limit):
+    if process_group is not None and not isinstance(source, ParquetTable):
+        raise ValueError(
+            "several processes share the row groups of a Parquet file or a folder of them. Got another table; write it "
+            "as Parquet, or use one process."
+        )
+    if isinstance(source, ParquetTable) and process_group is None and source.fits(limit):
         source = Table(source.frame(), source.path, source.notes)
     clock.lap("reading")
     roles = target, _names(environment), _names(aux)
@@ -212,7 +227,8 @@ def fit_table(
         "random_state": random_state,
         "rule_options": None if max_price is None else {"max_price": max_price},
     }
-    searches = _search_and_train(prepared, model, parameters, steps, rounds, bar)
+    together = {"checkpoint": checkpoint, "process_group": process_group}
+    searches = _search_and_train(prepared, model, parameters, steps, rounds, bar, together)
     start_stage(bar, "comparing", 0.05)
     losses, weights = loss_curves(searches), feature_weights(searches)
     clock.lap("training")
@@ -243,6 +259,7 @@ def _search_and_train(
     steps: int,
     rounds: int,
     bar: ProgressBar | None,
+    together: Mapping[str, Any],
 ) -> Searches:
     """The path of every model family, one of the families, and its choice trained on all rows.
 
@@ -251,7 +268,8 @@ def _search_and_train(
     notes = prepared.data["notes"]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
-        families = _families(prepared, model, parameters, steps, rounds)
+        alone = together["process_group"] is None
+        families = _families(prepared, model, parameters, steps, rounds, with_trees=alone)
         prepared.features.clear()
         _about_rows(families[0], prepared)
         families = comparable_families(families, bar)
@@ -263,7 +281,7 @@ def _search_and_train(
         prepared.data["features"] = len(names)
         notes += about_gaps(prepared.columns, searches.family.reads)
         start_stage(bar, "training on all rows", 0.1)
-        _train_choice(prepared, searches, bar)
+        _train_choice(prepared, searches, bar, together)
     if parameters["time_ordered"] == "auto" and what_was_left_out(searches.search) == "in order":
         column = " / ".join(prepared.data["environment"])
         notes.append(f"{column!r} is read as times, in their order; --no-time-ordered leaves each out in turn instead")
@@ -272,14 +290,20 @@ def _search_and_train(
     return searches
 
 
-def _train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None) -> None:
-    """The choice on all rows."""
+def _train_choice(
+    prepared: Prepared, searches: Searches, bar: ProgressBar | None, together: Mapping[str, Any]
+) -> None:
+    """The choice on all rows, of which every process of a group reads its own."""
     family, stream = searches.family, prepared.stream
     if stream is None:
         searches.estimator.fit_choice(family.all_rows, searches.search)
         return
     source = stream.source(family.reads, family.all_rows, _reports(bar, "training on all rows"))
-    searches.estimator.fit_choice_on(source, family.all_rows, searches.search)
+    group = together["process_group"]
+    if group is not None:
+        ranks = Ranks.of(group)
+        source = source.share(ranks.rank, ranks.size)
+    searches.estimator.fit_choice_on(source, family.all_rows, searches.search, **together)
     stream.passes += source.passes
     prepared.data["notes"].append(
         f"the files were read {stream.passes} times, {stream.passes - source.passes} of them before training"
@@ -399,7 +423,9 @@ class _Clock:
         return self._last - self._begin
 
 
-def _families(prepared: Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int) -> list[Family]:
+def _families(
+    prepared: Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int, with_trees: bool = True
+) -> list[Family]:
     """The model families that are asked for, of "auto" those that can minimise the objective; the simplest first."""
 
     def networks(kind: str) -> Family:
@@ -421,6 +447,9 @@ def _families(prepared: Prepared, model: str, parameters: Mapping[str, Any], ste
         families = [networks("linear"), networks("mlp")]
     adaptive = any(isinstance(weight, str) for weight in parameters["penalty_weights"] or ())  # follows a network
     if adaptive or not suits_trees(first.objective):
+        return families
+    if not with_trees:
+        prepared.data["notes"].append("trees are not compared: several processes cannot grow them together")
         return families
     try:
         lightgbm()

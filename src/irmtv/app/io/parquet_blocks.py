@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from irmtv.app.io.parquet import ParquetTable
 from irmtv.app.io.parquet_types import as_frame, decoded
@@ -52,6 +54,10 @@ class ParquetBlocks:
         """The same blocks, of these columns alone."""
         return replace(self, table=self.table.select(names))
 
+    def between(self, first: int, last: int) -> ParquetBlocks:
+        """The blocks from `first` to before `last`."""
+        return replace(self, parts=self.parts[first:last])
+
     def __len__(self) -> int:
         return len(self.parts)
 
@@ -74,24 +80,28 @@ class ParquetBlocks:
         return as_frame(decoded(piece), self.table.names)
 
     def _pieces(self) -> Iterator[pa.Table]:
-        for number, groups in enumerate(self.table.groups):
+        every = (part for parts in self.parts for part in parts)
+        for number, of_file in groupby(every, key=lambda part: part.file):
             with self.table.file(number) as file:
-                for group, size in enumerate(groups):
-                    yield from self.table.rows_of_group(number, file, group, _step(size, self.rows))
+                for group, parts in groupby(of_file, key=lambda part: part.group):
+                    yield from self._rows_of(number, file, group, list(parts))
 
     def _part(self, part: Part) -> pa.Table:
-        size = self.table.groups[part.file][part.group]
         with self.table.file(part.file) as file:
-            start, taken = 0, list[pa.Table]()
-            for table in self.table.rows_of_group(part.file, file, part.group, _step(size, self.rows)):
-                end = start + table.num_rows
-                if end > part.first:
-                    first = max(part.first - start, 0)
-                    taken.append(table.slice(first, min(part.last, end) - start - first))
-                start = end
-                if start >= part.last:
-                    break
-        return pa.concat_tables(taken)
+            return pa.concat_tables(list(self._rows_of(part.file, file, part.group, [part])))
+
+    def _rows_of(self, number: int, file: pq.ParquetFile, group: int, parts: list[Part]) -> Iterator[pa.Table]:
+        """These parts of a row group, which is read no further than to the last of them."""
+        step, start = _step(self.table.groups[number][group], self.rows), 0
+        for piece in self.table.rows_of_group(number, file, group, step):
+            end = start + piece.num_rows
+            for part in parts:
+                first, last = max(part.first, start), min(part.last, end)
+                if first < last:
+                    yield piece.slice(first - start, last - first)
+            if end >= parts[-1].last:
+                return
+            start = end
 
 
 def _step(size: int, rows: int) -> int:
