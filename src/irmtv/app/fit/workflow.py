@@ -22,7 +22,6 @@ from irmtv.app.fit.first_look import first_look
 from irmtv.app.fit.new_environment import new_environment
 from irmtv.app.fit.other_rows import judged, read_other_rows, score_other_rows
 from irmtv.app.fit.preparation import Prepared, about_gaps, prepare, prepare_stream
-from irmtv.app.fit.stream import looks_at_labels, needs_labels
 from irmtv.app.fit.summary import Feature, FirstLook, FitSummary, LossCurve
 from irmtv.app.fit.summary_parts import (
     Searches,
@@ -36,6 +35,7 @@ from irmtv.app.fit.summary_parts import (
 )
 from irmtv.app.io import ParquetTable, Table, open_table
 from irmtv.app.io.memory import memory_limit
+from irmtv.app.io.stream import looks_at_labels, needs_labels
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar
@@ -176,7 +176,7 @@ def fit_table(
     if isinstance(source, (str, PathLike)):
         source = open_table(source, limit, encoding=encoding)
     if isinstance(source, ParquetTable) and source.fits(limit):
-        source = Table(source.frame(), source.path, source.notes)
+        source = Table.of(source)
     clock.lap("reading")
     roles = target, _names(environment), _names(aux)
     how: dict[str, Any] = {"drop": _names(drop), "features": _names(features), "categorical": _names(categorical)}
@@ -280,9 +280,10 @@ def _train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | Non
         return
     source = stream.source(family.reads, family.all_rows, _reports(bar, "training on all rows"))
     searches.estimator.fit_choice_on(source, family.all_rows, searches.search)
-    stream.passes += source.passes
+    single = source.blocks_read / max(1, len(source.rows_of_blocks))
+    beside = f", and {single:.1f} times in blocks drawn at random" if single else ""
     prepared.data["notes"].append(
-        f"the files were read {stream.passes} times, {stream.passes - source.passes} of them before training"
+        f"the files were read {stream.passes} times before training and {source.passes} times by it{beside}"
     )
 
 

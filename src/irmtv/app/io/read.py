@@ -50,10 +50,14 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, source: str | os.PathLike[str] | Table | pd.DataFrame, encoding: str | None = None) -> Table:
+    def of(
+        cls, source: str | os.PathLike[str] | Table | ParquetTable | pd.DataFrame, encoding: str | None = None
+    ) -> Table:
         """A Table or a DataFrame as it is; a file, read."""
         if isinstance(source, Table):
             return source
+        if isinstance(source, ParquetTable):
+            return cls(source.frame(), source.path, source.notes)
         return cls(source) if isinstance(source, pd.DataFrame) else read_table(source, encoding=encoding)
 
 
@@ -133,7 +137,7 @@ def open_table(
     if not _is_parquet(path):
         return read_table(path, encoding=encoding)
     table = with_rows(open_parquet(path))
-    return Table(table.frame(), path, table.notes) if table.fits(limit) else table
+    return Table.of(table) if table.fits(limit) else table
 
 
 def names_of(table: Table | ParquetTable) -> list[str]:

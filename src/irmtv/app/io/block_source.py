@@ -52,6 +52,7 @@ class TableBlocks:
         self._there = np.flatnonzero(self._kept)  # blocks that have rows
         self._codes, self._progress = codes, progress
         self.passes = 0  # that were begun
+        self.blocks_read = 0  # by themselves
 
     @property
     def n_rows(self) -> int:
@@ -96,6 +97,7 @@ class TableBlocks:
     def block(self, i: int) -> Rows:
         """One of the blocks of a pass."""
         number = int(self._there[i])
+        self.blocks_read += 1
         return self._prepared(number, self._blocks.frame(number))
 
     def _prepared(self, i: int, frame: pd.DataFrame) -> Rows:

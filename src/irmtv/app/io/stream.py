@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
-from irmtv.app.fit.block_source import TableBlocks
-from irmtv.app.io import Columns, table_steps
+from irmtv.app.io.block_source import TableBlocks
 from irmtv.app.io.parquet import ParquetTable, with_rows
 from irmtv.app.io.parquet_blocks import ParquetBlocks
 from irmtv.core.read_ahead import read_ahead
@@ -25,8 +24,9 @@ from irmtv.data.categories import CategoricalColumns
 from irmtv.data.environments import as_labels, check_label_rows, encode_labels, pool_labels
 from irmtv.data.moments import Moments
 from irmtv.data.scaling import Scaler
-from irmtv.data.tables.columns import roles_of
+from irmtv.data.tables.columns import Columns, roles_of
 from irmtv.data.tables.passes import FirstPass, LearnedTable
+from irmtv.data.tables.steps import table_steps
 from irmtv.data.tables.summaries import MOST_LEVELS
 from irmtv.data.training import TrainingData, WholeRows
 from irmtv.objectives import OBJECTIVES
