@@ -19,6 +19,7 @@ from irmtv.cli.options import (
     Encoding,
     Environment,
     Features,
+    Memory,
     Metric,
     Quiet,
     Target,
@@ -88,6 +89,7 @@ def fit(
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the folds and the models.")] = 0,
     encoding: Encoding = None,
+    memory: Memory = None,
     distributed: Annotated[
         bool,
         typer.Option(
@@ -125,13 +127,14 @@ def fit(
     if page_path.absolute() == out.absolute():
         raise ValueError(f"--report must be another file than --out. Got {str(out)!r} for both.")
     from irmtv.app.fit import fit_table
+    from irmtv.app.io import names_of
     from irmtv.app.pages.model import model_content
     from irmtv.estimators.files import save
 
     first = not distributed or is_first()
     with process_group(distributed) as group, progress("reading", quiet=quiet or not first) as bar:
-        table, places, aux_columns = read_columns(data, encoding, environment, aux)
-        present = table.frame.columns
+        table, places, aux_columns = read_columns(data, encoding, environment, aux, memory, in_blocks=distributed)
+        present = names_of(table)
         answer = fit_table(
             table,
             target,
@@ -152,6 +155,7 @@ def fit(
             metric=metric,
             test=test,
             encoding=encoding,
+            memory=memory,
             min_rows=min_rows,
             time_ordered=time_ordered,
             random_state=seed,

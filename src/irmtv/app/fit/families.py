@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from irmtv.app.fit.sample import drawn, some_rows
-from irmtv.app.fit.stream import Reading, Sample
 from irmtv.app.fit.summary import FeaturesKind
+from irmtv.app.io.stream import Reading, Sample
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.types import Runs
 from irmtv.data.training import TrainingData, WholeRows

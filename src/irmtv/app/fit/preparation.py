@@ -13,11 +13,11 @@ from pandas.api.types import is_numeric_dtype
 from sklearn.pipeline import Pipeline
 
 from irmtv.app.fit.comparison import Score, score_for
-from irmtv.app.fit.stream import Progress, Reading, Sample, Stream, caught, open_stream
 from irmtv.app.fit.summary import Data
 from irmtv.app.io import Columns, Table, TableError, split_columns, table_steps, task_of
 from irmtv.app.io.codes import about_codes, about_few_values
 from irmtv.app.io.parquet import ParquetTable
+from irmtv.app.io.stream import Progress, Reading, Sample, Stream, caught, open_stream
 from irmtv.core.messages import shown
 from irmtv.data.tables.target import task_of_target
 from irmtv.data.training import WholeRows
@@ -127,6 +127,7 @@ def prepare_stream(
     needed: bool = False,
     min_rows: int = 10,
     scaled: bool = True,
+    processes: int = 1,
     progress: Progress | None = None,
 ) -> Prepared:
     """The same of a table that is read in passes; see `open_stream` for the other parameters."""
@@ -144,6 +145,7 @@ def prepare_stream(
             min_rows=min_rows,
             needed=needed,
             scaled=scaled,
+            processes=processes,
             progress=progress,
         )
     )

@@ -22,7 +22,6 @@ from irmtv.app.fit.first_look import first_look
 from irmtv.app.fit.new_environment import new_environment
 from irmtv.app.fit.other_rows import judged, read_other_rows, score_other_rows
 from irmtv.app.fit.preparation import Prepared, about_gaps, prepare, prepare_stream
-from irmtv.app.fit.stream import looks_at_labels, needs_labels
 from irmtv.app.fit.summary import Feature, FirstLook, FitSummary, LossCurve
 from irmtv.app.fit.summary_parts import (
     Searches,
@@ -35,7 +34,9 @@ from irmtv.app.fit.summary_parts import (
     path_points,
 )
 from irmtv.app.io import ParquetTable, Table, open_table
+from irmtv.app.io.block_source import TableBlocks
 from irmtv.app.io.memory import memory_limit
+from irmtv.app.io.stream import looks_at_labels, needs_labels
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar
@@ -48,6 +49,7 @@ from irmtv.models.trees.library import lightgbm
 from irmtv.models.trees.settings import suits_trees
 from irmtv.objectives import OBJECTIVES
 
+MEMORY_OF_PROCESS = "4GB"
 MODELS = ("auto", "linear", "mlp", "trees")
 
 
@@ -182,16 +184,17 @@ def fit_table(
     if process_group is not None and model == "trees":
         raise ValueError("model must be linear or mlp with several processes: trees are grown by one. Got 'trees'.")
     clock = _Clock()
-    limit = memory_limit(memory)
+    # processes must cut the table in the same way, whatever the memory of their machines
+    limit = memory_limit(memory if process_group is None else memory or MEMORY_OF_PROCESS)
     if isinstance(source, (str, PathLike)):
-        source = open_table(source, limit, encoding=encoding)
+        source = open_table(source, limit, encoding=encoding, in_blocks=process_group is not None)
     if process_group is not None and not isinstance(source, ParquetTable):
         raise ValueError(
             "several processes share the row groups of a Parquet file or a folder of them. Got another table; write it "
             "as Parquet, or use one process."
         )
     if isinstance(source, ParquetTable) and process_group is None and source.fits(limit):
-        source = Table(source.frame(), source.path, source.notes)
+        source = Table.of(source)
     clock.lap("reading")
     roles = target, _names(environment), _names(aux)
     how: dict[str, Any] = {"drop": _names(drop), "features": _names(features), "categorical": _names(categorical)}
@@ -208,6 +211,7 @@ def fit_table(
             needed=needs_labels(objective, bool(roles[1])),
             min_rows=min_rows,
             scaled=model != "trees",
+            processes=1 if process_group is None else Ranks.of(process_group).size,
             progress=_reports(bar, "reading all rows"),
         )
     else:
@@ -290,24 +294,33 @@ def _search_and_train(
     return searches
 
 
-def _train_choice(
-    prepared: Prepared, searches: Searches, bar: ProgressBar | None, together: Mapping[str, Any]
-) -> None:
+def _train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None, together: Mapping[str, Any]) -> None:
     """The choice on all rows, of which every process of a group reads its own."""
     family, stream = searches.family, prepared.stream
     if stream is None:
         searches.estimator.fit_choice(family.all_rows, searches.search)
         return
     source = stream.source(family.reads, family.all_rows, _reports(bar, "training on all rows"))
-    group = together["process_group"]
-    if group is not None:
-        ranks = Ranks.of(group)
-        source = source.share(ranks.rank, ranks.size)
+    if together["process_group"] is not None:
+        source = _own_share(source, Ranks.of(together["process_group"]))
     searches.estimator.fit_choice_on(source, family.all_rows, searches.search, **together)
-    stream.passes += source.passes
+    single = source.blocks_read / max(1, len(source.rows_of_blocks))
+    beside = f", and {single:.1f} times in blocks drawn at random" if single else ""
     prepared.data["notes"].append(
-        f"the files were read {stream.passes} times, {stream.passes - source.passes} of them before training"
+        f"the files were read {stream.passes} times before training and {source.passes} times by it{beside}"
     )
+
+
+def _own_share(source: TableBlocks, ranks: Ranks) -> TableBlocks:
+    """The blocks of this process, where all of the group have cut one table in the same way."""
+    told = ranks.tell(source.cuts)
+    if any(one != told[0] for one in told):
+        rows = ", ".join(f"{sum(one):,}" for one in told)
+        raise ValueError(
+            f"all processes must read the same files. Got tables of {rows} rows, in {', '.join(map(str, map(len, told)))} "
+            "blocks. Give every process the same folder, on every machine, and the same options."
+        )
+    return source.share(ranks.rank, ranks.size)
 
 
 def _reports(bar: ProgressBar | None, what: str) -> Callable[[float], None] | None:

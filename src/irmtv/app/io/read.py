@@ -50,10 +50,14 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, source: str | os.PathLike[str] | Table | pd.DataFrame, encoding: str | None = None) -> Table:
+    def of(
+        cls, source: str | os.PathLike[str] | Table | ParquetTable | pd.DataFrame, encoding: str | None = None
+    ) -> Table:
         """A Table or a DataFrame as it is; a file, read."""
         if isinstance(source, Table):
             return source
+        if isinstance(source, ParquetTable):
+            return cls(source.frame(), source.path, source.notes)
         return cls(source) if isinstance(source, pd.DataFrame) else read_table(source, encoding=encoding)
 
 
@@ -118,7 +122,11 @@ def read_table(
 
 
 def open_table(
-    path: str | os.PathLike[str], memory: str | int | None = None, *, encoding: str | None = None
+    path: str | os.PathLike[str],
+    memory: str | int | None = None,
+    *,
+    encoding: str | None = None,
+    in_blocks: bool = False,
 ) -> Table | ParquetTable:
     """A table, read; of Parquet files that are too large for that, without its rows.
 
@@ -128,12 +136,14 @@ def open_table(
     memory : str, int or None, default None
         "2GB", "500MB" or bytes; None is half of what is available. A table is too large where about four times its
         size as a DataFrame is more.
+    in_blocks : bool, default False
+        Parquet files are too large, whatever the memory: several processes share their blocks.
     """
     path, limit = Path(path), memory_limit(memory)
     if not _is_parquet(path):
         return read_table(path, encoding=encoding)
     table = with_rows(open_parquet(path))
-    return Table(table.frame(), path, table.notes) if table.fits(limit) else table
+    return table if in_blocks or not table.fits(limit) else Table.of(table)
 
 
 def names_of(table: Table | ParquetTable) -> list[str]:

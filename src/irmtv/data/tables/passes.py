@@ -90,7 +90,10 @@ class LearnedTable:
         """A piece of the table by its roles."""
         part = frame if self.n_kept == self.n_rows else _whole_rows(frame, self.roles.taken)[0]
         target = part[str(self.roles.target)]
-        y = target if self.target.numeric or is_bool_dtype(self.target.values.dtype) else target.astype(str)
+        values = self.target.values
+        y = target if self.target.numeric or is_bool_dtype(values.dtype) else target.astype(str)
+        if values.dtype.kind in "iu" and y.dtype.kind == "f" and not self.target.has_more:
+            y = y.astype(values.dtype)  # whole numbers, which gaps elsewhere made others
         return Piece(part[list(self.columns)], y, self._aux(part))
 
     def _aux(self, part: pd.DataFrame) -> pd.DataFrame | None:

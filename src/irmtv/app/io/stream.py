@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
-from irmtv.app.fit.block_source import TableBlocks
-from irmtv.app.io import Columns, table_steps
+from irmtv.app.io.block_source import TableBlocks
 from irmtv.app.io.parquet import ParquetTable, with_rows
 from irmtv.app.io.parquet_blocks import ParquetBlocks
 from irmtv.core.read_ahead import read_ahead
@@ -25,8 +24,9 @@ from irmtv.data.categories import CategoricalColumns
 from irmtv.data.environments import as_labels, check_label_rows, encode_labels, pool_labels
 from irmtv.data.moments import Moments
 from irmtv.data.scaling import Scaler
-from irmtv.data.tables.columns import roles_of
+from irmtv.data.tables.columns import Columns, roles_of
 from irmtv.data.tables.passes import FirstPass, LearnedTable
+from irmtv.data.tables.steps import table_steps
 from irmtv.data.tables.summaries import MOST_LEVELS
 from irmtv.data.training import TrainingData, WholeRows
 from irmtv.objectives import OBJECTIVES
@@ -36,6 +36,7 @@ Progress = Callable[[float], None]
 Reading = Literal["numbers", "gaps and categories"]  # how a family reads features
 BLOCK_SHARE = 32  # the part of the memory that a block may take as it is read: there are several, in several forms
 BLOCK_ROWS = (1_000, 1 << 16)
+BLOCKS_EACH = 4  # of a process, at least, so that all have about as many rows
 LEVEL_BYTES, FEWEST_LEVELS = 200, 10_000  # of a distinct text; how many are counted however small the memory is
 
 
@@ -125,6 +126,7 @@ def open_stream(
     min_rows: int = 10,
     needed: bool = False,
     scaled: bool = True,
+    processes: int = 1,
     progress: Progress | None = None,
 ) -> Stream:
     """Two passes over a table: what it holds, and the rows of a sample.
@@ -138,11 +140,12 @@ def open_stream(
     keep_labels : whether environments serve training; then those with fewer than `min_rows` rows are pooled.
     needed : whether there must be two.
     scaled : whether units of all rows are needed, as models other than trees do.
+    processes : how many are to share the blocks.
     progress : called with the share of the passes that is done.
     """
     with_rows(table)
     roles = roles_of(table.names, target=target, environment=environment, aux=aux, **options)
-    blocks = ParquetBlocks.of(table, rows_of_block(table, memory))
+    blocks = ParquetBlocks.of(table, rows_of_block(table, memory, processes))
     used = [name for name in table.names if name not in set(roles.unused)]
     blocks = blocks.select(used)
     texts = max(1, sum(not _is_number(table, name) for name in used))
@@ -172,10 +175,12 @@ def open_stream(
     return stream
 
 
-def rows_of_block(table: ParquetTable, memory: int) -> int:
-    """As many as a part of the memory holds."""
+def rows_of_block(table: ParquetTable, memory: int, processes: int = 1) -> int:
+    """As many as a part of the memory holds; of several processes each has some blocks."""
     each = max(1, table.bytes_in_memory() // max(1, table.n_rows))
     low, high = BLOCK_ROWS
+    if processes > 1:
+        low = high = max(1, min(high, table.n_rows // (BLOCKS_EACH * processes)))
     return int(min(high, max(low, memory // (BLOCK_SHARE * each))))
 
 

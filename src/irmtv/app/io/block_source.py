@@ -54,6 +54,7 @@ class TableBlocks:
         self._there = np.flatnonzero(self._kept)  # blocks that have rows
         self._codes, self._progress = codes, progress
         self.passes = 0  # that were begun
+        self.blocks_read = 0  # by themselves
 
     def share(self, rank: int, ranks: int) -> TableBlocks:
         """The blocks of one of several processes, which have about as many rows each: neighbours in the files."""
@@ -67,6 +68,11 @@ class TableBlocks:
         codes = None if self._codes is None else self._codes[self._starts[first] : self._starts[last]]
         blocks, kept = self._blocks.between(first, last), self._kept[first:last].tolist()
         return TableBlocks(blocks, self._learned, kept, codes, self._steps, self._data, self._progress)
+
+    @property
+    def cuts(self) -> list[int]:
+        """How many rows of each block are kept."""
+        return [int(n) for n in self._kept]
 
     @property
     def n_rows(self) -> int:
@@ -111,6 +117,7 @@ class TableBlocks:
     def block(self, i: int) -> Rows:
         """One of the blocks of a pass."""
         number = int(self._there[i])
+        self.blocks_read += 1
         return self._prepared(number, self._blocks.frame(number))
 
     def _prepared(self, i: int, frame: pd.DataFrame) -> Rows:
