@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+MEET = 300  # seconds in which all processes must have started
 WAIT = timedelta(hours=6)  # for processes that are slower; one that dies is noticed at once
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells every process
 START = "torchrun --standalone --nproc-per-node=2 -m irmtv fit FOLDER ... --distributed"
@@ -30,7 +31,8 @@ def process_group(distributed: bool) -> Iterator[Any]:
     from torch import distributed as torch_distributed
 
     try:
-        torch_distributed.init_process_group("gloo", timeout=WAIT)
+        store, rank, size = next(torch_distributed.rendezvous("env://", timeout=timedelta(seconds=MEET)))
+        torch_distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=WAIT)
     except (RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(

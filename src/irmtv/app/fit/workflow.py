@@ -37,7 +37,7 @@ from irmtv.app.io import ParquetTable, Table, open_table
 from irmtv.app.io.block_source import TableBlocks
 from irmtv.app.io.memory import memory_limit
 from irmtv.app.io.stream import looks_at_labels, needs_labels
-from irmtv.core.messages import check_positive, did_you_mean
+from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.ranks import Ranks
@@ -315,10 +315,10 @@ def _own_share(source: TableBlocks, ranks: Ranks) -> TableBlocks:
     """The blocks of this process, where all of the group have cut one table in the same way."""
     told = ranks.tell(source.cuts)
     if any(one != told[0] for one in told):
-        rows = ", ".join(f"{sum(one):,}" for one in told)
+        tables = shown([f"{sum(one):,} rows in {len(one)} blocks" for one in told], form=str)
         raise ValueError(
-            f"all processes must read the same files. Got tables of {rows} rows, in {', '.join(map(str, map(len, told)))} "
-            "blocks. Give every process the same folder, on every machine, and the same options."
+            f"all processes must read the same files. Got {tables}. Give every process the same "
+            "folder, on every machine, and the same options."
         )
     return source.share(ranks.rank, ranks.size)
 
