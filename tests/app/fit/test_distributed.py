@@ -54,7 +54,7 @@ def test_processes_get_the_linear_model_of_one(folder, tmp_path):
     (alone,) = run(folder, "linear", tmp_path / "one")
     each = run(folder, "linear", tmp_path / "two", 2)
     assert alone["rows"] == 6000
-    assert any("rest on 1,5" in note for note in alone["notes"])
+    assert any("of the 6,000 rows" in note for note in alone["notes"])
     for one in each:
         np.testing.assert_allclose(one["coef"], alone["coef"], rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(one["intercept"], alone["intercept"], rtol=1e-8)
