@@ -19,7 +19,17 @@ def main(folder: str, model: str, out: str) -> None:
         distributed.init_process_group("gloo")
         group, rank = distributed.group.WORLD, distributed.get_rank()
     try:
-        answer = fit_table(folder, "y", ["site"], model=model, steps=60, process_group=group, memory="1MB")
+        answer = fit_table(
+            folder,
+            "y",
+            ["site"],
+            model=model,
+            penalty_weights=[100.0],
+            folds=2,
+            steps=60,
+            process_group=group,
+            memory="1MB",
+        )
         estimator = answer.pipeline[-1]
         found = {"rows": answer.summary["data"]["rows_used"], "notes": answer.summary["data"]["notes"]}
         if model == "linear":
