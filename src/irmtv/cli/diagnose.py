@@ -19,6 +19,7 @@ from irmtv.cli.options import (
     Encoding,
     Environment,
     Features,
+    Memory,
     Target,
     TaskKind,
     column_names,
@@ -51,6 +52,7 @@ def diagnose(
     max_rows: Annotated[int, typer.Option(help="Maximum number of rows: a random sample (0: all).")] = 20_000,
     seed: Annotated[int, typer.Option(help="Random seed of the folds, the sample and the permutations.")] = 0,
     encoding: Encoding = None,
+    memory: Memory = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML page to write.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,9 +73,11 @@ def diagnose(
 
         raise ValueError(NOTHING_TO_COMPARE)
     from irmtv.app.diagnose import diagnose_table
+    from irmtv.app.io import names_of
 
     with progress("reading") as bar:
-        table, places, aux_columns = read_columns(data, encoding, environment, aux)
+        table, places, aux_columns = read_columns(data, encoding, environment, aux, memory)
+        present = names_of(table)
         diagnosis = diagnose_table(
             table,
             target,
@@ -81,11 +85,12 @@ def diagnose(
             aux_columns,
             model=model,
             task=task,
-            drop=column_names(drop, table.frame.columns),
-            features=column_names(features, table.frame.columns),
-            categorical=column_names(categorical, table.frame.columns),
+            drop=column_names(drop, present),
+            features=column_names(features, present),
+            categorical=column_names(categorical, present),
             random_state=seed,
             max_rows=max_rows or None,
+            memory=memory,
             command=shlex.join(["irmtv", *sys.argv[1:]]),
             progress=lambda share, what: bar.at(share, escape(what)),
         )

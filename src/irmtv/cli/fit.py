@@ -19,6 +19,7 @@ from irmtv.cli.options import (
     Encoding,
     Environment,
     Features,
+    Memory,
     Metric,
     Quiet,
     Target,
@@ -88,6 +89,18 @@ def fit(
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the folds and the models.")] = 0,
     encoding: Encoding = None,
+    memory: Memory = None,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="One of several processes that torchrun has started: they share the rows of the Parquet files.",
+        ),
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="File to write while a table larger than memory is trained on; the same command goes on."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")] = Path("model.irmtv"),
     report: Annotated[
         Path | None, typer.Option(help="HTML page to write (default: that of the model, with .html).")
@@ -104,6 +117,7 @@ def fit(
     """
     weights = _weights(penalty_weights)
     from irmtv.app.io.write import check_writable
+    from irmtv.cli.ranks import is_first, process_group
     from irmtv.html.page import check_page, page_beside, write_page
 
     inputs = [data] if test is None else [data, test]
@@ -114,12 +128,14 @@ def fit(
     if page_path.absolute() == out.absolute():
         raise ValueError(f"--report must be another file than --out. Got {str(out)!r} for both.")
     from irmtv.app.fit import fit_table
+    from irmtv.app.io import names_of
     from irmtv.app.pages.model import model_content
     from irmtv.estimators.files import save
 
-    with progress("reading", quiet=quiet) as bar:
-        table, places, aux_columns = read_columns(data, encoding, environment, aux)
-        present = table.frame.columns
+    first = not distributed or is_first()
+    with process_group(distributed) as group, progress("reading", quiet=quiet or not first) as bar:
+        table, places, aux_columns = read_columns(data, encoding, environment, aux, memory, in_blocks=distributed)
+        present = names_of(table)
         answer = fit_table(
             table,
             target,
@@ -140,12 +156,17 @@ def fit(
             metric=metric,
             test=test,
             encoding=encoding,
+            memory=memory,
             min_rows=min_rows,
             time_ordered=time_ordered,
             random_state=seed,
+            checkpoint=checkpoint,
+            process_group=group,
             command=shlex.join(["irmtv", *sys.argv[1:]]),
             bar=bar,
         )
+    if not first:
+        return
     try:  # it was minutes of work: a pipe that is closed must not lose the files, nor a full disk the answer
         save(answer.pipeline, out, about=answer.summary)
         write_page(model_content(answer.summary), page_path)
@@ -156,6 +177,9 @@ def fit(
         print_json({**answer.summary, "model_file": str(out), "report_file": str(page_path)})
     if not quiet:
         written(out, page_path)
+    if checkpoint is not None:  # the model is there
+        for path in (checkpoint, checkpoint.with_name(checkpoint.name + ".before")):
+            path.unlink(missing_ok=True)
 
 
 def show(summary: FitSummary, intervals: bool = False) -> None:

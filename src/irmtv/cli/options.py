@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from irmtv.app.io import Table
+    from irmtv.app.io import ParquetTable, Table
 
 ModelPath = Annotated[Path, typer.Argument(help="Model file written by irmtv fit.")]
-DataPath = Annotated[Path, typer.Argument(help="Table: CSV or TSV (also .gz), or Parquet.")]
+DataPath = Annotated[Path, typer.Argument(help="Table: CSV or TSV (also .gz), Parquet, or a folder of Parquet files.")]
 Target = Annotated[str, typer.Option(help="Column to predict.")]
 Environment = Annotated[
     list[str] | None,
@@ -35,6 +35,13 @@ Metric = Annotated[
     ),
 ]
 Encoding = Annotated[str | None, typer.Option(help="Text encoding, e.g. latin-1 (default: UTF-8).")]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="Memory for the table, e.g. 2GB: larger Parquet files and folders are read block by block (default: half "
+        "of what is available)."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -50,10 +57,16 @@ def column_names(given: Sequence[str] | None, columns: Iterable[object]) -> list
 
 
 def read_columns(
-    path: Path, encoding: str | None, environment: Sequence[str] | None, aux: Sequence[str] | None
-) -> tuple[Table, list[str], list[str]]:
+    path: Path,
+    encoding: str | None,
+    environment: Sequence[str] | None,
+    aux: Sequence[str] | None,
+    memory: str | None = None,
+    in_blocks: bool = False,
+) -> tuple[Table | ParquetTable, list[str], list[str]]:
     """The table of a file, and the columns of it that `--environment` and `--aux` name."""
-    from irmtv.app.io import read_table
+    from irmtv.app.io import names_of, open_table
 
-    table = read_table(path, encoding=encoding)
-    return table, column_names(environment, table.frame.columns), column_names(aux, table.frame.columns)
+    table = open_table(path, memory, encoding=encoding, in_blocks=in_blocks)
+    present = names_of(table)
+    return table, column_names(environment, present), column_names(aux, present)

@@ -77,6 +77,11 @@ class Ranks:
         return distributed.get_rank(self.group)
 
     @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return distributed.get_world_size(self.group)
+
+    @property
     def total(self) -> int:
         """Rows of all ranks."""
         return sum(self.n_rows)

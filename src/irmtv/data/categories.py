@@ -54,6 +54,14 @@ class CategoricalColumns:
         _warn_of_tiny(values, list(frame.columns))
         return columns, values
 
+    def fitted(self, estimator: BaseEstimator, x: pd.DataFrame) -> Floats:
+        """Training rows as numbers (N, D), where these columns are known beforehand."""
+        from irmtv.data.features import framed
+
+        values = self.read(framed(estimator, x, reset=True))
+        _warn_of_tiny(values, list(x.columns))
+        return values
+
     def __call__(self, estimator: BaseEstimator, x: Any) -> Floats:
         """Later rows as numbers (N, D)."""
         from irmtv.data.features import framed, with_gaps

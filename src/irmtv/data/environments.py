@@ -124,13 +124,22 @@ def _groups(sizes: Sequence[int], min_rows: int) -> list[list[int]]:
 
 def pool(codes: Ints, labels: list[Any], min_rows: int) -> tuple[Tensor, tuple[Hashable, ...], dict[Hashable, int]]:
     """Codes after pooling, their names, and the code of every label; a warning of what was pooled."""
-    if _looks_continuous(labels, len(codes)):
+    lookup, names, book = pool_labels(np.bincount(codes), labels, min_rows)
+    import torch
+
+    return torch.from_numpy(lookup[codes]), names, book
+
+
+def pool_labels(rows: Ints, labels: list[Any], min_rows: int) -> tuple[Ints, tuple[Hashable, ...], dict[Hashable, int]]:
+    """The same by the rows that each label has: the code of every label after pooling, names, and codes by label."""
+    n_rows = int(rows.sum())
+    if _looks_continuous(labels, n_rows):
         continuous = (
-            f"environment has {len(labels)} distinct values in {len(codes)} rows, which looks continuous. "
+            f"environment has {len(labels)} distinct values in {n_rows} rows, which looks continuous. "
             "Pass it as aux= to infer environments from it, or cut it into bins (e.g. pandas.qcut)."
         )
         warnings.warn(continuous, UserWarning, stacklevel=users_stacklevel())
-    sizes = np.bincount(codes).tolist()
+    sizes = rows.tolist()
     groups = _groups(sizes, min_rows)
     names = [labels[g[0]] if len(g) == 1 else f"{_POOLED}{shown((labels[i] for i in g), form=str)})" for g in groups]
     if len(groups) < len(labels):
@@ -147,9 +156,7 @@ def pool(codes: Ints, labels: list[Any], min_rows: int) -> tuple[Tensor, tuple[H
     for code, group in enumerate(groups):
         lookup[group] = code
     book = {v: code for code, v in enumerate(names)} | dict(zip(labels, lookup.tolist(), strict=True))
-    import torch
-
-    return torch.from_numpy(lookup[codes]), tuple(names), book
+    return lookup, tuple(names), book
 
 
 def is_pooled(name: Hashable) -> bool:
@@ -186,15 +193,20 @@ def check_environments(codes: Ints, labels: Sequence[Hashable], min_rows: int, n
     Raises where two are needed and would not be left; warns of numbers that look continuous, and of labels that most
     rows have alone.
     """
-    sizes = np.bincount(codes, minlength=len(labels))
+    check_label_rows(np.bincount(codes, minlength=len(labels)), labels, min_rows, needed)
+
+
+def check_label_rows(sizes: Ints, labels: Sequence[Hashable], min_rows: int, needed: bool) -> None:
+    """The same by the rows that each label has."""
+    n_rows = int(sizes.sum())
     large = sizes >= min_rows
     left = int(large.sum()) + (1 if (~large).any() and (not large.any() or sizes[~large].sum() >= min_rows) else 0)
-    advice = _not_labels(labels, len(codes))
+    advice = _not_labels(labels, n_rows)
     if needed and left < 2:
         raise ValueError(_too_few(sizes, labels, min_rows, advice))
-    if advice is not None and not _looks_continuous(labels, len(codes)):  # of those `pool` warns
+    if advice is not None and not _looks_continuous(labels, n_rows):  # of those `pool` warns
         warnings.warn(
-            f"environment has {len(labels)} different labels in {len(codes)} rows. {advice}",
+            f"environment has {len(labels)} different labels in {n_rows} rows. {advice}",
             UserWarning,
             stacklevel=users_stacklevel(),
         )

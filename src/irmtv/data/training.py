@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -45,6 +45,16 @@ class TrainingData(Generic[X]):
     y_shape: tuple[int, ...] = ()  # of one row's y, as the user gave it: () or (targets,)
 
 
+@dataclass(frozen=True)
+class WholeRows:
+    """What a sample of rows has of all rows that it was drawn from, in place of its own."""
+
+    x: Scaler | CategoricalColumns
+    y: Scaler | None  # of a regression
+    classes: Array | None  # of a classification
+    names: tuple[Hashable, ...]  # of environments, after small ones were pooled; () without
+
+
 class EncodedTarget(NamedTuple):
     """y as the loss wants it, in the user's units."""
 
@@ -71,6 +81,7 @@ class InputSettings:
     series: bool = False  # whether X may be (rows, channels, length)
     present: tuple[Scaler, Scaler | None] | None = None  # of a warm start: scalers of x and y of the present model
     keep_units: bool = False  # whether x and y stay in the units of that model
+    whole: WholeRows | None = None  # the rows are a sample of these; environments are codes into its names
 
 
 def read_training_data(
@@ -99,7 +110,8 @@ def read_training_data(
     try:
         features, categories = _read_features(estimator, columns.features, settings)
         with readable("y"):
-            target = read_y(raw.y, estimator, settings.target, settings.classes)
+            classes = settings.classes if settings.whole is None else settings.whole.classes
+            target = read_y(raw.y, estimator, settings.target, classes)
     except ValueError as error:
         if settings.present is None:
             raise
@@ -113,7 +125,7 @@ def read_training_data(
         counts = _weigh_classes(counts, raw.y, settings.class_weight, target.classes)
     weight = read_weight(counts, len(features))
     _check_weighted_classes(target, weight)
-    kept_x, kept_y = settings.present if settings.present is not None and settings.keep_units else (None, None)
+    kept_x, kept_y = _kept_scalers(settings)
     x_reader: Scaler | CategoricalColumns
     if categories is None:
         x_reader = kept_x or Scaler.of(features, _numpy(weight))
@@ -136,10 +148,20 @@ def read_training_data(
     return TrainingData(task, x_reader, y_scaler, objective, target.classes, target.shape)
 
 
+def _kept_scalers(settings: InputSettings) -> tuple[Scaler | None, Scaler | None]:
+    """Of x and y, where they are not those of these rows."""
+    whole = settings.whole
+    if whole is not None:
+        return whole.x if isinstance(whole.x, Scaler) else None, whole.y
+    return settings.present if settings.present is not None and settings.keep_units else (None, None)
+
+
 def _read_features(
     estimator: BaseEstimator, x: Any, settings: InputSettings
 ) -> tuple[Floats, CategoricalColumns | None]:
     if settings.features == "numbers, gaps and categories":
+        if settings.whole is not None and isinstance(settings.whole.x, CategoricalColumns):
+            return settings.whole.x.fitted(estimator, x), settings.whole.x
         columns, values = CategoricalColumns.of(estimator, x)
         return values, columns
     like = None if settings.present is None else settings.present[0]
@@ -161,6 +183,12 @@ def _with_environments(
     """Rows that count, with their environments. A row of weight 0 is as if it were not there."""
     if labels is None:
         return drop_zero_weight(rows)
+    if settings.whole is not None:
+        codes, of_all = np.asarray(labels, dtype=np.int64), settings.whole.names
+        if not settings.keep_labels or not of_all:
+            return rows
+        warn_of_copies(rows.x.numpy(), codes, len(of_all), feature_names)
+        return replace(rows, environment=torch.from_numpy(codes), names=of_all)
     codes, names = encode_labels(as_labels(labels), "environment", len(rows))
     if not settings.keep_labels:
         return drop_zero_weight(rows)

@@ -20,7 +20,15 @@ from irmtv.data.columns import Columns, as_names, is_column_name, labels_by_name
 from irmtv.data.environments import as_labels, encode_labels
 from irmtv.data.features import as_features, series_shape
 from irmtv.data.rows import RawRows, check_row_order, count_rows, read_aux
-from irmtv.data.training import EncodedTarget, InputSettings, TargetKind, TrainingData, read_training_data, read_y
+from irmtv.data.training import (
+    EncodedTarget,
+    InputSettings,
+    TargetKind,
+    TrainingData,
+    WholeRows,
+    read_training_data,
+    read_y,
+)
 from irmtv.estimators.parameters import as_seed, check_stopping, chosen_objective, held_out_share, stopping_rule
 from irmtv.estimators.plots import plot_environments, plot_features, plot_history
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
@@ -81,14 +89,23 @@ class InvariantEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return self
 
     def _read(
-        self, X: Any, y: Any, environment: Any, aux: Any, sample_weight: Any, present: Predictor | None = None
+        self,
+        X: Any,
+        y: Any,
+        environment: Any,
+        aux: Any,
+        sample_weight: Any,
+        present: Predictor | None = None,
+        whole: WholeRows | None = None,
     ) -> TrainingData[Any]:
-        """Check everything, scale, and make a task of it. `present` is the model that a warm start goes on from."""
+        """Check everything, scale, and make a task of it. `present` is the model that a warm start goes on from,
+        `whole` what is known of all rows where these are a sample."""
         if present is None:  # a fit that fails leaves no model: attributes of two tables do not go together
             self.__dict__.pop("predictor_", None)
         objective = self._chosen_objective(environment, aux)
         raw = RawRows(X, y, environment, aux, sample_weight)
-        data = read_training_data(self, raw, objective, self._input_settings(objective, present))
+        settings = replace(self._input_settings(objective, present), whole=whole)
+        data = read_training_data(self, raw, objective, settings)
         if present is None:
             self._keep_target(data)
         if self.module is not None:

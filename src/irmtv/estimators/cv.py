@@ -10,7 +10,7 @@ import torch
 
 from irmtv.core.messages import check_positive
 from irmtv.data.blocks import BlockSource
-from irmtv.data.training import TrainingData
+from irmtv.data.training import TrainingData, WholeRows
 from irmtv.engine.solvers.columns import drops_directions
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed
@@ -63,11 +63,18 @@ class NetworkPathEstimator(PathEstimator):
         check_mapping(self.grid, "grid", "hyper-parameters and lists of their values", "{'learning_rate': [0.01, 0.1]}")
 
     def read_data(
-        self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None
+        self,
+        X: Any,
+        y: Any,
+        *,
+        environment: Any = None,
+        aux: Any = None,
+        sample_weight: Any = None,
+        whole: WholeRows | None = None,
     ) -> TrainingData[Any]:
         for name in ("hidden_", "family_"):  # of an earlier call
             self.__dict__.pop(name, None)
-        data = super().read_data(X, y, environment=environment, aux=aux, sample_weight=sample_weight)
+        data = super().read_data(X, y, environment=environment, aux=aux, sample_weight=sample_weight, whole=whole)
         objective = data.objective
         if not self.refit and (objective.reads_aux or objective.infers == "rows" or objective.finds_clusters):
             raise ValueError(

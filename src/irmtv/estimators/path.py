@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from irmtv.core.messages import did_you_mean, users_stacklevel
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.data.blocks import BlockSource
-from irmtv.data.training import TrainingData
+from irmtv.data.training import TrainingData, WholeRows
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.new_environment import expected_score, left_out_table, what_was_left_out
 from irmtv.estimators.parameters import grid_axes, path_combinations
@@ -115,11 +115,26 @@ class PathEstimator(InvariantEstimator):
     # ---- the three steps of `fit`, for those who want to look between them ---------------------------------------
 
     def read_data(
-        self, X: Any, y: Any, *, environment: Any = None, aux: Any = None, sample_weight: Any = None
+        self,
+        X: Any,
+        y: Any,
+        *,
+        environment: Any = None,
+        aux: Any = None,
+        sample_weight: Any = None,
+        whole: WholeRows | None = None,
     ) -> TrainingData[Any]:
-        """The first step of `fit`: check parameters and rows, and make training data of them."""
+        """The first step of `fit`: check parameters and rows, and make training data of them.
+
+        Parameters
+        ----------
+        X, y, environment, aux, sample_weight : as in `fit`.
+        whole : WholeRows or None, default None
+            The rows are a sample of others, from which units, classes and environments are taken; `environment` are
+            then codes into its names.
+        """
         self._check_parameters()
-        return self._read(X, y, environment, aux, sample_weight)
+        return self._read(X, y, environment, aux, sample_weight, whole=whole)
 
     def search(
         self,

@@ -278,7 +278,7 @@ def test_paths(tmp_path):
     written(tmp_path, "a,b\n1,2\n", "houses.csv")
     with pytest.raises(FileNotFoundError, match=r"no file .*Did you mean 'houses.csv'"):
         read_table(tmp_path / "house.csv")
-    with pytest.raises(TableError, match=r"is a folder. Name one file, such as .*houses.csv"):
+    with pytest.raises(TableError, match=r"is a folder without Parquet files.*such as .*houses.csv"):
         read_table(tmp_path)
     with pytest.raises(TableError, match=r"folder .* does not exist"):
         read_table(tmp_path / "no" / "houses.csv")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,16 @@ from irmtv.app.diagnose.diagnosis import Diagnosis, Progress, diagnose_rows
 from irmtv.app.diagnose.erm_model import check_model
 from irmtv.app.diagnose.rows import FOLDS, DiagnosisRows, read_rows
 from irmtv.app.diagnose.words import NOTHING_TO_COMPARE
-from irmtv.app.io import Columns, Table, split_columns, table_steps, task_of
-from irmtv.app.io.codes import about_codes
+from irmtv.app.io import Columns, ParquetTable, Table, TableError, open_table, split_columns, table_steps, task_of
+from irmtv.app.io.codes import about_codes, about_few_values
+from irmtv.app.io.memory import memory_limit
+from irmtv.app.io.stream import open_stream
 from irmtv.core.messages import check_length
 from irmtv.core.versions import versions
 from irmtv.data.environments import as_labels
 from irmtv.data.rows import as_matrix, check_row_order, read_aux
+from irmtv.data.tables.passes import LearnedTable
+from irmtv.data.tables.target import task_of_target
 from irmtv.data.target import raw_target
 
 MOST_ROWS = 20_000
@@ -30,7 +35,7 @@ FEWEST_ROWS = 100
 
 
 def diagnose_table(
-    source: str | PathLike[str] | Table | pd.DataFrame,
+    source: str | PathLike[str] | Table | ParquetTable | pd.DataFrame,
     target: str,
     environment: Sequence[str] = (),
     aux: Sequence[str] = (),
@@ -43,6 +48,7 @@ def diagnose_table(
     random_state: int = 0,
     max_rows: int | None = MOST_ROWS,
     encoding: str | None = None,
+    memory: str | int | None = None,
     command: str = "",
     progress: Progress | None = None,
 ) -> Diagnosis:
@@ -50,8 +56,9 @@ def diagnose_table(
 
     Parameters
     ----------
-    source : path, Table or DataFrame
-        CSV, TSV, Parquet; columns of numbers, categories, text and dates, with missing values.
+    source : path, Table, ParquetTable or DataFrame
+        CSV, TSV, Parquet, or a folder of Parquet files; columns of numbers, categories, text and dates, with missing
+        values.
     target : str
         The column to be predicted.
     environment : names of columns, default ()
@@ -72,6 +79,9 @@ def diagnose_table(
         Larger tables are sampled at random to this number of rows; None uses all of them.
     encoding : str or None, default None
         Text encoding, e.g. latin-1; None is UTF-8.
+    memory : str, int or None, default None
+        "2GB", "500MB" or bytes; None is half of what is available. Of Parquet files that are too large for it only the
+        sample is kept in memory.
     command : str, default ""
         The command line, stored in the summary.
     progress : function of (share, what) or None, default None
@@ -100,16 +110,25 @@ def diagnose_table(
     environment, aux = _names(environment), _names(aux)
     if not environment and not aux:
         raise ValueError(NOTHING_TO_COMPARE)
-    table = Table.of(source, encoding)
-    said = _names(categorical)
-    columns = split_columns(
-        table.frame, target=target, environment=environment, aux=aux, drop=drop, features=features, categorical=said
-    )
-    rows = _rows_of_table(table, columns, task, max_rows, random_state, said)
+    said, limit = _names(categorical), memory_limit(memory)
+    how: dict[str, Any] = {"drop": _names(drop), "features": _names(features), "categorical": said}
+    if isinstance(source, (str, PathLike)):
+        source = open_table(source, limit, encoding=encoding)
+    if isinstance(source, ParquetTable) and not source.fits(limit):
+        path: Path | None = source.path
+        n_rows = source.n_rows
+        rows = _rows_of_stream(source, (target, environment, aux), how, task, max_rows, random_state, limit)
+    else:
+        table = (
+            Table(source.frame(), source.path, source.notes) if isinstance(source, ParquetTable) else Table.of(source)
+        )
+        path, n_rows = table.path, len(table.frame)
+        columns = split_columns(table.frame, target=target, environment=environment, aux=aux, **how)
+        rows = _rows_of_table(table, columns, task, max_rows, random_state, said)
     about = {
         "command": command,
-        "file": "" if table.path is None else table.path.name,
-        "rows_in_file": len(table.frame),
+        "file": "" if path is None else path.name or path.resolve().name,
+        "rows_in_file": n_rows,
         "target": target,
         "environment": environment,
         "aux": aux,
@@ -133,6 +152,48 @@ def _rows_of_table(
     assert columns.y is not None
     kind, why = task_of(columns.y, task)
     some, sampled = _sample(len(columns.y), max_rows, random_state)
+    codes = about_codes(columns.features, categorical)
+    notes = [*table.notes, *columns.notes, *([why] if why else []), *codes, *sampled]
+    return _prepared_rows(columns, some, kind, categorical, notes)
+
+
+def _rows_of_stream(
+    table: ParquetTable,
+    roles: tuple[str, Sequence[str], Sequence[str]],
+    how: dict[str, Any],
+    task: str | None,
+    max_rows: int | None,
+    random_state: int,
+    memory: int,
+) -> DiagnosisRows:
+    """The same sample, of a table that is larger than the memory: a pass counts its rows, another one takes them."""
+    if max_rows is None:
+        raise TableError(
+            f"a diagnosis of all rows needs them in memory, and {str(table.path)!r} is larger. Use --max-rows 20000 "
+            "(in Python max_rows=20000), or more --memory."
+        )
+    sampled: list[str] = []
+
+    def sample(learned: LearnedTable, _: Any) -> Any:
+        some, notes = _sample(learned.n_kept, max_rows, random_state)
+        sampled.extend(notes)
+        return some
+
+    stream = open_stream(table, *roles, options=how, memory=memory, sample=sample, keep_labels=False, scaled=False)
+    learned = stream.learned
+    kind, why = task_of_target(learned.target, task)
+    said = how["categorical"]
+    few = {name: n for name, n in learned.few_values.items() if name not in set(said)}
+    codes = about_few_values(few, learned.n_kept)
+    notes = [*table.notes, *learned.notes, *([why] if why else []), *codes, *sampled]
+    return _prepared_rows(stream.columns, np.arange(len(stream.sampled)), kind, said, notes)
+
+
+def _prepared_rows(
+    columns: Columns, some: Any, kind: Any, categorical: Sequence[str], notes: Sequence[str]
+) -> DiagnosisRows:
+    """Some of the rows, with their features as numbers."""
+    assert columns.y is not None
     steps = Pipeline(table_steps(categorical))
     x = steps.fit_transform(columns.features.iloc[some])
     return read_rows(
@@ -144,13 +205,7 @@ def _rows_of_table(
         aux=None if columns.aux is None else columns.aux.iloc[some].to_numpy(),
         aux_names=() if columns.aux is None else [str(name) for name in columns.aux.columns],
         aux_is_date=columns.aux_is_date,
-        notes=[
-            *table.notes,
-            *columns.notes,
-            *([why] if why else []),
-            *about_codes(columns.features, categorical),
-            *sampled,
-        ],
+        notes=notes,
     )
 
 

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from irmtv.app.fit.preparation import Reading
+from irmtv.app.fit.sample import drawn, some_rows
 from irmtv.app.fit.summary import FeaturesKind
+from irmtv.app.io.stream import Reading, Sample
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.types import Runs
-from irmtv.data.training import TrainingData
+from irmtv.data.training import TrainingData, WholeRows
 from irmtv.estimators import (
     InvariantBoostingClassifierCV,
     InvariantBoostingRegressorCV,
@@ -51,11 +51,16 @@ class Family(ABC):
     reads: ClassVar[Reading]
     _erm: Any = None  # what `erm_predictor` has made
 
-    def __init__(self, estimator: Any, table: Sequence[Any]) -> None:
+    def __init__(self, estimator: Any, table: Sequence[Any], whole: WholeRows | None = None) -> None:
+        """`whole`: the table is a sample of these rows, on which all is done but to train the choice."""
         features, target, environment, aux = table
         self.estimator = estimator  # an Invariant*CV, which is fitted in the end
-        self.all_rows: TrainingData[Any] = estimator.read_data(features, target, environment=environment, aux=aux)
-        self.rows = some_rows(self.all_rows, SEARCHED_ROWS, estimator.random_state)  # those of the search
+        self.all_rows: TrainingData[Any] = estimator.read_data(
+            features, target, environment=environment, aux=aux, whole=whole
+        )
+        self.rows: TrainingData[Any] = self.all_rows  # those of the search
+        if whole is None:
+            self.rows = some_rows(self.all_rows, SEARCHED_ROWS, estimator.random_state)
 
     @property
     @abstractmethod
@@ -122,16 +127,24 @@ class Networks(Family):
     table : features, target, environment, aux.
     steps : of training.
     parameters : further parameters of the estimator.
+    whole : of all rows, where the table is a sample of them.
     """
 
     reads = "numbers"
 
     def __init__(
-        self, model: str, task: str, table: Sequence[Any], *, steps: int, parameters: Mapping[str, Any]
+        self,
+        model: str,
+        task: str,
+        table: Sequence[Any],
+        *,
+        steps: int,
+        parameters: Mapping[str, Any],
+        whole: WholeRows | None = None,
     ) -> None:
         estimator = InvariantRegressorCV if task == "regression" else InvariantClassifierCV
         hidden = () if model == "linear" else HIDDEN
-        super().__init__(estimator(hidden=hidden, max_steps=steps, **parameters), table)
+        super().__init__(estimator(hidden=hidden, max_steps=steps, **parameters), table, whole)
         self.undecided = model == "auto"
         objective = self.all_rows.objective
         if objective.reads_aux or objective.finds_clusters:
@@ -230,6 +243,7 @@ class Trees(Family):
     table : features, target, environment, aux.
     rounds : of boosting.
     parameters : further parameters of the estimator.
+    whole : of all rows, where the table is a sample of them.
     """
 
     name = "trees"
@@ -237,9 +251,17 @@ class Trees(Family):
     features_kind = "contributions"
     _importances: Floats | None = None  # of ERM
 
-    def __init__(self, task: str, table: Sequence[Any], *, rounds: int, parameters: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        task: str,
+        table: Sequence[Any],
+        *,
+        rounds: int,
+        parameters: Mapping[str, Any],
+        whole: WholeRows | None = None,
+    ) -> None:
         estimator = InvariantBoostingRegressorCV if task == "regression" else InvariantBoostingClassifierCV
-        super().__init__(estimator(n_estimators=rounds, **parameters), table)
+        super().__init__(estimator(n_estimators=rounds, **parameters), table, whole)
 
     def describe(self, path: TrainedPath) -> str:
         return f"{self.name} ({_leaves(path)} leaves)"
@@ -291,20 +313,9 @@ def comparable_families(families: Sequence[Family], bar: ProgressBar | None) -> 
     return [best]
 
 
-def some_rows(data: TrainingData[Any], most: int, seed: int) -> TrainingData[Any]:
-    """At most `most` rows, at random: of every environment its share, and no fewer than a thousand of its rows."""
-    rows = data.task.train
-    n = len(rows)
-    if n <= most:
-        return data
-    shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    codes = torch.zeros(n, dtype=torch.int64) if rows.environment is None else rows.environment
-    in_order = shuffled[torch.argsort(codes[shuffled], stable=True)]
-    sizes = torch.bincount(codes).tolist()
-    wanted = [min(size, max(1000, round(size * most / n))) for size in sizes]
-    parts = torch.split(in_order, sizes)
-    index = torch.cat([part[:count] for part, count in zip(parts, wanted, strict=True)]).sort().values
-    return replace(data, task=replace(data.task, train=rows.take(index)))
+def searched_rows(seed: int) -> Sample:
+    """Which rows of a table that is larger than the memory are searched: those that would be of one in memory."""
+    return lambda learned, places: drawn(None if places is None else places.codes, learned.n_kept, SEARCHED_ROWS, seed)
 
 
 def start_stage(bar: ProgressBar | None, name: str, share: float) -> None:

@@ -12,7 +12,7 @@ from sklearn.pipeline import Pipeline
 
 from irmtv.app.fit.comparing import against, better_or_worse, erm_is_kept
 from irmtv.app.fit.comparison import compare
-from irmtv.app.fit.preparation import Prepared, target_values
+from irmtv.app.fit.preparation import Prepared
 from irmtv.app.fit.summary import FitSummary, TestScores
 from irmtv.app.fit.summary_parts import Searches
 from irmtv.app.fit.verdict import Score, verdict
@@ -65,8 +65,8 @@ def _with_roles(frame: pd.DataFrame, file: str, prepared: Prepared) -> OtherRows
     # only these columns: others may hold anything
     frame = frame[list(dict.fromkeys([data["target"], *places, *data["columns"]]))]
     columns = split_columns(frame, target=data["target"], environment=places, fitting=False)
-    assert columns.y is not None and prepared.columns.y is not None
-    classes = [] if prepared.task == "regression" else np.unique(target_values(prepared.columns.y)).tolist()
+    assert columns.y is not None
+    classes = prepared.classes
     y = class_codes(columns.y, classes) if classes else target_numbers(columns.y)
     missing = [f"{file} has no column {shown(absent)}: all of its rows are scored together"] if absent else []
     return OtherRows(file, columns.features, y, columns.environment, (*columns.notes, *missing))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,12 +17,12 @@ from sklearn.pipeline import Pipeline
 from irmtv.app.fit.answer import answer
 from irmtv.app.fit.comparison import compare, target_of
 from irmtv.app.fit.expectation import named_place
-from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, start_stage
+from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparable_families, searched_rows, start_stage
 from irmtv.app.fit.first_look import first_look
 from irmtv.app.fit.new_environment import new_environment
 from irmtv.app.fit.other_rows import judged, read_other_rows, score_other_rows
-from irmtv.app.fit.preparation import Prepared, about_gaps, prepare
-from irmtv.app.fit.summary import Data, Feature, FirstLook, FitSummary, LossCurve
+from irmtv.app.fit.preparation import Prepared, about_gaps, prepare, prepare_stream
+from irmtv.app.fit.summary import Feature, FirstLook, FitSummary, LossCurve
 from irmtv.app.fit.summary_parts import (
     Searches,
     compared_families,
@@ -33,10 +33,14 @@ from irmtv.app.fit.summary_parts import (
     loss_curves,
     path_points,
 )
-from irmtv.app.io import Table
-from irmtv.core.messages import check_positive, did_you_mean
+from irmtv.app.io import ParquetTable, Table, open_table
+from irmtv.app.io.block_source import TableBlocks
+from irmtv.app.io.memory import memory_limit
+from irmtv.app.io.stream import looks_at_labels, needs_labels
+from irmtv.core.messages import check_positive, did_you_mean, shown
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar
+from irmtv.core.ranks import Ranks
 from irmtv.core.versions import versions
 from irmtv.estimators.new_environment import SCORES, what_was_left_out
 from irmtv.models.base import KeepOutputs
@@ -45,6 +49,7 @@ from irmtv.models.trees.library import lightgbm
 from irmtv.models.trees.settings import suits_trees
 from irmtv.objectives import OBJECTIVES
 
+MEMORY_OF_PROCESS = "4GB"
 MODELS = ("auto", "linear", "mlp", "trees")
 
 
@@ -57,7 +62,7 @@ class Answer:
 
 
 def fit_table(
-    source: str | PathLike[str] | Table | pd.DataFrame,
+    source: str | PathLike[str] | Table | ParquetTable | pd.DataFrame,
     target: str,
     environment: Sequence[str] = (),
     aux: Sequence[str] = (),
@@ -80,6 +85,9 @@ def fit_table(
     time_ordered: bool | None = None,
     random_state: int = 0,
     encoding: str | None = None,
+    memory: str | int | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    process_group: Any = None,
     command: str = "",
     bar: ProgressBar | None = None,
 ) -> Answer:
@@ -87,8 +95,9 @@ def fit_table(
 
     Parameters
     ----------
-    source : path, Table or DataFrame
-        CSV, TSV, Parquet; columns of numbers, categories, text and dates, with missing values.
+    source : path, Table, ParquetTable or DataFrame
+        CSV, TSV, Parquet, or a folder of Parquet files; columns of numbers, categories, text and dates, with missing
+        values.
     target : str
         The column to be predicted.
     environment : names of columns, default ()
@@ -141,6 +150,14 @@ def fit_table(
         Seed of the folds and the models.
     encoding : str or None, default None
         Of a text file; None is UTF-8.
+    memory : str, int or None, default None
+        "2GB", "500MB" or bytes; None is half of what is available. Parquet files that are too large for it are read
+        block by block: what is compared and shown rests on a sample of 200,000 rows, the choice is trained on all.
+    checkpoint : path or None, default None
+        Where the training on all rows of such files writes how far it is, so that the same call goes on from there.
+    process_group : ProcessGroup or None, default None
+        A group of torch.distributed, each of whose processes makes this call: they share the blocks of the table, and
+        all get the model of all rows. Linear models and networks.
     command : str, default ""
         What to write into the summary as the way to run this again.
     bar : ProgressBar or None, default None
@@ -164,23 +181,43 @@ def fit_table(
     (400,)
     """
     _check(objective, model, bool(environment), bool(aux), steps, rounds)
+    if process_group is not None and model == "trees":
+        raise ValueError("model must be linear or mlp with several processes: trees are grown by one. Got 'trees'.")
     clock = _Clock()
-    table = Table.of(source, encoding)
+    # processes must cut the table in the same way, whatever the memory of their machines
+    limit = memory_limit(memory if process_group is None else memory or MEMORY_OF_PROCESS)
+    if isinstance(source, (str, PathLike)):
+        source = open_table(source, limit, encoding=encoding, in_blocks=process_group is not None)
+    if process_group is not None and not isinstance(source, ParquetTable):
+        raise ValueError(
+            "several processes share the row groups of a Parquet file or a folder of them. Got another table; write it "
+            "as Parquet, or use one process."
+        )
+    if isinstance(source, ParquetTable) and process_group is None and source.fits(limit):
+        source = Table.of(source)
     clock.lap("reading")
-    prepared = prepare(
-        table,
-        target,
-        _names(environment),
-        _names(aux),
-        drop=_names(drop),
-        features=_names(features),
-        categorical=_names(categorical),
-        task=task,
-        metric=metric,
-        encoding=encoding,
-    )
+    roles = target, _names(environment), _names(aux)
+    how: dict[str, Any] = {"drop": _names(drop), "features": _names(features), "categorical": _names(categorical)}
+    if isinstance(source, ParquetTable):
+        prepared = prepare_stream(
+            source,
+            *roles,
+            **how,
+            task=task,
+            metric=metric,
+            memory=limit,
+            sample=searched_rows(random_state),
+            keep_labels=looks_at_labels(objective),
+            needed=needs_labels(objective, bool(roles[1])),
+            min_rows=min_rows,
+            scaled=model != "trees",
+            processes=1 if process_group is None else Ranks.of(process_group).size,
+            progress=_reports(bar, "reading all rows"),
+        )
+    else:
+        prepared = prepare(Table.of(source), *roles, **how, task=task, metric=metric, encoding=encoding)
     other = None if test is None else read_other_rows(test, prepared, encoding)
-    del table
+    del source
     clock.lap("preparing")
     if objective == "erm" and rule == "invariance" and not prepared.has_environments:
         rule = "iid"  # nothing to compare, and nothing but the step to choose
@@ -194,7 +231,8 @@ def fit_table(
         "random_state": random_state,
         "rule_options": None if max_price is None else {"max_price": max_price},
     }
-    searches = _search_and_train(prepared, model, parameters, steps, rounds, bar)
+    together = {"checkpoint": checkpoint, "process_group": process_group}
+    searches = _search_and_train(prepared, model, parameters, steps, rounds, bar, together)
     start_stage(bar, "comparing", 0.05)
     losses, weights = loss_curves(searches), feature_weights(searches)
     clock.lap("training")
@@ -225,6 +263,7 @@ def _search_and_train(
     steps: int,
     rounds: int,
     bar: ProgressBar | None,
+    together: Mapping[str, Any],
 ) -> Searches:
     """The path of every model family, one of the families, and its choice trained on all rows.
 
@@ -233,9 +272,10 @@ def _search_and_train(
     notes = prepared.data["notes"]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
-        families = _families(prepared, model, parameters, steps, rounds)
+        alone = together["process_group"] is None
+        families = _families(prepared, model, parameters, steps, rounds, with_trees=alone)
         prepared.features.clear()
-        _about_rows(families[0], prepared.data)
+        _about_rows(families[0], prepared)
         families = comparable_families(families, bar)
         keep: KeepOutputs = True if prepared.score.name in SCORES else "left-out"
         each = [family.search(bar, 0.85 / len(families), keep) for family in families]
@@ -245,13 +285,47 @@ def _search_and_train(
         prepared.data["features"] = len(names)
         notes += about_gaps(prepared.columns, searches.family.reads)
         start_stage(bar, "training on all rows", 0.1)
-        searches.estimator.fit_choice(searches.family.all_rows, searches.search)
+        _train_choice(prepared, searches, bar, together)
     if parameters["time_ordered"] == "auto" and what_was_left_out(searches.search) == "in order":
         column = " / ".join(prepared.data["environment"])
         notes.append(f"{column!r} is read as times, in their order; --no-time-ordered leaves each out in turn instead")
     message = searches.estimator.selected_["message"]
     notes += [note for note in dict.fromkeys(str(w.message) for w in warned) if message not in note]
     return searches
+
+
+def _train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None, together: Mapping[str, Any]) -> None:
+    """The choice on all rows, of which every process of a group reads its own."""
+    family, stream = searches.family, prepared.stream
+    if stream is None:
+        searches.estimator.fit_choice(family.all_rows, searches.search)
+        return
+    source = stream.source(family.reads, family.all_rows, _reports(bar, "training on all rows"))
+    if together["process_group"] is not None:
+        source = _own_share(source, Ranks.of(together["process_group"]))
+    searches.estimator.fit_choice_on(source, family.all_rows, searches.search, **together)
+    single = source.blocks_read / max(1, len(source.rows_of_blocks))
+    beside = f", and {single:.1f} times in blocks drawn at random" if single else ""
+    prepared.data["notes"].append(
+        f"the files were read {stream.passes} times before training and {source.passes} times by it{beside}"
+    )
+
+
+def _own_share(source: TableBlocks, ranks: Ranks) -> TableBlocks:
+    """The blocks of this process, where all of the group have cut one table in the same way."""
+    told = ranks.tell(source.cuts)
+    if any(one != told[0] for one in told):
+        tables = shown([f"{sum(one):,} rows in {len(one)} blocks" for one in told], form=str)
+        raise ValueError(
+            f"all processes must read the same files. Got {tables}. Give every process the same "
+            "folder, on every machine, and the same options."
+        )
+    return source.share(ranks.rank, ranks.size)
+
+
+def _reports(bar: ProgressBar | None, what: str) -> Callable[[float], None] | None:
+    """Shows how much of the rows was read, where training does not say how far it is."""
+    return None if bar is None else lambda share: bar.rename(f"{what}, {100 * share:.0f} %")
 
 
 def _summary(
@@ -362,14 +436,18 @@ class _Clock:
         return self._last - self._begin
 
 
-def _families(prepared: Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int) -> list[Family]:
+def _families(
+    prepared: Prepared, model: str, parameters: Mapping[str, Any], steps: int, rounds: int, with_trees: bool = True
+) -> list[Family]:
     """The model families that are asked for, of "auto" those that can minimise the objective; the simplest first."""
 
     def networks(kind: str) -> Family:
-        return Networks(kind, prepared.task, prepared.table(Networks.reads), steps=steps, parameters=parameters)
+        table, whole = prepared.table(Networks.reads), prepared.whole(Networks.reads)
+        return Networks(kind, prepared.task, table, steps=steps, parameters=parameters, whole=whole)
 
     def trees() -> Family:
-        return Trees(prepared.task, prepared.table(Trees.reads), rounds=rounds, parameters=parameters)
+        table, whole = prepared.table(Trees.reads), prepared.whole(Trees.reads)
+        return Trees(prepared.task, table, rounds=rounds, parameters=parameters, whole=whole)
 
     if model == "trees":
         return [trees()]
@@ -383,6 +461,9 @@ def _families(prepared: Prepared, model: str, parameters: Mapping[str, Any], ste
     adaptive = any(isinstance(weight, str) for weight in parameters["penalty_weights"] or ())  # follows a network
     if adaptive or not suits_trees(first.objective):
         return families
+    if not with_trees:
+        prepared.data["notes"].append("trees are not compared: several processes cannot grow them together")
+        return families
     try:
         lightgbm()
     except ImportError as error:
@@ -391,14 +472,23 @@ def _families(prepared: Prepared, model: str, parameters: Mapping[str, Any], ste
     return [*families, trees()]
 
 
-def _about_rows(family: Family, data: Data) -> None:
+def _about_rows(family: Family, prepared: Prepared) -> None:
     """Notes on what of the rows is not used."""
+    data = prepared.data
     objective, task = family.all_rows.objective, family.all_rows.task
     if data["aux"] and objective.infers is None:
         given = task.train.environment is not None and len(task.train.names) > 1
         why = "environments are given" if given else f"objective {objective.name!r} infers none"
         data["notes"].append(f"aux ({', '.join(data['aux'])}) is not used, since {why}, and is no feature either")
-    if family.rows is not family.all_rows:
+    n = len(family.rows.task.train)
+    if prepared.stream is not None:
+        drawn = "all" if n == data["rows_used"] else f"{n:,} of the {data['rows_used']:,}"
+        where = "" if n == data["rows_used"] else ", drawn at random from every environment"
+        data["notes"].append(
+            f"the table is larger than the memory (--memory) and is read in blocks: scores, comparisons and the page "
+            f"rest on {drawn} rows{where}; the model is trained on all"
+        )
+    elif family.rows is not family.all_rows:
         data["notes"].append(
             f"the path was compared on {len(family.rows.task.train):,} rows, drawn at random from every environment; "
             "the model is trained on all"

@@ -1,14 +1,16 @@
 """Table files: reading them, writing them, and applying a fitted model to them in pieces.
 
-Start with `read` (CSV, TSV and Parquet files as a `Table`), which uses `delimited` (CSV and TSV) and `source` (bytes,
-encodings, gzip). `table_model` predicts and evaluates files with a fitted model; `write` writes tables.
+Start with `read` (CSV, TSV and Parquet files as a `Table`), which uses `delimited` (CSV and TSV), `source` (bytes,
+encodings, gzip) and `parquet` (a file, or a folder of them: `shards`; `parquet_blocks` reads one again and again).
+`table_model` predicts and evaluates files with a fitted model; `write` writes tables.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from irmtv.app.io.read import Table, read_table, table_chunks, table_names
+from irmtv.app.io.parquet import ParquetTable
+from irmtv.app.io.read import Table, names_of, open_table, read_table, table_chunks, table_names
 from irmtv.app.io.table_model import TableModel, evaluate_file, open_model, predict_file
 from irmtv.data.tables.columns import Columns, split_columns, task_of
 from irmtv.data.tables.errors import TableError, TableNotFoundError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Columns",
     "LevelEncoder",
+    "ParquetTable",
     "Table",
     "TableColumns",
     "TableError",
@@ -26,7 +29,9 @@ __all__ = [
     "TableNotFoundError",
     "TableNumbers",
     "evaluate_file",
+    "names_of",
     "open_model",
+    "open_table",
     "predict_file",
     "read_table",
     "split_columns",

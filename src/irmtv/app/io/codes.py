@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,14 @@ def about_codes(features: pd.DataFrame, categorical: Sequence[str]) -> list[str]
             continue
         # most columns show in a few rows that they hold something else
         n = None if _whole_values(column.iloc[:HEAD]) is None else _whole_values(column)
-        if n is not None and n >= CODES[0] and len(column) >= ROWS_PER_CODE * n:
+        if n is not None:
             found[str(name)] = n
+    return about_few_values(found, len(features))
+
+
+def about_few_values(counts: Mapping[str, int], n_rows: int) -> list[str]:
+    """The same by the number of distinct whole values of columns that have at most a few."""
+    found = {name: n for name, n in counts.items() if CODES[0] <= n <= CODES[1] and n_rows >= ROWS_PER_CODE * n}
     if not found:
         return []
     example = ",".join(list(found)[:3])

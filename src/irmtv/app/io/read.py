@@ -1,9 +1,8 @@
-"""Tables from files: CSV, TSV and Parquet, whole or in pieces."""
+"""Tables from files: CSV, TSV, Parquet and folders of Parquet files, whole or in pieces."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,28 +11,24 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pandas.api.types import is_datetime64_any_dtype
 
 from irmtv.app.io.delimited import (
     UNNAMED,
-    check_columns,
-    check_printable,
     open_text,
     read_text,
     text_batches,
     typed,
 )
+from irmtv.app.io.memory import memory_limit
+from irmtv.app.io.parquet import ParquetTable, cut, open_parquet, with_rows
+from irmtv.app.io.shards import PARQUET
 from irmtv.app.io.source import check_file
 from irmtv.core.messages import check_positive, shown
 from irmtv.core.numbers import several
 from irmtv.data.tables.errors import TableError
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
-PARQUET = (".parquet", ".pq")
-_FIRST, _LAST = (np.datetime64(day, "s") for day in ("0002-01-01", "9998-12-31"))
 ROWS = 50_000  # of a piece
-_INDEX = re.compile(r"__index_level_\d+__")  # the rows' labels of a DataFrame, which pandas writes beside its columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +50,14 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, source: str | os.PathLike[str] | Table | pd.DataFrame, encoding: str | None = None) -> Table:
+    def of(
+        cls, source: str | os.PathLike[str] | Table | ParquetTable | pd.DataFrame, encoding: str | None = None
+    ) -> Table:
         """A Table or a DataFrame as it is; a file, read."""
         if isinstance(source, Table):
             return source
+        if isinstance(source, ParquetTable):
+            return cls(source.frame(), source.path, source.notes)
         return cls(source) if isinstance(source, pd.DataFrame) else read_table(source, encoding=encoding)
 
 
@@ -75,7 +74,9 @@ def read_table(
     ----------
     path : str or Path
         The suffix says what it is: .csv, .tsv, .tab or .txt, each also with .gz; .parquet or .pq. In .csv and .txt the
-        columns are separated by commas, semicolons or tabs, whichever gives rows of equal length.
+        columns are separated by commas, semicolons or tabs, whichever gives rows of equal length. A folder is the
+        table of all Parquet files in it and below it, in the order of their paths; `site=north/` in a path is a column
+        `site` with the value `north` (Hive partitions), and names that begin with _ or . are not read.
     encoding : str or None, default None
         Text encoding; None is UTF-8, with or without a byte-order mark.
     columns : sequence of str or None, default None
@@ -110,14 +111,44 @@ def read_table(
     """
     path = Path(path)
     if _is_parquet(path):
-        frame, notes = read_parquet(path, columns)
-        return Table(frame, path, notes)
+        whole = with_rows(open_parquet(path, columns, text))
+        return Table(whole.frame(), path, whole.notes)
     with _memory_for(path):
         arrow, layout = read_text(path, encoding, columns, text)
         untyped = dict(zip(arrow.column_names, arrow.columns, strict=True))
         del arrow  # so that each column's text can be freed
         frame, notes = _typed_columns(untyped, text, layout.separator != ",")
     return Table(frame, path, (*layout.notes, *notes))
+
+
+def open_table(
+    path: str | os.PathLike[str],
+    memory: str | int | None = None,
+    *,
+    encoding: str | None = None,
+    in_blocks: bool = False,
+) -> Table | ParquetTable:
+    """A table, read; of Parquet files that are too large for that, without its rows.
+
+    Parameters
+    ----------
+    path, encoding : as in `read_table`.
+    memory : str, int or None, default None
+        "2GB", "500MB" or bytes; None is half of what is available. A table is too large where about four times its
+        size as a DataFrame is more.
+    in_blocks : bool, default False
+        Parquet files are too large, whatever the memory: several processes share their blocks.
+    """
+    path, limit = Path(path), memory_limit(memory)
+    if not _is_parquet(path):
+        return read_table(path, encoding=encoding)
+    table = with_rows(open_parquet(path))
+    return table if in_blocks or not table.fits(limit) else Table.of(table)
+
+
+def names_of(table: Table | ParquetTable) -> list[str]:
+    """The names of a table's columns."""
+    return table.names if isinstance(table, ParquetTable) else list(table.frame.columns)
 
 
 @contextmanager
@@ -164,7 +195,7 @@ def table_names(path: str | os.PathLike[str], *, encoding: str | None = None) ->
     """
     path = Path(path)
     if _is_parquet(path):
-        return open_parquet(path)[1]
+        return open_parquet(path).names
     source, layout = open_text(path, encoding)
     source.close()
     return list(layout.names)
@@ -187,8 +218,8 @@ def table_chunks(
     rows : int, default 50,000
         Rows of a piece; the last may have fewer.
     text : collection of str, default ()
-        Columns that stay text. Which columns are numbers is decided for every piece anew, so columns that hold text
-        elsewhere in the file should be named: codes may look like numbers for a while.
+        Columns that stay text. Which columns of a text file are numbers is decided for every piece anew, so columns
+        that hold text elsewhere in the file should be named: codes may look like numbers for a while.
     progress : callable or None, default None
         Called with the share of the file that was read.
 
@@ -214,14 +245,18 @@ def chunks_as_they_stand(
     path = Path(path)
     check_positive(rows, "rows")
     if _is_parquet(path):
-        pieces = parquet_chunks(path, rows, columns, progress)
+        table = with_rows(open_parquet(path, columns, text))
+        pieces, total = table.pieces(rows), table.n_rows
     else:
         layout, batches = text_batches(path, encoding, columns, progress)
+        total = None
         pieces = _typed_chunks(batches, rows, text, layout.separator != ",")
     start = 0
     for frame, cells in pieces:
         frame.index = pd.RangeIndex(start, start + len(frame))
         start += len(frame)
+        if total is not None and progress is not None:
+            progress(start / total)
         yield frame, cells
 
 
@@ -229,25 +264,15 @@ def _typed_chunks(
     batches: Iterator[pa.RecordBatch], rows: int, text: Collection[str], decimal_comma: bool
 ) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
     """Batches of any length as pieces of `rows` rows."""
-    for piece in _pieces(batches, rows):
+    for piece in cut((pa.Table.from_batches([batch]) for batch in batches), rows):
         series = {name: typed(piece.column(name), name in text, decimal_comma).values for name in piece.column_names}
         yield pd.DataFrame(series, copy=False), piece
 
 
-def _pieces(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    waiting: pa.Table | None = None
-    for batch in batches:
-        new = pa.Table.from_batches([batch])
-        waiting = new if waiting is None else pa.concat_tables([waiting, new])
-        while waiting.num_rows >= rows:
-            yield waiting.slice(0, rows)
-            waiting = waiting.slice(rows)
-    if waiting is not None and waiting.num_rows:
-        yield waiting
-
-
 def _is_parquet(path: Path) -> bool:
-    """Whether it is Parquet by its suffix; an error where the suffix is of neither kind."""
+    """Whether it is Parquet by its suffix, or a folder of such files; an error where the suffix is of neither kind."""
+    if path.is_dir():
+        return True
     name = path.name.lower()
     suffix = Path(name).suffix
     if suffix in PARQUET:
@@ -256,7 +281,7 @@ def _is_parquet(path: Path) -> bool:
         raise TableError(f"{str(path)!r}: Parquet is compressed inside. Unpack it with gunzip.")
     if Path(name.removesuffix(".gz")).suffix in TEXT:
         return False
-    check_file(path)  # a folder or a misspelt name is the likelier mistake
+    check_file(path)  # a misspelt name is the likelier mistake
     known = shown((*TEXT, *PARQUET), 10, form=str)
     raise TableError(
         f"{str(path)!r} must end in one of {known} (text also with .gz). Got {suffix or 'no suffix'}. Rename it, or "
@@ -283,128 +308,3 @@ def _about_unnamed(name: str, series: dict[str, pd.Series]) -> str:
         del series[name]
         return f"column {position}, which has no name and counts the rows, is left out"
     return f"column {position} has no name and is called {name!r}"
-
-
-# ---- Parquet: types come with the file; columns that are not numbers, text or dates are left out, with a note --------
-
-
-def open_parquet(path: Path, columns: Sequence[str] | None = None) -> tuple[pq.ParquetFile, list[str], tuple[str, ...]]:
-    """The file, the columns that can be read, and a note about the others."""
-    check_file(path)
-    if path.stat().st_size == 0:
-        raise TableError(f"{str(path)!r} is empty. Copy it again, or write it again.")
-    try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise TableError(
-            f"{str(path)!r} is not a whole Parquet file. Copy it again, write it again, or rename it if it is text."
-        ) from error
-    schema = file.schema_arrow
-    names = [str(name) for name in schema.names]
-    check_printable(path, names)
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
-        raise TableError(f"{str(path)!r} must have every column name once. Got {shown(twice)} more often. Rename them.")
-    check_columns(path, names, columns)
-    wanted = [name for name in names if (columns is None or name in set(columns)) and not _INDEX.fullmatch(name)]
-    kept = [name for name in wanted if _plain(schema.field(name).type)]
-    left = [name for name in wanted if name not in set(kept)]
-    if columns is None and len(kept) < 2:
-        raise TableError(
-            f"{str(path)!r} has {len(kept)} columns of numbers, text or dates. A table needs a target and features: "
-            "write it with more."
-        )
-    note = f"left out, since their values are lists, records or bytes: {shown(left)}"
-    return file, kept, (note,) if left else ()
-
-
-def _plain(kind: pa.DataType) -> bool:
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    tests = (pa.types.is_nested, pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    return not any(test(value) for test in tests)
-
-
-def read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The whole file."""
-    file, kept, notes = open_parquet(path, columns)
-    with _parquet_rows(path, file):
-        table = file.read(columns=kept)
-    return _frame(table, kept), notes
-
-
-def parquet_chunks(
-    path: Path, rows: int, columns: Sequence[str] | None, progress: Callable[[float], None] | None
-) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
-    """At most `rows` rows at a time, as a DataFrame and as the file has them."""
-    file, kept, _ = open_parquet(path, columns)
-    done = 0
-    with _parquet_rows(path, file):
-        for batch in file.iter_batches(batch_size=rows, columns=kept):
-            done += batch.num_rows
-            if progress is not None:
-                progress(done / file.metadata.num_rows)
-            piece = pa.Table.from_batches([batch])
-            yield _frame(piece, kept), _decoded(piece)
-
-
-@contextmanager
-def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[None]:
-    """Reading rows: there are some, and those that cannot be decoded are an error of the file."""
-    if file.metadata.num_rows == 0:
-        raise TableError(f"{str(path)!r} has columns but no rows. Check how it was written.")
-    try:
-        yield
-    except pa.ArrowMemoryError as error:
-        shape = f"{file.metadata.num_rows:,} rows and {file.metadata.num_columns:,} columns"
-        raise TableError(
-            f"{str(path)!r} has {shape}, more than there is memory for. Read fewer columns, or write a part of it."
-        ) from error
-    except (pa.ArrowException, OSError) as error:
-        raise TableError(
-            f"{str(path)!r} is damaged: its rows cannot be decoded. Copy it again, or write it again."
-        ) from error
-
-
-def _frame(table: pa.Table, names: Sequence[str]) -> pd.DataFrame:
-    """Column by column, so that no second copy of the whole is made."""
-    series = {name: _series(table.column(name)) for name in names}
-    for name, values in series.items():
-        if is_datetime64_any_dtype(values.dtype):
-            _check_years(name, values)
-    return pd.DataFrame(series, copy=False)
-
-
-def _check_years(name: str, times: pd.Series) -> None:
-    """Beyond these years nothing that Python has for dates works."""
-    instants = times.dt.tz_convert(None) if times.dt.tz is not None else times
-    first, last = instants.min(), instants.max()
-    if not pd.isna(first) and not (first >= _FIRST and last <= _LAST):
-        raise TableError(
-            f"column {name!r} must hold times in the years 2 to 9998. Got others, of the years {first.year} to "
-            f"{last.year}. Empty these cells, or write the column as numbers."
-        )
-
-
-def _decoded(table: pa.Table) -> pa.Table:
-    """Categories as their values: pieces of a file would know different ones."""
-    for j, column in enumerate(table.columns):
-        if pa.types.is_dictionary(column.type):
-            table = table.set_column(j, table.column_names[j], column.cast(column.type.value_type))
-    return table
-
-
-def _series(column: pa.ChunkedArray) -> pd.Series:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
-    # pandas does not compare halves with a list
-    if pa.types.is_decimal(kind) or pa.types.is_float16(kind) or (pa.types.is_integer(kind) and column.null_count):
-        column = column.cast(pa.float64(), safe=False)
-    elif pa.types.is_date(kind):
-        column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
-    elif pa.types.is_time(kind) or pa.types.is_large_string(kind):
-        column = column.cast(pa.string())
-    elif pa.types.is_null(kind):
-        column = column.cast(pa.float64())
-    return pd.Series(column.to_pandas(), copy=False)

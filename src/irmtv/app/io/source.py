@@ -38,10 +38,6 @@ _FOREIGN = {
 
 def check_file(path: Path) -> None:
     """Raise unless there is a file that can be opened."""
-    if path.is_dir():
-        inside = _files_in(path)
-        example = f", such as {str(path / inside[0])!r}" if inside else ""
-        raise TableError(f"{str(path)!r} is a folder. Name one file{example}.")
     if not path.exists():
         if not path.parent.exists():
             raise TableNotFoundError(

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
+from irmtv.app.io.shards import is_parquet
 from irmtv.core.files import replaced, try_to_write
 from irmtv.core.messages import shown
 from irmtv.data.tables.errors import TableError, TableNotFoundError
@@ -57,6 +58,11 @@ def check_writable(path: Path, option: str = "--out", *, inputs: Sequence[str | 
     for read in inputs:
         if path.exists() and Path(read).exists() and path.samefile(read):
             raise TableError(f"{option} must not be a file that is read, {str(read)!r}. Name another file.")
+        if is_parquet(path) and Path(read).is_dir() and path.resolve().is_relative_to(Path(read).resolve()):
+            raise TableError(
+                f"{option} must not be a Parquet file in the folder that is read, {str(read)!r}: it would be a part of "
+                "the table. Name a file elsewhere."
+            )
 
 
 def check_table_writable(path: Path, option: str = "--out", *, inputs: Sequence[str | PathLike[str]] = ()) -> None:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
+from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 from pandas.tseries.api import guess_datetime_format
 
 from irmtv.core.messages import did_you_mean, plain_repr, shown
 from irmtv.data.tables.errors import TableError
+from irmtv.data.tables.summaries import LARGEST
+from irmtv.data.tables.target import MOST_STRINGS, MOST_WHOLE_NUMBERS, TaskName, task_of
 
-TaskName = Literal["binary", "multiclass", "regression"]
-MOST_WHOLE_NUMBERS = 20  # maximum number of distinct whole numbers in a class target
-MOST_STRINGS = 200  # maximum number of distinct strings in a class target
+__all__ = [
+    "LARGEST",
+    "MOST_STRINGS",
+    "MOST_WHOLE_NUMBERS",
+    "Columns",
+    "TaskName",
+    "refuse_infinite",
+    "split_columns",
+    "task_of",
+]
 MOST_DATES = 20  # maximum number of distinct values from which the format of dates is guessed
-LARGEST = float(np.finfo(np.float32).max)  # models compute in 32 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,105 +111,70 @@ def split_columns(
     >>> columns.notes
     ("1 of 3 rows left out, since 'site' is missing there (1)",)
     """
-    roles = {"target": _as_list(target), "environment": _as_list(environment), "aux": _as_list(aux)}
-    _check_roles(frame, roles, fitting)
-    taken = list(dict.fromkeys(name for names in roles.values() for name in names))
+    roles = roles_of(
+        list(frame.columns),
+        target=target,
+        environment=environment,
+        aux=aux,
+        drop=drop,
+        features=features,
+        categorical=categorical,
+        fitting=fitting,
+    )
     if len(frame) == 0:
         raise TableError("the table has no rows. Check how it was written.")
-    if fitting and len(taken) == len(frame.columns):
-        raise TableError(
-            f"the table must have features besides {shown(taken)}. Got no other column. Add some, or take fewer as "
-            "environment or aux."
-        )
-    unused = _unused(frame, roles, _as_list(drop), _as_list(features))
-    _check_categorical(frame, roles, unused, _as_list(categorical))
-    kept, notes = _complete(frame, taken)
+    kept, notes = _complete(frame, roles.taken)
     frame = frame if len(kept) == len(frame) else frame.iloc[kept]
     y = None if target is None else _target(frame[target], fitting)
-    labels = _labels(frame, roles["environment"]) if roles["environment"] else None
-    values, is_date, date_notes = _numbers(frame[roles["aux"]]) if roles["aux"] else (None, (), [])
+    labels = labels_of(frame, roles.environment) if roles.environment else None
+    values, is_date, date_notes = _numbers(frame[roles.aux]) if roles.aux else (None, (), [])
     notes += date_notes
-    x = frame.drop(columns=[*taken, *unused])
+    x = frame.drop(columns=[*roles.taken, *roles.unused])
     missing = _check_features(x) if fitting else {}
-    empty = [name for name, share in missing.items() if share == 1]
-    if empty and len(empty) == x.shape[1]:
-        raise TableError(f"all features are missing in all rows: {shown(empty)}. Check how the table was written.")
-    if empty:
-        notes.append(f"without any value, and so without use: {shown(empty)}")
+    notes += about_empty(missing, x.shape[1])
     return Columns(x, y, labels, values, is_date, kept, tuple(notes), missing)
 
 
-def task_of(y: pd.Series, task: str | None = None) -> tuple[TaskName, str]:
-    """What kind of prediction a target asks for, and why.
+@dataclass(frozen=True)
+class Roles:
+    """Names of columns, by what they are for."""
 
-    Parameters
-    ----------
-    y : Series
-        The target, nothing missing.
-    task : str or None, default None
-        "binary", "multiclass" or "regression" where the user says so.
+    target: str | None
+    environment: list[str]
+    aux: list[str]
+    unused: list[str]  # neither these nor features
 
-    Returns
-    -------
-    str, str
-        The task, and a sentence that says why; empty where it was asked for.
-
-    Examples
-    --------
-    >>> task_of(pd.Series(["no", "yes", "no"], name="sold"))
-    ('binary', "'sold' has two values, 'no', 'yes': classes")
-    >>> task_of(pd.Series([0.5, 1.5, 2.5], name="price"))[0]
-    'regression'
-    """
-    name, numeric = y.name, is_numeric_dtype(y.dtype) and not is_bool_dtype(y.dtype)
-    distinct = np.asarray(y.unique())
-    if task is not None:
-        return _check_task(y, task, numeric, len(distinct)), ""
-    if len(distinct) == 2:
-        return "binary", f"{name!r} has two values, {shown(sorted(distinct.tolist()))}: classes"
-    if not numeric:
-        _check_classes(y, len(distinct))
-        return "multiclass", f"{name!r} is text with {len(distinct)} values: classes"
-    if len(distinct) <= MOST_WHOLE_NUMBERS and bool(np.all(np.mod(distinct, 1) == 0)):
-        return "multiclass", (
-            f"{name!r} has {len(distinct)} whole numbers: classes. Use --task regression if their size matters"
-        )
-    return "regression", f"{name!r} is numbers with {len(distinct):,} values: a regression"
+    @property
+    def taken(self) -> list[str]:
+        """Target, environment and aux."""
+        target = [] if self.target is None else [self.target]
+        return list(dict.fromkeys([*target, *self.environment, *self.aux]))
 
 
-def _check_task(y: pd.Series, task: str, numeric: bool, n_distinct: int) -> TaskName:
-    """The task that the user names, where the target allows it."""
-    known = get_args(TaskName)
-    if task not in known:
-        raise TableError(f"task must be one of {', '.join(known)}. Got {task!r}.{did_you_mean(task, known)}")
-    if task == "regression" and not numeric:
+def roles_of(
+    present: Sequence[str],
+    *,
+    target: str | None,
+    environment: str | Sequence[str] = (),
+    aux: str | Sequence[str] = (),
+    drop: str | Sequence[str] = (),
+    features: str | Sequence[str] = (),
+    categorical: str | Sequence[str] = (),
+    fitting: bool = True,
+) -> Roles:
+    """The columns of a table by their role, checked; the parameters are those of `split_columns`."""
+    names = {"target": _as_list(target), "environment": _as_list(environment), "aux": _as_list(aux)}
+    _check_roles(present, names, fitting)
+    unused = list[str]()
+    roles = Roles(target, names["environment"], names["aux"], unused)
+    if fitting and len(roles.taken) == len(present):
         raise TableError(
-            f"task regression needs numbers. {y.name!r} is text, such as {plain_repr(y.iloc[0])}. Leave --task out, or "
-            "choose another target."
+            f"the table must have features besides {shown(roles.taken)}. Got no other column. Add some, or take fewer "
+            "as environment or aux."
         )
-    if task == "binary" and n_distinct != 2:
-        raise TableError(f"task binary needs two classes. {y.name!r} has {n_distinct}. Use multiclass or regression.")
-    if task == "regression":
-        return "regression"
-    return "binary" if n_distinct == 2 else "multiclass"
-
-
-def _check_classes(y: pd.Series, n_distinct: int) -> None:
-    """Raise on too many distinct strings: often these are numbers, but for a few."""
-    if n_distinct <= MOST_STRINGS and n_distinct <= max(2, len(y) / 2):
-        return
-    text = y.astype(str)
-    unread = pd.to_numeric(text, errors="coerce").isna()
-    if unread.mean() < 0.5:
-        odd = text[unread].unique()
-        raise TableError(
-            f"target {y.name!r} is numbers but for {int(unread.sum())} of {len(y)} rows, such as {shown(odd, 3)}. Make "
-            "these numbers, or leave the cells empty."
-        )
-    raise TableError(
-        f"target {y.name!r} has {n_distinct:,} different texts in {len(y):,} rows, such as {shown(text.iloc[:2])}: too "
-        f"many for classes (at most {MOST_STRINGS}, and half as many as rows). Choose another target, or join some."
-    )
+    unused += _unused(present, names, _as_list(drop), _as_list(features))
+    _check_categorical(present, names, unused, _as_list(categorical))
+    return roles
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------
@@ -211,8 +184,7 @@ def _as_list(names: str | Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _check_roles(frame: pd.DataFrame, roles: dict[str, list[str]], fitting: bool) -> None:
-    present = list(frame.columns)
+def _check_roles(present: Sequence[str], roles: dict[str, list[str]], fitting: bool) -> None:
     if len(set(present)) < len(present):
         twice = [name for name, n in Counter(present).items() if n > 1]
         raise TableError(f"the table must have every column name once. Got {shown(twice)} more often. Rename columns.")
@@ -240,7 +212,7 @@ def _check_present(role: str, names: Sequence[str], present: Sequence[str]) -> N
             )
 
 
-def _unused(frame: pd.DataFrame, roles: dict[str, list[str]], drop: list[str], features: list[str]) -> list[str]:
+def _unused(present: Sequence[str], roles: dict[str, list[str]], drop: list[str], features: list[str]) -> list[str]:
     """Columns that shall be no features, beside target, environment and aux."""
     if drop and features:
         raise TableError(
@@ -248,7 +220,7 @@ def _unused(frame: pd.DataFrame, roles: dict[str, list[str]], drop: list[str], f
             "columns to leave out, or features for all that shall stay."
         )
     option, names = ("features", features) if features else ("drop", drop)
-    _check_present(option, names, list(frame.columns))
+    _check_present(option, names, present)
     for role, taken in roles.items():
         clash = [name for name in names if name in taken]
         if clash and features:
@@ -262,7 +234,7 @@ def _unused(frame: pd.DataFrame, roles: dict[str, list[str]], drop: list[str], f
                 f"or name another {role}."
             )
     own = {name for taken in roles.values() for name in taken}
-    others = [name for name in frame.columns if name not in own]
+    others = [name for name in present if name not in own]
     unused = [name for name in others if name not in set(features)] if features else list(drop)
     if others and len(set(unused)) == len(others):
         raise TableError(f"drop must leave some features. Got all of them: {shown(others)}. Drop fewer.")
@@ -270,9 +242,9 @@ def _unused(frame: pd.DataFrame, roles: dict[str, list[str]], drop: list[str], f
 
 
 def _check_categorical(
-    frame: pd.DataFrame, roles: dict[str, list[str]], unused: Sequence[str], categorical: Sequence[str]
+    present: Sequence[str], roles: dict[str, list[str]], unused: Sequence[str], categorical: Sequence[str]
 ) -> None:
-    _check_present("categorical", categorical, list(frame.columns))
+    _check_present("categorical", categorical, present)
     for name in categorical:
         role = next((role for role, names in roles.items() if name in names), None)
         if role is not None or name in unused:
@@ -291,42 +263,68 @@ def _complete(frame: pd.DataFrame, taken: Sequence[str]) -> tuple[npt.NDArray[np
             whole &= ~missing
     if not gaps:
         return np.arange(len(frame)), []
+    kept = whole.nonzero()[0]
+    return kept, about_left_out(gaps, taken, len(frame), len(kept))
+
+
+def about_left_out(gaps: Mapping[str, int], taken: Sequence[str], n_rows: int, n_kept: int) -> list[str]:
+    """What to say of rows that are left out; an error where none stays. `gaps`: missing values by column."""
+    if not gaps:
+        return []
     counted = shown([f"{name!r} is missing there ({n:,})" for name, n in gaps.items()], form=str)
-    if not whole.any():
+    if not n_kept:
         raise TableError(
             f"no row has all of {shown(taken)}: {counted}. Fill these cells, or name other columns as target, "
             "environment or aux."
         )
-    left = int((~whole).sum())
-    return whole.nonzero()[0], [f"{left:,} of {len(whole):,} rows left out, since {counted}"]
+    return [f"{n_rows - n_kept:,} of {n_rows:,} rows left out, since {counted}"]
+
+
+def about_empty(missing: Mapping[str, float], n_features: int) -> list[str]:
+    """What to say of features without any value; an error where all are. `missing`: shares by column."""
+    empty = [name for name, share in missing.items() if share == 1]
+    if empty and len(empty) == n_features:
+        raise TableError(f"all features are missing in all rows: {shown(empty)}. Check how the table was written.")
+    return [f"without any value, and so without use: {shown(empty)}"] if empty else []
 
 
 def _target(y: pd.Series, fitting: bool) -> pd.Series:
+    check_target_kind(y)
+    if is_numeric_dtype(y.dtype):
+        refuse_infinite(pd.DataFrame({y.name: y}), "target")
+    if fitting and y.nunique() < 2:
+        raise one_value(y.name, y.iloc[0], len(y))
+    return whole_numbers(y)
+
+
+def check_target_kind(y: pd.Series) -> None:
+    """Dates are no target."""
     if is_datetime64_any_dtype(y.dtype) or y.dtype.kind == "m":
         raise TableError(
             f"target {y.name!r} is a date. Make a number of it (a year, days since a day), or choose another target."
         )
-    if is_numeric_dtype(y.dtype):
-        refuse_infinite(pd.DataFrame({y.name: y}), "target")
-    if fitting and y.nunique() < 2:
-        raise TableError(
-            f"target {y.name!r} has one value only, {plain_repr(y.iloc[0])}, in all {len(y):,} rows: there is nothing "
-            "to predict. Check the filter that made the table, or choose another target."
-        )
-    return _whole_numbers(y)
 
 
-def _whole_numbers(values: pd.Series) -> pd.Series:
+def one_value(name: Any, value: Any, n_rows: int) -> TableError:
+    """The error of a target that does not vary."""
+    return TableError(
+        f"target {name!r} has one value only, {plain_repr(value)}, in all {n_rows:,} rows: there is nothing "
+        "to predict. Check the filter that made the table, or choose another target."
+    )
+
+
+def whole_numbers(values: pd.Series) -> pd.Series:
     """Numbers that a missing value had made 1.0 and 2.0 as 1 and 2 again: they may be labels."""
     if values.dtype.kind == "f" and bool(((values % 1 == 0) & (values.abs() < 2**53)).all()):
         return values.astype(np.int64)
     return values
 
 
-def _labels(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+def labels_of(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+    """Environments by the columns that say where rows come from."""
     parts = []
     for name in names:
-        values = _whole_numbers(frame[name])
+        values = whole_numbers(frame[name])
         if is_datetime64_any_dtype(values.dtype):
             text = values.dt.strftime("%Y-%m-%d %H:%M:%S")
             values = text.str.removesuffix(" 00:00:00") if text.str.endswith(" 00:00:00").all() else text
@@ -348,10 +346,10 @@ def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...], list[
         if is_datetime64_any_dtype(values.dtype):
             dates = values
         elif not is_numeric_dtype(values.dtype):
-            dates, note = _dates(values)
+            dates, note = dates_of(values)
             notes += note
         is_date.append(dates is not None)
-        made[name] = (values if dates is None else _decimal_years(dates)).astype(np.float64)
+        made[name] = (values if dates is None else decimal_years(dates)).astype(np.float64)
     numbers = pd.DataFrame(made)
     refuse_infinite(numbers, "aux")
     constant = [name for name in numbers if numbers[name].nunique() < 2]
@@ -360,7 +358,7 @@ def _numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[bool, ...], list[
     return numbers, tuple(is_date), notes
 
 
-def _dates(values: pd.Series) -> tuple[pd.Series, list[str]]:
+def dates_of(values: pd.Series) -> tuple[pd.Series, list[str]]:
     """Texts as dates, all written in the same way: days and months never change places from row to row."""
     words = values.astype(object)
     month_first, day_first = _formats(words)
@@ -404,7 +402,7 @@ def _formats(words: pd.Series) -> tuple[list[str], list[str]]:
     return month_first + short, day_first + [f"%d{mark}%m{mark}%y" for mark in "/.-"]
 
 
-def _decimal_years(dates: pd.Series) -> pd.Series:
+def decimal_years(dates: pd.Series) -> pd.Series:
     """2014.5 in the middle of 2014."""
     when = dates.dt
     day = when.day_of_year - 1 + (when.hour + (when.minute + when.second / 60) / 60) / 24
@@ -430,8 +428,13 @@ def refuse_infinite(frame: pd.DataFrame, role: str) -> None:
             n = int((np.abs(values) > LARGEST).sum())
         if n:
             counts[str(name)] = n
+    refuse_counted(counts, len(frame), role)
+
+
+def refuse_counted(counts: Mapping[str, int], n_rows: int, role: str) -> None:
+    """Raise where columns have numbers that are infinite or too large: how many, by column."""
     if counts:
-        counted = shown([f"{name!r} ({n:,} of {len(frame):,} rows)" for name, n in counts.items()], form=str)
+        counted = shown([f"{name!r} ({n:,} of {n_rows:,} rows)" for name, n in counts.items()], form=str)
         raise TableError(
             f"{role} columns must hold finite numbers below 3e38. Got infinite or larger ones in {counted}. Empty "
             "these cells, or leave the column out."

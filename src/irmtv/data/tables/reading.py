@@ -54,19 +54,6 @@ class Levels:
         codes[codes < 0] = len(values)
         return cls(values, codes)
 
-    def column(self, length: int, missing: bool) -> pd.Series:
-        """The values, then a missing one where the rows have any, then the first again, up to `length` rows."""
-        if len(self.values) == 0:
-            return pd.Series([None] * length, dtype=object)
-        order = np.zeros(length, dtype=np.int64)
-        order[: len(self.values)] = np.arange(len(self.values))
-        taken = pd.Series(self.values).take(order).reset_index(drop=True)
-        if missing:
-            keeps_type = taken.dtype.kind == "M" or isinstance(taken.dtype, pd.CategoricalDtype)
-            taken = taken if keeps_type else taken.astype(object)
-            taken.iloc[len(self.values)] = None
-        return taken
-
 
 @dataclass(frozen=True)
 class Surprises:

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from irmtv.data.tables.reading import Levels
 from irmtv.data.tables.recipes import PARTS, SECONDS, Categories, Dates, Recipe, stored
+from irmtv.data.tables.summaries import LevelSummary
 
 # steps of skrub that a recipe has a word for, beside the encoder
 _KNOWN = {"CleanNullStrings", "DropUninformative", "ToDatetime", "CleanCategories", "ToStr", "ShortReprDict"}
 
 
-def recipes_of(vectorizer: Any, answer: pd.DataFrame, levels: Mapping[str, Levels]) -> dict[str, dict[str, Any]] | None:
+def recipes_of(
+    vectorizer: Any, answer: pd.DataFrame, levels: Mapping[str, LevelSummary]
+) -> dict[str, dict[str, Any]] | None:
     """Recipes of all columns of a TableVectorizer, by name; None where one of them needs skrub.
 
     `answer` is what skrub made of the different values of each column: a recipe that says anything else of one of them
@@ -26,7 +28,7 @@ def recipes_of(vectorizer: Any, answer: pd.DataFrame, levels: Mapping[str, Level
         recipe, own = _recipe(vectorizer, name), levels[name]
         if recipe is None:
             return None
-        rows = len(own.values) + int((own.codes == len(own.values)).any())  # with the missing one, where there is any
+        rows = len(own.values) + int(own.missing > 0)  # with the missing one, where there is any
         theirs = answer[list(vectorizer.input_to_outputs_[name])].iloc[:rows].to_numpy(dtype=np.float32)
         if not np.array_equal(recipe.table(own.values)[:rows], theirs, equal_nan=True):
             return None

@@ -21,7 +21,7 @@ once, and its answer is spread over the rows: a million rows cost little more th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,9 @@ from sklearn.utils.validation import check_is_fitted
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import as_frame, kind_of
-from irmtv.data.tables.reading import Floats, Levels, ReadColumns, ReadForTrees, ReadNumbers, Surprises, as_floats
+from irmtv.data.tables.reading import Floats, Levels, ReadColumns, ReadForTrees, ReadNumbers, Surprises
 from irmtv.data.tables.recipes_of_skrub import recipes_of
+from irmtv.data.tables.summaries import LevelSummary, NumberSummary, Summary, middle_and_half
 
 MOST_CATEGORIES = 1000  # of a column that is said to hold categories
 SKRUBS_THRESHOLD = 40  # different texts, from which on `TableVectorizer` takes a column for no categories
@@ -101,10 +102,18 @@ class TableColumns(ReadColumns, TransformerMixin, BaseEstimator):  # type: ignor
     def fit(self, X: Any, y: Any = None) -> TableColumns:
         """Remember names and kinds of the columns."""
         frame = as_frame(X)
-        self.feature_names_in_ = np.asarray([str(name) for name in frame.columns], dtype=object)
-        self.n_features_in_ = len(self.feature_names_in_)
         said = {str(name) for name in self.categorical}
-        self.kinds_ = {str(n): "category" if str(n) in said else kind_of(frame[n]) for n in frame.columns}
+        kinds = {str(n): "category" if str(n) in said else kind_of(frame[n]) for n in frame.columns}
+        return self._set_kinds(kinds)
+
+    def fit_summaries(self, columns: Mapping[str, Summary]) -> TableColumns:
+        """The same of columns in short."""
+        return self._set_kinds({str(name): summary.kind for name, summary in columns.items()})
+
+    def _set_kinds(self, kinds: dict[str, str]) -> TableColumns:
+        self.feature_names_in_ = np.asarray(list(kinds), dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
+        self.kinds_ = kinds
         return self
 
     def transform(self, X: Any) -> pd.DataFrame:
@@ -159,20 +168,38 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
 
     def fit_transform(self, X: pd.DataFrame, y: Any = None) -> Floats:
         """Learn, and give the numbers of these rows: (N, D) float32."""
-        self.feature_names_in_ = np.asarray([str(name) for name in X.columns], dtype=object)
+        levels: dict[str, Levels] = {}
+        columns: dict[str, Summary] = {}
+        for name in X.columns:
+            kind = kind_of(X[name])
+            if kind == "number":
+                columns[name] = NumberSummary.of(X[name])
+            else:
+                levels[name] = Levels.of(X[name])
+                columns[name] = LevelSummary.of(levels[name], kind)
+        return self.filled(X, levels, self._learn(columns))
+
+    def fit_summaries(self, columns: Mapping[str, Summary]) -> TableNumbers:
+        """Learn from columns in short, whose rows need not be in memory."""
+        self._learn(columns)
+        return self
+
+    def _learn(self, columns: Mapping[str, Summary]) -> dict[str, Floats]:
+        """What the columns are, and what stands for missing values; what every distinct value becomes, by column."""
+        self.feature_names_in_ = np.asarray([str(name) for name in columns], dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
         self.column_to_kind_: dict[str, str] = {}
         self.fill_: dict[str, list[float]] = {}
         self.units_: dict[str, list[float]] = {}
         self.indicated_: list[str] = []
         outputs: dict[str, list[str]] = {}
-        levels: dict[str, Levels] = {}
-        for name in X.columns:
-            if kind_of(X[name]) == "number":
-                outputs |= self._learn_number(name, X[name])
+        levels: dict[str, LevelSummary] = {}
+        for name, column in columns.items():
+            if isinstance(column, NumberSummary):
+                outputs |= self._learn_number(name, column)
             else:
-                levels[name] = Levels.of(X[name])
-        said = [name for name in levels if kind_of(X[name]) == "category"]
+                levels[name] = column
+        said = [name for name in levels if levels[name].kind == "category"]
         _check_categories({name: len(levels[name].values) for name in said})
         others = {name: len(levels[name].values) for name in levels if name not in set(said)}
         most = self._encoding().get("cardinality_threshold", SKRUBS_THRESHOLD)
@@ -186,7 +213,7 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
         for group in [*filter(None, (said, few, several)), *many]:
             own = {"cardinality_threshold": MOST_CATEGORIES + 1} if group is said else {}
             vectorizer = _with_skrub().table_vectorizer(**{**self._encoding(), **own})
-            answer = _quietly(vectorizer.fit_transform, _level_frame(group, levels))
+            answer = _quietly(vectorizer.fit_transform, _level_frame({name: levels[name] for name in group}))
             recipes = recipes_of(vectorizer, answer, levels)
             if recipes is None:
                 self.groups_.append(group)
@@ -198,28 +225,26 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
                 outputs[name] = list(vectorizer.input_to_outputs_[name])
                 tables[name] = _table(answer, outputs[name], levels[name])
                 self._learn_gaps(name, tables[name], levels[name])
-        self.input_to_outputs_ = {name: outputs[name] for name in X.columns if name in outputs}
-        return self.filled(X, levels, tables)
+        self.input_to_outputs_ = {name: outputs[name] for name in columns if name in outputs}
+        return tables
 
     def _encoding(self) -> dict[str, Any]:
         """How `TableVectorizer` encodes texts: up to 39 different ones are categories, with a number for each."""
         return {}
 
-    def _learn_number(self, name: str, column: pd.Series) -> dict[str, list[str]]:
-        values = as_floats(column)
-        given = ~np.isnan(values)
-        if not given.any():
+    def _learn_number(self, name: str, column: NumberSummary) -> dict[str, list[str]]:
+        if not column.n:
             return {}
         self.column_to_kind_[name] = "numeric"
-        self.fill_[name] = [float(values.mean(dtype=np.float64, where=given))]
-        if (units := _own_units(values[given].astype(np.float64))) is not None:
+        self.fill_[name] = [column.mean]
+        if (units := _own_units(column)) is not None:
             self.units_[name], self.fill_[name] = list(units), [0.0]
-        self.indicated_ += [name] * (not given.all())
+        self.indicated_ += [name] * bool(column.missing)
         return {name: [name]}
 
-    def _learn_gaps(self, name: str, table: Floats, levels: Levels) -> None:
+    def _learn_gaps(self, name: str, table: Floats, levels: LevelSummary) -> None:
         """Means of what a column becomes, over the rows where it is known."""
-        rows = np.bincount(levels.codes, minlength=len(table))  # of every level, and without a value
+        rows = levels.counts  # of every level, and without a value
         known = ~np.isnan(table) & (rows > 0)[:, None]
         total = np.where(known, table, 0.0).astype(np.float64).T @ rows
         self.fill_[name] = (total / np.maximum(known.T @ rows, 1)).tolist()
@@ -237,7 +262,8 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
         """Columns that need skrub; of files of older versions all that are no numbers."""
         for group, vectorizer in zip(self.groups_, self.vectorizers_, strict=True):
             levels |= {name: Levels.of(X[name]) for name in group}
-            answer = _quietly(vectorizer.transform, _level_frame(group, levels))
+            short = {name: LevelSummary.of(levels[name], "text") for name in group}
+            answer = _quietly(vectorizer.transform, _level_frame(short))
             for name, kind in vectorizer.column_to_kind_.items():
                 tables[name] = _table(answer, self.input_to_outputs_[name], levels[name])
                 encoder, new = vectorizer.transformers_[name], None
@@ -263,12 +289,12 @@ class TableForTrees(ReadForTrees, TableNumbers):
         unknown = {"handle_unknown": "use_encoded_value", "unknown_value": np.nan, "encoded_missing_value": np.nan}
         return {"low_cardinality": OrdinalEncoder(**unknown), "cardinality_threshold": TREE_CATEGORIES + 1}
 
-    def _learn_number(self, name: str, column: pd.Series) -> dict[str, list[str]]:
+    def _learn_number(self, name: str, column: NumberSummary) -> dict[str, list[str]]:
         learned = super()._learn_number(name, column)
         self.indicated_ = []  # trees see that a value is missing
         return learned
 
-    def _learn_gaps(self, name: str, table: Floats, levels: Levels) -> None:
+    def _learn_gaps(self, name: str, table: Floats, levels: LevelSummary) -> None:
         """Nothing stands for a missing value."""
 
     def words(self) -> dict[str, list[str]]:
@@ -303,29 +329,23 @@ def _check_categories(counts: dict[str, int]) -> None:
             )
 
 
-def _own_units(values: npt.NDArray[np.float64]) -> tuple[float, float] | None:
+def _own_units(column: NumberSummary) -> tuple[float, float] | None:
     """Middle and spread of numbers that float32 cannot hold well, None of others."""
-    low, high = float(values.min()), float(values.max())
-    middle = low / 2 + high / 2  # in float64: the difference of large numbers is exact near each other
-    half = max(high - middle, middle - low)
+    middle, half = middle_and_half(column.low, column.high)
     if half <= 0 or not np.isfinite(half):
         return None
-    spread = half * float(np.sqrt(np.mean(np.square((values - middle) / half))))
+    spread = column.distance
     well = abs(middle) <= FAR * spread and SMALLEST <= spread <= 1 / SMALLEST
     return None if well else (middle, spread)
 
 
-def _level_frame(names: Sequence[str], levels: dict[str, Levels]) -> pd.DataFrame:
+def _level_frame(levels: Mapping[str, LevelSummary]) -> pd.DataFrame:
     """The different values of several columns side by side; one more row for what is missing."""
-    length = max(len(levels[name].values) for name in names) + 1
-    columns = {}
-    for name in names:
-        own = levels[name]
-        columns[name] = own.column(length, missing=bool((own.codes == len(own.values)).any()))
-    return pd.DataFrame(columns)
+    length = max(len(own.values) for own in levels.values()) + 1
+    return pd.DataFrame({name: own.column(length) for name, own in levels.items()})
 
 
-def _table(answer: pd.DataFrame, outputs: Sequence[str], levels: Levels) -> Floats:
+def _table(answer: pd.DataFrame, outputs: Sequence[str], levels: Levels | LevelSummary) -> Floats:
     """(L + 1, outputs): what every level becomes, and a missing value last."""
     return answer[list(outputs)].iloc[: len(levels.values) + 1].to_numpy(dtype=np.float32)
 

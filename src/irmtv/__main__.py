@@ -1,0 +1,6 @@
+"""`python -m irmtv`: the command, also where torchrun starts it."""
+
+from irmtv.cli import main
+
+if __name__ == "__main__":
+    main()

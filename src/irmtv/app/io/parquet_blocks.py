@@ -1,0 +1,124 @@
+"""A Parquet table as blocks of rows: the same ones in every pass, and each of them by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from irmtv.app.io.parquet import ParquetTable
+from irmtv.app.io.parquet_types import as_frame, decoded
+
+
+class Part(NamedTuple):
+    """Some rows of a row group."""
+
+    file: int  # number of the file
+    group: int
+    first: int
+    last: int  # exclusive
+
+
+@dataclass(frozen=True)
+class ParquetBlocks:
+    """The rows of a table in blocks, which follow the row groups of the files as far as they can."""
+
+    table: ParquetTable
+    parts: tuple[tuple[Part, ...], ...]  # by block
+    rows: int  # of a block, at most
+
+    @classmethod
+    def of(cls, table: ParquetTable, rows: int) -> ParquetBlocks:
+        """Blocks of at most `rows` rows: small row groups together, large ones in parts of about the same size."""
+        blocks: list[tuple[Part, ...]] = []
+        waiting: list[Part] = []
+        n = 0
+        for file, groups in enumerate(table.groups):
+            for group, size in enumerate(groups):
+                step = _step(size, rows)
+                for first in range(0, size, step):
+                    part = Part(file, group, first, min(first + step, size))
+                    if n + part.last - part.first > rows and waiting:
+                        blocks.append(tuple(waiting))
+                        waiting, n = [], 0
+                    waiting.append(part)
+                    n += part.last - part.first
+        return cls(table, (*blocks, *([tuple(waiting)] if waiting else [])), rows)
+
+    def select(self, names: list[str]) -> ParquetBlocks:
+        """The same blocks, of these columns alone."""
+        return replace(self, table=self.table.select(names))
+
+    def between(self, first: int, last: int) -> ParquetBlocks:
+        """The blocks from `first` to before `last`."""
+        return replace(self, parts=self.parts[first:last])
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def sizes(self) -> list[int]:
+        """Rows of every block."""
+        return [sum(part.last - part.first for part in parts) for parts in self.parts]
+
+    def frames(self) -> Iterator[pd.DataFrame]:
+        """All blocks, in their order."""
+        with self.table.enough_memory():
+            for piece in _recut(self._pieces(), self.sizes()):
+                yield self._frame(piece)
+
+    def frame(self, i: int) -> pd.DataFrame:
+        """One block."""
+        with self.table.enough_memory():
+            return self._frame(pa.concat_tables([self._part(part) for part in self.parts[i]]))
+
+    def _frame(self, piece: pa.Table) -> pd.DataFrame:
+        return as_frame(decoded(piece), self.table.names)
+
+    def _pieces(self) -> Iterator[pa.Table]:
+        every = (part for parts in self.parts for part in parts)
+        for number, of_file in groupby(every, key=lambda part: part.file):
+            with self.table.file(number) as file:
+                for group, parts in groupby(of_file, key=lambda part: part.group):
+                    yield from self._rows_of(number, file, group, list(parts))
+
+    def _part(self, part: Part) -> pa.Table:
+        with self.table.file(part.file) as file:
+            return pa.concat_tables(list(self._rows_of(part.file, file, part.group, [part])))
+
+    def _rows_of(self, number: int, file: pq.ParquetFile, group: int, parts: list[Part]) -> Iterator[pa.Table]:
+        """These parts of a row group, which is read no further than to the last of them."""
+        step, start = _step(self.table.groups[number][group], self.rows), 0
+        for piece in self.table.rows_of_group(number, file, group, step):
+            end = start + piece.num_rows
+            for part in parts:
+                first, last = max(part.first, start), min(part.last, end)
+                if first < last:
+                    yield piece.slice(first - start, last - first)
+            if end >= parts[-1].last:
+                return
+            start = end
+
+
+def _step(size: int, rows: int) -> int:
+    """Rows of the parts of a row group."""
+    parts = max(1, -(-size // rows))
+    return max(1, -(-size // parts))
+
+
+def _recut(tables: Iterator[pa.Table], sizes: list[int]) -> Iterator[pa.Table]:
+    """Tables of any length as tables of these."""
+    waiting: list[pa.Table] = []
+    n = 0
+    for size in sizes:
+        while n < size:
+            new = next(tables)
+            waiting.append(new)
+            n += new.num_rows
+        joined = pa.concat_tables(waiting) if len(waiting) > 1 else waiting[0]
+        yield joined.slice(0, size) if n > size else joined
+        waiting, n = ([joined.slice(size)], n - size) if n > size else ([], 0)

@@ -1,0 +1,135 @@
+"""Types of Parquet columns: which belong together in one table, and what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pandas.api.types import is_datetime64_any_dtype
+
+from irmtv.data.tables.errors import TableError
+
+_FIRST, _LAST = (np.datetime64(day, "s") for day in ("0002-01-01", "9998-12-31"))
+_UNITS = ("s", "ms", "us", "ns")
+_BYTES_OF_TEXT = 32  # of a cell in memory, where the file holds every different text once
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Numbers, text, dates, durations: what a column of a table may hold."""
+    value = _value_type(kind)
+    tests = (pa.types.is_nested, pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return not any(test(value) for test in tests)
+
+
+def word_of(kind: pa.DataType) -> str | None:
+    """What a column holds, in a word; None of a column without any value, which goes with every other."""
+    value, types = _value_type(kind), pa.types
+    if types.is_null(value):
+        return None
+    if types.is_integer(value) or types.is_floating(value) or types.is_decimal(value):
+        return "numbers"
+    if types.is_timestamp(value):
+        return "dates" if value.tz is None else "dates with a time zone"
+    tests = {
+        "text": (types.is_string, types.is_large_string, types.is_string_view),
+        "dates": (types.is_date,),
+        "true and false": (types.is_boolean,),
+        "times of day": (types.is_time,),
+        "durations": (types.is_duration,),
+    }
+    return next((word for word, of in tests.items() if any(test(value) for test in of)), "lists, records or bytes")
+
+
+def common_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
+    """The type that holds the values of all of these, which have one word."""
+    known = [kind for kind in dict.fromkeys(kinds) if not pa.types.is_null(kind)]
+    if len(known) < 2:
+        return known[0] if known else pa.null()
+    values = list(dict.fromkeys(_value_type(kind) for kind in known))
+    if len(values) == 1:
+        return values[0]
+    word = word_of(values[0])
+    if word == "numbers":
+        return _common_number(values)
+    if word is not None and word.startswith("dates"):
+        zone = next((value.tz for value in values if pa.types.is_timestamp(value) and value.tz is not None), None)
+        return pa.timestamp(_UNITS[max(_UNITS.index(_unit(value)) for value in values)], zone)
+    if word == "durations":
+        return pa.duration(_UNITS[max(_UNITS.index(value.unit) for value in values)])
+    return pa.string()
+
+
+def _common_number(values: Sequence[pa.DataType]) -> pa.DataType:
+    whole = all(pa.types.is_integer(value) for value in values)
+    unsigned = [value for value in values if pa.types.is_unsigned_integer(value)]
+    if whole and len(unsigned) == len(values):
+        return pa.uint64()
+    return pa.int64() if whole and pa.uint64() not in unsigned else pa.float64()
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _unit(kind: pa.DataType) -> str:
+    if pa.types.is_date(kind):
+        return "s" if pa.types.is_date32(kind) else "ms"
+    return str(kind.unit)
+
+
+def bytes_of(kind: pa.DataType, rows: int, stored: int) -> int:
+    """About what a column takes as a Series. `stored` are its bytes in the files, uncompressed."""
+    word = word_of(kind)
+    if word in ("text", "times of day"):
+        return 8 * rows + max(stored, _BYTES_OF_TEXT * rows)
+    return rows if word == "true and false" else 8 * rows
+
+
+# ---- to pandas ----------------------------------------------------------------------------------------------------
+
+
+def as_frame(table: pa.Table, names: Sequence[str]) -> pd.DataFrame:
+    """Column by column, so that no second copy of the whole is made."""
+    series = {name: _series(table.column(name)) for name in names}
+    for name, values in series.items():
+        if is_datetime64_any_dtype(values.dtype):
+            _check_years(name, values)
+    return pd.DataFrame(series, copy=False)
+
+
+def decoded(table: pa.Table) -> pa.Table:
+    """Categories as their values: pieces of a file would know different ones."""
+    for j, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(j, table.column_names[j], column.cast(column.type.value_type))
+    return table
+
+
+def _check_years(name: str, times: pd.Series) -> None:
+    """Beyond these years nothing that Python has for dates works."""
+    instants = times.dt.tz_convert(None) if times.dt.tz is not None else times
+    first, last = instants.min(), instants.max()
+    if not pd.isna(first) and not (first >= _FIRST and last <= _LAST):
+        raise TableError(
+            f"column {name!r} must hold times in the years 2 to 9998. Got others, of the years {first.year} to "
+            f"{last.year}. Empty these cells, or write the column as numbers."
+        )
+
+
+def _series(column: pa.ChunkedArray) -> pd.Series:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    # pandas does not compare halves with a list
+    if pa.types.is_decimal(kind) or pa.types.is_float16(kind) or (pa.types.is_integer(kind) and column.null_count):
+        column = column.cast(pa.float64(), safe=False)
+    elif pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
+    elif pa.types.is_time(kind) or pa.types.is_large_string(kind):
+        column = column.cast(pa.string())
+    elif pa.types.is_null(kind):
+        column = column.cast(pa.float64())
+    return pd.Series(column.to_pandas(), copy=False)

@@ -1,0 +1,220 @@
+"""Columns of a raw table in short: all that the preprocessing learns from.
+
+A summary is made of a column in memory (`NumberSummary.of`, `LevelSummary.of`), or added up piece by piece (`Tally`)
+where the table is larger than the memory. What is learned does not see the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pandas.api.types import is_bool_dtype
+
+from irmtv.data.moments import Moments
+from irmtv.data.tables.kinds import as_kind, kind_of
+from irmtv.data.tables.reading import Levels, as_floats
+
+LARGEST = float(np.finfo(np.float32).max)  # models compute in 32 bits
+FEW_VALUES = 12  # distinct numbers of a column that are counted; a column with more has many
+MOST_LEVELS = 1_000_000  # distinct texts or dates of a column that are counted
+
+
+@dataclass(frozen=True)
+class NumberSummary:
+    """A column of numbers or truth values."""
+
+    n: int  # values that are given
+    missing: int
+    mean: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    distance: float = 0.0  # root of the mean squared distance from the middle of low and high
+    kind = "number"
+
+    @classmethod
+    def of(cls, column: pd.Series) -> NumberSummary:
+        """Of a column in memory."""
+        values = as_floats(column)
+        given = ~np.isnan(values)
+        n = int(given.sum())
+        if not n:
+            return cls(0, len(values))
+        mean = float(values.mean(dtype=np.float64, where=given))
+        known = values[given].astype(np.float64)
+        low, high = float(known.min()), float(known.max())
+        middle, half = middle_and_half(low, high)
+        distance = 0.0
+        if 0 < half < np.inf:
+            distance = half * float(np.sqrt(np.mean(np.square((known - middle) / half))))
+        return cls(n, len(values) - n, mean, low, high, distance)
+
+
+def middle_and_half(low: float, high: float) -> tuple[float, float]:
+    """The middle of a range, and how far its ends are from it."""
+    middle = low / 2 + high / 2  # in float64: the difference of large numbers is exact near each other
+    return middle, max(high - middle, middle - low)
+
+
+@dataclass(frozen=True)
+class LevelSummary:
+    """A column of text, dates or categories, as its L distinct values and how often each is there."""
+
+    kind: str  # "date", "text" or "category"
+    values: Any  # (L,) in the order in which they come first
+    counts: npt.NDArray[np.int64]  # (L + 1,): rows of each, and without a value
+
+    @classmethod
+    def of(cls, levels: Levels, kind: str) -> LevelSummary:
+        """Of a column in memory."""
+        return cls(kind, levels.values, np.bincount(levels.codes, minlength=len(levels.values) + 1))
+
+    @property
+    def missing(self) -> int:
+        return int(self.counts[-1])
+
+    def column(self, length: int) -> pd.Series:
+        """The values, then a missing one where the rows have any, then the first again, up to `length` rows."""
+        if len(self.values) == 0:
+            return pd.Series([None] * length, dtype=object)
+        order = np.zeros(length, dtype=np.int64)
+        order[: len(self.values)] = np.arange(len(self.values))
+        taken = pd.Series(self.values).take(order).reset_index(drop=True)
+        if self.missing:
+            keeps_type = taken.dtype.kind == "M" or isinstance(taken.dtype, pd.CategoricalDtype)
+            taken = taken if keeps_type else taken.astype(object)
+            taken.iloc[len(self.values)] = None
+        return taken
+
+
+Summary = NumberSummary | LevelSummary
+
+
+# ---- added up, piece by piece -------------------------------------------------------------------------------------
+
+
+class NumberTally:
+    """A column of numbers, added up."""
+
+    def __init__(self) -> None:
+        self.moments = Moments()
+        self.missing = 0
+        self.too_large = 0  # infinite, or beyond 32 bits
+        self.distinct: set[float] | None = set()  # None where there are many, or one of them is not whole
+
+    def add(self, column: pd.Series) -> None:
+        values = as_floats(column)
+        gone = np.isnan(values)
+        n_gone = int(np.count_nonzero(gone))
+        self.missing += n_gone
+        known = values[~gone] if n_gone else values
+        if not len(known):
+            return
+        if self.distinct is not None:
+            self._count(known)
+        with np.errstate(invalid="ignore", over="ignore"):
+            low, high = float(known.min()), float(known.max())
+            if low < -LARGEST or high > LARGEST:
+                large = np.abs(known) > LARGEST
+                self.too_large += int(large.sum())
+                known = known[~large]
+        self.moments.add(known.reshape(-1, 1))
+
+    def _count(self, known: npt.NDArray[Any]) -> None:
+        """Distinct values, as long as they are few and whole."""
+        assert self.distinct is not None
+        for part in (known[:1000], known):  # most columns show in a few values that they hold many
+            found = np.unique(part) if len(part) <= 1000 else pd.unique(part)
+            more = self.distinct | {float(value) for value in found[: FEW_VALUES + 1]}
+            if len(more) > FEW_VALUES or not all(value % 1 == 0 for value in more):
+                self.distinct = None
+                return
+        self.distinct = more
+
+    def summary(self) -> NumberSummary:
+        of = self.moments
+        if not of.n:
+            return NumberSummary(0, self.missing)
+        mean, low, high, deviation = (float(v[0]) for v in (of.mean, of.low, of.high, of.deviation))
+        middle, half = middle_and_half(low, high)
+        distance = float(np.hypot(deviation, mean - middle)) if 0 < half < np.inf else 0.0
+        return NumberSummary(of.n, self.missing, mean, low, high, distance)
+
+
+class LevelTally:
+    """A column of text, dates or categories, added up; of one with too many distinct values that it has."""
+
+    def __init__(self, kind: str, most: int = MOST_LEVELS) -> None:
+        self.kind, self.most = kind, most
+        self.known: dict[Any, int] = {}  # by value, its place
+        self.counts: list[int] = []
+        self.missing = 0
+        self.too_many = False
+        self._dtype: Any = object
+
+    def add(self, column: pd.Series) -> None:
+        column = as_kind(column, "category")[0] if self.kind == "category" else column
+        codes, values = pd.factorize(column)
+        rows = np.bincount(codes + 1, minlength=len(values) + 1).tolist()
+        self.missing += rows[0]
+        if self.too_many:
+            return
+        if not isinstance(column.dtype, pd.CategoricalDtype) and len(values):
+            self._dtype = column.dtype
+        for value, n in zip(values.tolist(), rows[1:], strict=True):
+            place = self.known.setdefault(value, len(self.counts))
+            if place == len(self.counts):
+                self.counts.append(n)
+            else:
+                self.counts[place] += n
+        if len(self.counts) > self.most:
+            self.too_many = True
+            self.known, self.counts = {}, []
+
+    def values(self) -> Any:
+        """The distinct values, in the order in which they came first, as `pandas.factorize` gives them."""
+        if self.kind == "category":
+            return pd.factorize(pd.Series(list(self.known), dtype=object).astype("category"))[1]
+        return pd.Index(list(self.known), dtype=self._dtype)
+
+    def summary(self) -> LevelSummary:
+        return LevelSummary(self.kind, self.values(), np.array([*self.counts, self.missing], dtype=np.int64))
+
+
+class FlagTally(LevelTally):
+    """A column of truth values: numbers where none is missing, else text, as in memory."""
+
+    def __init__(self) -> None:
+        super().__init__("text")
+
+    def add(self, column: pd.Series) -> None:
+        super().add(column.astype(object))
+
+    def summary(self) -> Any:
+        if self.missing:
+            return super().summary()
+        values = np.repeat([float(value) for value in self.known], self.counts)
+        return NumberSummary.of(pd.Series(values))
+
+
+Tally = NumberTally | LevelTally
+
+
+def tally_of(column: pd.Series, is_category: bool = False, most: int = MOST_LEVELS) -> Tally:
+    """What adds up a column that begins like this one."""
+    kind = "category" if is_category else kind_of(column)
+    if kind == "category":
+        return LevelTally(kind, most)
+    # of the files that are read in pieces only truth values with gaps are objects
+    if is_bool_dtype(column.dtype) or column.dtype == object:
+        return FlagTally()
+    return NumberTally() if kind == "number" else LevelTally(kind, most)
+
+
+def kinds(summaries: Mapping[str, Summary]) -> dict[str, str]:
+    """By column: "number", "date", "text" or "category"."""
+    return {name: summary.kind for name, summary in summaries.items()}
