@@ -35,6 +35,7 @@ from torch import Tensor, distributed, multiprocessing
 from benchmarks.sizing import DOUBLE, Step, n_parameters, numbers_of_pass
 from irmtv import Rows, Task, make_task, train
 from irmtv.data.blocks import RowsInBlocks
+from irmtv.engine.plan import rows_per_step
 from irmtv.engine.step import GradientStep
 
 COLUMNS, ENVIRONMENTS, RHO = 20, 5, 49  # rho: one time, 16 hidden units
@@ -268,7 +269,8 @@ def measure_blocks(rows: int, counts: Sequence[int]) -> Iterator[tuple[str, ...]
             for objective, one in found.items():
                 apart = float(((one["parameters"] - alone[objective]).abs() / alone[objective].abs()).max())
                 of_pass = DOUBLE * numbers_of_pass(ENVIRONMENTS, COLUMNS + 1)
-                counting = DOUBLE * 2 * ENVIRONMENTS + DOUBLE  # rows of environments, twice, and of all
+                whole_step = rows_per_step("auto", rows) >= rows  # then rows are counted for it, too
+                counting = DOUBLE * (ENVIRONMENTS + (ENVIRONMENTS + 1 if whole_step else 0))
                 predicted = one["passes"] * of_pass + counting
                 sent = sum(one["messages"])
                 yield objective, str(ranks), f"{apart:.0e}", str(one["passes"]), f"{sent:,}", f"{predicted:,}"

@@ -52,6 +52,8 @@ def reproduce(name: str, more: str = "--jobs 2") -> str:
 
 
 NUMBERS = (
+    Numbers("guide/large-data", "rows over ranks", "python -m benchmarks.ranks", 3),
+    Numbers("guide/large-data", "sizes", "python -m benchmarks.sizing", 0.1),
     Numbers("guide/index", "the pictures", "python docs/guide/figures.py", 0.5),
     Numbers(
         "guide/limits", "three environments", "python examples/choice.py three --first-seed 840 --repetitions 12", 3

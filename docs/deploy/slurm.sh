@@ -2,8 +2,8 @@
 # Rows over the ranks of a Slurm job: one torchrun on every machine, checkpoints on the shared file system. Where the
 # time of the job is up, it is queued again and continues. Lines with "change" above them are those to change.
 #
-#   sbatch slurm.sh train.py                    a program of your own, such as examples/rows_over_ranks.py
-#   sbatch slurm.sh -m irmtv.cli fit FOLDER --target y --environment site --model linear --distributed
+#   sbatch slurm.sh train.py       a program of your own, such as examples/rows_over_ranks.py
+#   sbatch slurm.sh -m irmtv fit sales --target sold --environment region --distributed --checkpoint checkpoints/sales
 #
 #SBATCH --job-name=irmtv
 # change: machines, and cores and memory of each (0: all of it)
