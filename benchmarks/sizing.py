@@ -23,7 +23,7 @@ Phase = Literal["warm-up", "penalised"]
 SINGLE, DOUBLE = 4, 8  # bytes of a number
 HELD = 2.5  # what training takes of memory, times the bytes of x, y and environment (python -m benchmarks.axes)
 MODELS = 2  # that a pass looks at: ERM and the choice
-KEPT, PASSES = 4, 10  # copies of a model's sums that stay after each pass, as measured, and passes for two classes
+COPIES = 12  # of a model's sums that a solution on blocks holds, as measured
 STAY_ROWS, STAY_NUMBERS = 1 << 18, 1 << 25  # of batches from files: rows that stay in memory, and their numbers
 BINS, BIN_BYTES, BIN_OF_SUMS = 255, 1, 16  # of LightGBM: bins, bytes of a binned value, bytes of a bin's sums
 LEAVES = 31
@@ -166,7 +166,7 @@ def _newton(size: Size) -> list[str]:
         f"  products of columns      {products:.1e} operations a rank: {duration(products / size.flops)}",
         f"  sums of a model          {shown(sums)}, E (1 + P + P^2)",
         f"  all-reduced, two models  {shown(sent)}; each rank sends {_sent(size, sent)}",
-        f"  memory after {PASSES} passes   about {shown(KEPT * PASSES * sums)} a rank",
+        f"  memory                   about {shown(COPIES * sums)} a rank; with a checkpoint {shown(MODELS * sums)} more a pass",
         f"  ERM alone, one pass      {shown(DOUBLE * numbers_of_pass(1, parameters, 1))}: it has one environment",
         f"  squared errors           {shown(moments)}, once: one pass",
     ]

@@ -118,7 +118,7 @@ class BlockRows(SharedRows):
         found = self._means("at", [theta], of)
         kept = {key: sums for key, sums in self._known.items() if key in wanted or key in self._soon}
         self._known = kept | {key: [v[i] for v in found] for i, key in enumerate(every)}
-        self._soon = {key: one for key, one in self._soon.items() if key not in wanted}
+        self._soon = {}  # known now, until the next pass
 
     def along(self, point: Point, v: Tensor) -> Tensor:
         if isinstance(self.loss, Squared):
@@ -146,16 +146,17 @@ class BlockRows(SharedRows):
     def _summed(self, what: str, of: Sequence[Tensor], sums: Ask) -> Sums:
         """Sums over the rows of every environment, of all processes: one pass, unless it was made before."""
         key = _digest(f"{self.name}, {what}, {self.n_environments}", of)
-        if key not in self.log:
-            self.passes += 1
-            found = together(self.ranks, lambda: self._pass(sums))
-            if self.ranks is not None:
-                for v in found:
-                    self.ranks.add_(v)
-            self.log[key] = found
-            if self.after_pass is not None:
-                self.after_pass()
-        return self.log[key]
+        if key in self.log:
+            return self.log[key]
+        self.passes += 1
+        found = together(self.ranks, lambda: self._pass(sums))
+        if self.ranks is not None:
+            for v in found:
+                self.ranks.add_(v)
+        self.log[key] = found
+        if self.after_pass is not None:
+            self.after_pass()
+        return found
 
     def _pass(self, sums: Ask) -> Sums:
         total: Sums = []

@@ -112,6 +112,8 @@ class LinearProgram(Program):
     def _after_pass(self) -> None:
         if self.keeper is not None:
             self.keeper.save(self)
+        else:
+            self.log.clear()  # E P^2 numbers for every model, which nothing needs again
 
     def _on_blocks(
         self,
