@@ -158,6 +158,7 @@ def _newton(size: Size) -> list[str]:
     parameters = size.columns + 1
     sums = DOUBLE * numbers_of_sums(size.environments, parameters)
     sent = DOUBLE * numbers_of_pass(size.environments, parameters)
+    kept = MODELS * sums
     moments = DOUBLE * numbers_of_moments(size.environments, size.columns)
     products = 2 * MODELS * size.rows / size.ranks * parameters**2
     return [
@@ -166,7 +167,7 @@ def _newton(size: Size) -> list[str]:
         f"  products of columns      {products:.1e} operations a rank: {duration(products / size.flops)}",
         f"  sums of a model          {shown(sums)}, E (1 + P + P^2)",
         f"  all-reduced, two models  {shown(sent)}; each rank sends {_sent(size, sent)}",
-        f"  memory                   about {shown(COPIES * sums)} a rank; with a checkpoint {shown(MODELS * sums)} more a pass",
+        f"  memory                   about {shown(COPIES * sums)} a rank; with a checkpoint {shown(kept)} more a pass",
         f"  ERM alone, one pass      {shown(DOUBLE * numbers_of_pass(1, parameters, 1))}: it has one environment",
         f"  squared errors           {shown(moments)}, once: one pass",
     ]
