@@ -35,7 +35,8 @@ ABOVE = {
     "lab": {*LIBRARY, "html"},
     "cli": {*LIBRARY, "html", "app", "lab"},
 }
-EXEMPT = {"irmtv", "irmtv._moved", "irmtv._version"}  # the lazy tables, the old paths, one number
+# the lazy tables, the old paths, one number, the command under the name of the package
+EXEMPT = {"irmtv", "irmtv._moved", "irmtv._version", "irmtv.__main__"}
 
 
 @dataclass(frozen=True, order=True)

@@ -29,9 +29,10 @@ def process_group(distributed: bool) -> Iterator[Any]:
     if missing:
         raise ValueError(f"--distributed needs processes that torchrun starts ({missing[0]} is not set). Use: {START}")
     from torch import distributed as torch_distributed
+    from torch.distributed.rendezvous import rendezvous
 
     try:
-        store, rank, size = next(torch_distributed.rendezvous("env://", timeout=timedelta(seconds=MEET)))
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=MEET)))
         torch_distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=WAIT)
     except (RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
