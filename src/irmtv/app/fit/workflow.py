@@ -223,7 +223,8 @@ def fit_table(
         clock.lap("test rows")
     summary["answer"] = answer(summary)
     summary["headline"] = summary["answer"]["choice"]
-    summary["seconds"] = {**clock.laps, "all": clock.total()}
+    in_blocks = {} if prepared.stream is None else {"all rows": prepared.stream.seconds}  # a part of training
+    summary["seconds"] = {**clock.laps, **in_blocks, "all": clock.total()}
     start_stage(bar, "done", 0.0)
     return Answer(Pipeline([*prepared.steps[searches.family.reads].steps, ("model", searches.estimator)]), summary)
 
@@ -278,8 +279,10 @@ def _train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | Non
     if stream is None:
         searches.estimator.fit_choice(family.all_rows, searches.search)
         return
+    began = time.perf_counter()
     source = stream.source(family.reads, family.all_rows, _reports(bar, "training on all rows"))
     searches.estimator.fit_choice_on(source, family.all_rows, searches.search)
+    stream.seconds = time.perf_counter() - began
     single = source.blocks_read / max(1, len(source.rows_of_blocks))
     beside = f", and {single:.1f} times in blocks drawn at random" if single else ""
     prepared.data["notes"].append(

@@ -73,7 +73,8 @@ class Stream:
     classes: npt.NDArray[Any] | None = None
     steps: dict[Reading, Pipeline] = field(default_factory=dict)
     scalers: dict[Reading, Scaler] = field(default_factory=dict)
-    passes: int = 0  # over all rows so far
+    passes: int = 0  # over all rows, before training
+    seconds: float = 0.0  # that training on all rows took
 
     def fitted_steps(self, reading: Reading) -> Pipeline:
         """The preprocessing, learned from all rows."""
