@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 
 import irmtv
 from irmtv.app.io import TableError, TableModel, evaluate_file, predict_file, read_table
@@ -49,6 +51,26 @@ def test_a_page_of_wrong_tables(command, model, change):
     reheader(model, meta={**meta, **change})
     assert command("verify", model).code == 0
     assert "what the model in" in one_message(command("report", model))
+
+
+@pytest.mark.parametrize("label", [None, ("a", 1)])
+def test_a_class_that_is_no_label(command, tmp_path, label):
+    fitted = irmtv.InvariantClassifier("erm", hidden=(), max_steps=3, random_state=0).fit(X, Y)
+    fitted.classes_ = np.array(["no", ""], dtype=object)
+    fitted.classes_[1] = label
+    path = save(fitted, tmp_path / "m.irmtv")
+    X.assign(y=Y).to_csv(tmp_path / "rows.csv", index=False)
+    assert "classes_ must be" in one_message(command("evaluate", path, tmp_path / "rows.csv", "--target", "y"))
+
+
+def test_a_step_that_says_in_lines_what_it_misses(command, tmp_path):
+    model = irmtv.InvariantClassifier("erm", hidden=(), max_steps=3, random_state=0)
+    pipeline = Pipeline([("each", ColumnTransformer([("scale", StandardScaler(), ["a", "b"])])), ("m", model)])
+    pipeline.fit(X, Y)[0].named_transformers_["scale"].feature_names_in_[1] = "c"
+    path = save(pipeline, tmp_path / "m.irmtv")
+    X.to_csv(tmp_path / "rows.csv", index=False)
+    said = one_message(command("predict", path, tmp_path / "rows.csv", "--out", tmp_path / "out.csv"))
+    assert "cannot predict the rows" in said and "seen at fit time, yet now missing: - c" in said
 
 
 def test_a_step_whose_name_is_no_text(command, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import signal
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 MOST_SIGNS = 2500  # of a message
+NEW_OBJECTS = 10_000  # after which Python looks for garbage: at its own 700 it looks a tenth of a command's time
 
 app = typer.Typer(
     help="Predictors that keep working when the environment changes.",
@@ -60,6 +62,8 @@ def main() -> None:
         if handler in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, stop)
     sys.unraisablehook = stop.lost
+    collecting = gc.get_threshold()
+    gc.set_threshold(max(NEW_OBJECTS, collecting[0]), *collecting[1:])
     try:
         app()
     except SystemExit as ended:
@@ -72,6 +76,7 @@ def main() -> None:
         what = f" ({error})" if str(error) else ""
         sys.exit(_refusal(f"there is not enough memory for this{what}. Use fewer rows or columns."))
     finally:
+        gc.set_threshold(*collecting)
         sys.unraisablehook = stop.other_losses
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -46,7 +46,10 @@ class BlockSource(Protocol):
         """One pass: Rows of x (n, D) float32 or float64, y and codes into `names`. It may read ahead."""
 
     def block(self, i: int) -> Rows:
-        """One block of a pass by itself. It may be called in any order, and from any thread, by one at a time."""
+        """One block of a pass by itself: for networks, which read blocks in random order.
+
+        It may be called from any thread, by one at a time, and should cost what one block costs.
+        """
 
 
 @dataclass(frozen=True)

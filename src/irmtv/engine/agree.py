@@ -96,6 +96,7 @@ def description(call: Call) -> dict[str, Any]:
         "snapshot_every": call.snapshot_every,
         "keep_states": call.keep_states,
         "slopes of snapshots": call.slopes,
+        "patience": call.patience,
         "dtype": str(call.dtype),
         "features": repr(tuple(task.x.shape[1:])),
         "loss": call.tasks[0].loss.name,
@@ -149,11 +150,12 @@ def _check_supported(call: Call, group: Any) -> None:
 
     if len(call.tasks) > 1:
         refuse("task must be one Task", f"{len(call.tasks)}", "Call train() once for each.")
-    parts = (objective.row_weights, objective.mask, objective.procedure)
+    in_blocks = call.blocks is not None
+    procedure = None if in_blocks and objective.procedure == "columns" else objective.procedure
+    parts = (objective.row_weights, objective.mask, procedure)
     if any(parts) or objective.infers not in (None, "aux"):
         able = "erm, irm-tv-l1, irm-tv-l2, vrex, groupdro, minimax-tv-l1, minimax-tv-l2 and their kind"
         refuse("objective must be one of sums over environments", repr(objective.name), f"Use one of {able}.")
-    in_blocks = call.blocks is not None
     if any((s["solver"] != "adam" and not in_blocks) or s["layer"] is not None for s in static):
         refuse("solver must be 'adam', and layer None,", "others", "Train on one process, or by gradient steps.")
     if any(s["start"] not in (None, "small", "random") for s in static) and not in_blocks:

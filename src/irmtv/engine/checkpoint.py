@@ -30,6 +30,7 @@ from irmtv.engine.optim import Adam
 from irmtv.engine.plan import Chunk, rows_per_step
 from irmtv.engine.program import Call, Program
 from irmtv.engine.snapshots import Snapshot
+from irmtv.engine.solvers.linear_program import LinearProgram
 
 FORMAT = "irmtv checkpoint 1"
 MEASURED = tuple(f.name for f in fields(Snapshot) if f.name not in ("step", "on"))
@@ -185,10 +186,13 @@ def _check_folder(path: Path) -> None:
 def check_supported(call: Call) -> None:
     """What has no checkpoints, named."""
     objective = call.objective
+    solved = objective.procedure == "columns" or any(s["solver"] != "adam" for s in call.settings)
+    if call.blocks is not None and solved:
+        return  # passes over blocks are kept
     others = any((objective.row_weights, objective.mask, objective.procedure))
     if others or objective.infers not in (None, "aux"):
         what = f"objective {objective.name!r}"
-    elif any(s["solver"] != "adam" for s in call.settings):
+    elif solved:
         what = "solver='newton'"
     elif callable(call.net) or isinstance(call.net, Module):
         what = "a module of your own as net"
@@ -221,7 +225,9 @@ def _moving(program: Program) -> dict[str, Tensor]:
 
 
 def state_of(program: Program) -> dict[str, Tensor]:
-    """Copies of all that steps have changed."""
+    """Copies of all that steps have changed; of Newton's method the passes that were made over blocks."""
+    if isinstance(program, LinearProgram):
+        return {f"{key}.{i}": v.clone() for key, sums in program.log.items() for i, v in enumerate(sums)}
     state = {**_moving(program), "best score": program.best_score}
     state |= {f"{i}.steps": torch.as_tensor(adam.steps) for i, adam in enumerate(_adams(program))}
     if program.snapshots:
@@ -240,6 +246,11 @@ def state_of(program: Program) -> dict[str, Tensor]:
 def put_back(program: Program, saved: Saved) -> None:
     """Into a program that has not begun."""
     tensors, device = saved.tensors, program.context.device
+    if isinstance(program, LinearProgram):
+        for key in dict.fromkeys(name.partition(".")[0] for name in tensors):
+            sums = _of(f"{key}.", tensors)
+            program.log[key] = [sums[str(i)] for i in range(len(sums))]
+        return
     for name, value in _moving(program).items():
         value.copy_(tensors[name])
     for i, adam in enumerate(_adams(program)):
@@ -259,9 +270,7 @@ def put_back(program: Program, saved: Saved) -> None:
     kept = _of("kept.", tensors)
     program.kept = {s: _state(_of(f"{s}.", kept), program) for s in sorted({int(n.partition(".")[0]) for n in kept})}
     program.context.set_step(saved.step)
-    if program.step.rows.batches is not None:
-        for _ in range(saved.step):
-            program.step.rows.batches.next()
+    program.step.rows.skip(saved.step)
 
 
 def _state(tensors: Mapping[str, Tensor], program: Program) -> State:
@@ -309,6 +318,8 @@ def _about(call: Call) -> dict[str, Any]:
     about = description(call)
     if ranks is None:
         about["rows"] = [rows_digest(task) for task in call.tasks]
+        if call.blocks is not None:
+            about["blocks"] = [list(each) for each in call.blocks.rows_of_blocks]
     else:  # a training may continue on another number of ranks, where batches do not depend on it
         about["rows"] = ranks.total
         mini = any(rows_per_step(s["batch_size"], ranks.total) < ranks.total for s in call.settings)

@@ -13,6 +13,7 @@ from torch import Tensor
 from irmtv.core.membership import Pooled, RowMembership
 from irmtv.core.ranks import Ranks
 from irmtv.core.types import Rows, Task, codes_of, stacked, weights_of
+from irmtv.data.blocks import BlockSource
 from irmtv.engine.plan import Chunk
 from irmtv.objectives.base import Objective
 from irmtv.objectives.environments.aux_network import AuxScaler
@@ -32,9 +33,11 @@ class Context:
         device: torch.device,
         dtype: torch.dtype,
         ranks: Ranks | None = None,
+        blocks: BlockSource | None = None,
     ) -> None:
         self.chunk, self.device, self.dtype = chunk, device, dtype
         self.ranks = ranks  # the processes that have the other rows; None where there are none
+        self.blocks = blocks  # all rows, of which the task has a sample, the same in all processes; or None
         self.static: Mapping[str, Any] = dict(chunk.static)  # settings that all of these runs share
         self.objective = objective.chosen(self.static)
         self.settings = [settings[i] for i in chunk.runs]
@@ -58,7 +61,7 @@ class Context:
             return ()
         # `check_tasks` saw to it that all have aux
         aux = [t.train.aux for t in self.tasks if t.train.aux is not None]
-        if self.ranks is not None:
+        if self.ranks is not None and self.blocks is None:
             return tuple(scaler_over_ranks(a.to(self.device), self.static["aux_scaling"], self.ranks) for a in aux)
         weights = [None] * len(aux) if self.weights is None else list(self.weights)
         return tuple(AuxScaler.of(a, self.static["aux_scaling"], w) for a, w in zip(aux, weights, strict=True))

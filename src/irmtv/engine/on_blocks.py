@@ -48,5 +48,8 @@ def _check_method(objective: Objective, settings: Sequence[Mapping[str, Any]]) -
         )
     if any(s["layer"] is not None for s in settings):
         raise ValueError("layer must be None where rows come in blocks. Got a number; train on a sample with it.")
-    if objective.procedure is None and not of_newton and any(s["solver"] == "newton" for s in settings):
+    by_steps = objective.procedure is None and not of_newton
+    if by_steps and any(s["batch_size"] is None for s in settings):
+        raise ValueError("batch_size must be a number, or 'auto', where rows come in blocks. Got None; use 2048.")
+    if by_steps and any(s["solver"] == "newton" for s in settings):
         raise ValueError("solver must be one for all runs where rows come in blocks. Got several; make two calls.")

@@ -53,6 +53,7 @@ class Call:
     slopes: str | None = None  # of snapshots, where not of each run's own classifier
     ranks: Ranks | None = None  # the processes that have the other rows
     blocks: BlockSource | None = None  # all rows of the one data set, of which its task has a sample
+    patience: int | None = None  # snapshots without a new lowest risk of any run, after which training ends
 
 
 class Keeper(Protocol):
@@ -76,7 +77,7 @@ class Program:
     def __init__(self, chunk: Chunk, call: Call) -> None:
         self.chunk, self.call = chunk, call
         self.context = context = Context(
-            chunk, call.tasks, call.settings, call.objective, call.device, call.dtype, call.ranks
+            chunk, call.tasks, call.settings, call.objective, call.device, call.dtype, call.ranks, call.blocks
         )
         self.objective, self.loss = context.objective, context.loss
         self.static, self.steps = context.static, context.steps
@@ -156,7 +157,7 @@ class Program:
     def _train(self, start: int, stop: int, report: Reporter) -> None:
         """The steps from `start` to before `stop`, where phases meet."""
         for phase in (p for p in self.phases if start < p.stop <= stop):
-            if self.guard.all_dead:
+            if self.guard.all_dead or self._is_past_its_best():
                 break
             self.step.begin(phase)
             self._walk(max(start, phase.start), phase.stop, self._advance(phase), report)
@@ -181,13 +182,15 @@ class Program:
                 self.keeper.save(self)
             if snapshot_every and step % snapshot_every == 0:
                 self._snapshot()
+                if self._is_past_its_best():
+                    return
             if step % report_every == 0:
                 report(step)
             advance()
             self.context.set_step(step + 1)
 
     def _finish(self, report: Reporter) -> None:
-        if self.watcher is not None:
+        if self.watcher is not None and not (self.snapshots and self.snapshots[-1].step == self.context.step):
             self._snapshot()
         report(self.steps)
 
@@ -242,6 +245,15 @@ class Program:
             self.kept[self.context.step] = self._state()
         if self.call.rule is not None:
             self._keep_best(self.call.rule(snapshot).cpu().to(self.best_score))
+
+    def _is_past_its_best(self) -> bool:
+        """Whether no run has had its lowest risk in the last `patience` snapshots."""
+        patience = self.call.patience
+        if patience is None or len(self.snapshots) <= patience:
+            return False
+        overall = [torch.where(s.rows > 0, s.rows * s.risk, 0).sum(1) / s.rows.sum(1) for s in self.snapshots]
+        lowest = torch.stack(overall).nan_to_num(torch.inf).argmin(0)  # (R,) the snapshot
+        return bool((lowest < len(overall) - patience).all())
 
     def _keep_best(self, score: Tensor) -> None:
         """Keep the present state of the runs whose score (R,) is the least so far."""

@@ -25,6 +25,11 @@ PIECE = 1 << 14  # rows that are sorted at a time: what that takes beside them s
 class TrainingRows:
     """The training rows, laid out once; `next` gives the rows of a step."""
 
+    batches: Batches | None = None
+    shares: Tensor | None
+    x: Tensor  # of batches: (T, N, ...)
+    y: Tensor
+
     def __init__(
         self, context: Context, net: Net, source: EnvironmentSource | None, n_environments: int, needs_codes: bool
     ) -> None:
@@ -35,24 +40,11 @@ class TrainingRows:
         self.n_environments, self.shares, codes = n_environments, context.shares(), context.codes
         n_all = n_rows if context.ranks is None else context.ranks.total
         size = self.per_step = rows_per_step(context.static["batch_size"], n_all)  # of all processes
-        self.batches: Batches | None = None
         if size < n_all:
             self.x, self.y, self.codes = x, y, codes.to(context.device)
-            # runs of one seed on one data set would draw the same batches: they have them in common
-            seeds = [s["seed"] for s in context.settings]
-            each = range(0, context.n_runs, context.per_set)
-            self.drawn = 1 if all(len(set(seeds[r : r + context.per_set])) == 1 for r in each) else context.per_set
-            drawing = range(0, context.n_runs, context.per_set // self.drawn)
-            balanced = context.static.get("sampling") == "balanced"
-            generators = context.generators
-            if context.ranks is not None:
-                sizes, generators = shares_of_batch(size, context.ranks), streams_of_rank(context)
-                size, self.per_step = sizes[context.ranks.rank], sum(sizes)
-            self.batches = (BalancedBatches if balanced else StratifiedBatches)(
-                [codes[r // context.per_set] for r in drawing], size, [generators[r] for r in drawing]
-            )
-            first = n_rows * torch.arange(context.n_sets, device=context.device)  # of a data set, among the rows of all
-            self.first = first.repeat_interleave(self.drawn).unsqueeze(1)
+            self._share_batches(size)
+            generators = context.generators if context.ranks is None else streams_of_rank(context)
+            self._deal_batches(codes, generators)
             return
         # a user's module may look at all rows (batch norm) and would take those that fill up a block for data
         as_they_are = isinstance(net, Module)
@@ -79,6 +71,36 @@ class TrainingRows:
         over_all = None if given is None else context.pooled(given)
         self.whole = StepRows(net.prepare(x), y, shape, None, over_all, inferred, weight)
         self.share = self._share(weight, given, inferred)
+
+    def _share_batches(self, size: int) -> None:
+        """How many rows each process gives to a batch of so many, and which runs have their batches in common."""
+        context = self.context
+        self.own_size = self.per_step = size
+        if context.ranks is not None:
+            sizes = shares_of_batch(size, context.ranks)
+            self.own_size, self.per_step = sizes[context.ranks.rank], sum(sizes)
+        # runs of one seed on one data set would draw the same batches: they have them in common
+        seeds = [s["seed"] for s in context.settings]
+        each = range(0, context.n_runs, context.per_set)
+        self.drawn = 1 if all(len(set(seeds[r : r + context.per_set])) == 1 for r in each) else context.per_set
+
+    def _deal_batches(self, codes: Sequence[Tensor] | Tensor, generators: Sequence[torch.Generator]) -> None:
+        """Batches of the rows of `codes`, (N,) by data set."""
+        context = self.context
+        drawing = range(0, context.n_runs, context.per_set // self.drawn)
+        kind = BalancedBatches if context.static.get("sampling") == "balanced" else StratifiedBatches
+        self.batches = kind(
+            [codes[r // context.per_set] for r in drawing], self.own_size, [generators[r] for r in drawing]
+        )
+        # of a data set, the first among the rows of all
+        first = self.x.shape[1] * torch.arange(context.n_sets, device=context.device)
+        self.first = first.repeat_interleave(self.drawn).unsqueeze(1)
+
+    def skip(self, steps: int) -> None:
+        """Go on after so many steps, whose batches are drawn and not looked at."""
+        for _ in range(steps if self.batches is not None else 0):
+            assert self.batches is not None
+            self.batches.next()
 
     def _share(self, weight: Tensor | None, given: Membership | None, inferred: Any) -> Tensor:
         """What each row counts in the mean over all rows: (T, 1, *shape), or what broadcasts to it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from irmtv.core.messages import did_you_mean, is_non_negative, plain, shown, users_stacklevel
+from irmtv.core.messages import check_positive, did_you_mean, is_non_negative, plain, shown, users_stacklevel
 from irmtv.core.types import Runs, Task
 from irmtv.objectives.base import Objective
 
@@ -273,6 +273,20 @@ def snapshot_interval(
     if keep_states and snapshot_every is None:
         raise ValueError("keep_states=True keeps the states of the snapshots: say how often, snapshot_every=...")
     return snapshot_every
+
+
+def check_patience(patience: Any, snapshot_every: int | None, objective: Objective) -> None:
+    """Whether training can end early by the risks of its snapshots."""
+    if patience is None:
+        return
+    check_positive(patience, "patience")
+    if snapshot_every is None:
+        raise ValueError("patience counts snapshots: say how often they are taken, snapshot_every=...")
+    if objective.penalties:
+        raise ValueError(
+            f"patience is for objectives without a penalty: a risk that rises may be what a penalty costs. Got "
+            f"{objective.name!r}; use 'erm', or patience=None."
+        )
 
 
 def pick_device(device: str | torch.device) -> torch.device:

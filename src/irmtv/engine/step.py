@@ -24,6 +24,7 @@ from irmtv.core.losses import ClosedForm
 from irmtv.core.membership import RowMembership, Soft, SoftPair, Weighted, mean_over_rows
 from irmtv.core.risk import Head, LastLayer, per_sample, summarise
 from irmtv.core.types import Statistics
+from irmtv.engine.block_rows import training_rows
 from irmtv.engine.components import ENVIRONMENT_SOURCES, MASKS, ROW_WEIGHTS
 from irmtv.engine.components.base import Phase, StepRows
 from irmtv.engine.components.learned_measure import LearnedMeasure
@@ -32,7 +33,6 @@ from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
 from irmtv.engine.networks import MLP, Conv1d, Net
 from irmtv.engine.optim import Adam, FlatParameters, Guard
-from irmtv.engine.rows import TrainingRows
 from irmtv.engine.slope_pull import SlopePull, pulling_penalty
 from irmtv.objectives.base import Weight
 from irmtv.objectives.lambda_phi import worst_risk_objective
@@ -56,7 +56,7 @@ class GradientStep:
         self.source = None if objective.infers is None else ENVIRONMENT_SOURCES[objective.infers](context)
         given = max(1, len(context.tasks[0].train.names))
         self.n_environments = given if self.source is None else self.source.n_environments
-        self.rows = TrainingRows(context, net, self.source, self.n_environments, bool(self.uses))
+        self.rows = training_rows(context, net, self.source, self.n_environments, bool(self.uses))
         self.mask = None if objective.mask is None else MASKS[objective.mask](context, net, phi, self.source)
         weigher = objective.row_weights
         self.row_weights = None if weigher is None else ROW_WEIGHTS[weigher](context, net)

@@ -31,6 +31,7 @@ from irmtv.engine.settings import (
     PER_RUN,
     as_tasks,
     check_call,
+    check_patience,
     check_tasks,
     check_watched_environments,
     free_memory,
@@ -80,6 +81,7 @@ def train(
     snapshot_every: int | None = None,
     slopes: Literal["scalar", "vector"] | None = None,
     keep_states: bool = False,
+    patience: int | None = None,
     solver: Literal["adam", "subgradient", "newton"] = "adam",
     start: str | Mapping[str, Tensor] | None = None,
     layer: int | None = None,
@@ -117,6 +119,8 @@ def train(
     slopes : which slopes snapshots measure, where it is to be the same for runs that differ in `classifier`; None is
         each run's own.
     keep_states : keep all runs' parameters at every snapshot, so that `fitted.at(step)` can go back to it.
+    patience : of objectives without a penalty: training ends early where no run has had its lowest mean risk in so many
+        of the last snapshots. None: all steps.
     solver : "adam" (also "subgradient": at the kinks of TV-l1 it takes those), or "newton" for linear models:
         second-order steps along a path of rising penalty weights, to a stationary point
         (`irmtv.engine.solvers.newton`). It reads all rows and needs no learning rate, steps, warm-up or batches.
@@ -175,13 +179,13 @@ def train(
         interval = snapshot_interval(snapshot_every, rule is not None, keep_states, settings)
         if blocks is not None:
             check_blocks(blocks, tasks, chosen, settings)
+        check_patience(patience, interval, chosen)
         laid_out: Sequence[Task] = tasks
         if net is None and where.type == "cpu":
             widths = (tasks[0].train.x[0].numel(), *_layer_widths(None, tasks[0], settings))
             laid_out = equally_long(tasks, chosen, settings, widths)
-        return Call(
-            laid_out, chosen, settings, net, rule, interval, keep_states, where, dtype, begin, slopes, blocks=blocks
-        )
+        looks, last = (rule, interval, keep_states), {"patience": patience}
+        return Call(laid_out, chosen, settings, net, *looks, where, dtype, begin, slopes, None, blocks, **last)
 
     call = checked() if process_group is None else agreed(process_group, checked)
     kept = None if checkpoint is None else Checkpoint(Path(checkpoint), checkpoint_every, call)

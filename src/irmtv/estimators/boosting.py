@@ -13,14 +13,13 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import check_positive
-from irmtv.data.blocks import BlockSource
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.columns import Columns
 from irmtv.data.training import TargetKind, TrainingData
 from irmtv.estimators.base import InvariantEstimator
 from irmtv.estimators.classifier import InvariantClassifier
 from irmtv.estimators.parameters import as_seed, check_stopping, held_out_share, stopping_rule
-from irmtv.estimators.path import PathEstimator, reject_single_model_params
+from irmtv.estimators.path import PathEstimator, blocks_alone, reject_single_model_params
 from irmtv.estimators.plots import plot_features
 from irmtv.estimators.regressor import InvariantRegressor
 from irmtv.models.base import FittedModel, KeepOutputs
@@ -317,13 +316,11 @@ class BoostingPathEstimator(PathEstimator, BoostingEstimator):
         model = BoostingEstimator.model(self, data)
         return replace(model, leaves_from=LEAVES) if self.num_leaves == "auto" else model
 
-    def _fitted_choice(
-        self, data: TrainingData[Any], search: Search, source: BlockSource | None, how: Mapping[str, Any]
-    ) -> FittedModel:
+    def _fitted_choice(self, data: TrainingData[Any], search: Search, *on: Any) -> FittedModel:
         assert isinstance(search.path, TreePath)
         if not self.refit:
             return fold_trees(data, search.path, search.step)
-        return refit_trees(data, search.path, search.step, source, **how)
+        return refit_trees(data, search.path, search.step, blocks_alone(*on))
 
     def _tuned(self, search: Search) -> dict[str, Any]:
         assert isinstance(search.path, TreePath)

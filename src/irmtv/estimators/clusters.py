@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
-from sklearn.cluster import KMeans
 
 from irmtv.data.scaling import Scaler
 
@@ -31,6 +30,8 @@ class Clusters:
     @classmethod
     def of(cls, values: Floats, scaler: Scaler, n_clusters: int, seed: int) -> Clusters:
         """From the training rows (N, A)."""
+        from sklearn.cluster import KMeans  # with all that it imports, longer to load than most of irmtv
+
         z = scaler(values)
         kmeans = KMeans(n_clusters, n_init=10, random_state=seed).fit(z)
         centres = kmeans.cluster_centers_

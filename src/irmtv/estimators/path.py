@@ -355,3 +355,11 @@ class PathEstimator(InvariantEstimator):
 def check_mapping(value: Any, parameter: str, of: str, example: str) -> None:
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{parameter} must be a dict of {of}, or None. Got {value!r}. Use {parameter}={example}.")
+
+
+def blocks_alone(source: BlockSource | None, how: Mapping[str, Any]) -> BlockSource | None:
+    """The rows to train on, of a model family that is trained at a stretch in one process."""
+    given = [name for name, value in how.items() if value is not None]
+    if given:
+        raise ValueError(f"{given[0]} must be None for trees. Got {how[given[0]]!r}; leave it out.")
+    return source

@@ -35,6 +35,8 @@ def n_outputs_of(classes: Array | None, targets: Any) -> int | None:
         return None
     if classes.ndim != 1 or len(classes) < 2:
         raise ValueError(f"classes_ must be two or more classes. Got an array of shape {classes.shape}")
+    if classes.dtype == object and any(label is None or isinstance(label, tuple) for label in classes):
+        raise ValueError("classes_ must be numbers, text or dates. Got None or a tuple among them")
     return 1 if len(classes) == 2 else len(classes)
 
 

@@ -31,4 +31,5 @@ def reading(where: str) -> Iterator[None]:
     except (ModelFileError, ImportError):
         raise
     except Exception as error:
-        raise ModelFileError(f"{where} is not as irmtv writes it ({type(error).__name__}: {error}).") from error
+        reason = " ".join(str(error).split())
+        raise ModelFileError(f"{where} is not as irmtv writes it ({type(error).__name__}: {reason}).") from error

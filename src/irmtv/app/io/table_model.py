@@ -201,9 +201,10 @@ def _predicting(path: str | PathLike[str]) -> Iterator[None]:
     """A model file may say of its steps whatever passes its checks: what fails in them is one error, of any kind."""
     try:
         yield
-    except (ValueError, OSError, ImportError, MemoryError):
-        raise
     except Exception as error:
+        own = isinstance(error, (ValueError, OSError, ImportError, MemoryError))
+        if own and "\n" not in str(error).strip():  # steps of other libraries list what they miss, line by line
+            raise
         reason = " ".join(str(error).split())[:300]
         raise TableError(
             f"the model cannot predict the rows of {str(path)!r} ({type(error).__name__}: {reason}). Check its columns "
@@ -316,7 +317,7 @@ def _number(label: Any) -> float | None:
         return None
     try:
         return float(label)
-    except ValueError:
+    except (TypeError, ValueError):  # a date
         return None
 
 

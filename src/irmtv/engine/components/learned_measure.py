@@ -110,6 +110,9 @@ def _rows_of(context: Context, n_environments: int) -> tuple[Tensor, Tensor]:
     The same, unless rows have weights: then sum w, and (sum w)^2 / sum w^2.
     """
     codes = context.codes
+    if context.blocks is not None:
+        counts = context.over_ranks(torch.tensor([context.blocks.rows_of_environments], device=context.device))
+        return counts, counts
     if context.weights is None:
         counts = torch.stack([torch.bincount(c, minlength=n_environments) for c in codes])
         counts = context.over_ranks(counts.to(context.device))

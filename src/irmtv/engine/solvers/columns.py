@@ -137,6 +137,7 @@ class ColumnsProgram(LinearProgram):
     @torch.no_grad()
     def run(self, report: Reporter) -> None:
         report(0)
+        self._continue()
         sets = self._linear_risks()
         self.columns = torch.ones(self.context.n_runs, sets[0].size - 1, dtype=torch.bool)
         self.projection = torch.eye(sets[0].size - 1, dtype=torch.float64).repeat(self.context.n_runs, 1, 1)

@@ -104,6 +104,11 @@ class LinearProgram(Program):
 
         return [risks(k, one) for k, one in enumerate(codes)]
 
+    def _continue(self) -> None:
+        """With the passes over blocks that were made before this training was stopped."""
+        if self.keeper is not None:
+            self.keeper.put_back(self)
+
     def _after_pass(self) -> None:
         if self.keeper is not None:
             self.keeper.save(self)

@@ -151,6 +151,7 @@ class NewtonProgram(LinearProgram):
     @torch.no_grad()
     def run(self, report: Reporter) -> None:
         report(0)
+        self._continue()
         sets = self._linear_risks()
         erm = self._erm(self._problem(sets))
         self._put(erm)

@@ -34,6 +34,7 @@ from irmtv.selection.folds import align
 from irmtv.selection.records import STATISTICS, in_order
 
 SNAPSHOTS = 40  # steps at which every run is a candidate
+PATIENCE = 10  # of these, without a lower risk of any run, after which a search for l2 ends
 ERM_DIFFERS_IN = ("learning_rate", "l2")  # what may differ between runs of ERM
 ENGINE = (
     "hidden",
@@ -182,7 +183,9 @@ class NetworkTrainer(PathTrainer):
         runs = every_run(folds, self.seeds, [{"l2": value} for value in values])
         settings = {name: value for name, value in self._settings_of_erm().items() if name != "l2"}
         with divergence_is_recorded():
-            fitted = train(list(folds), "erm", runs, snapshot_every=self.every, progress=report, **settings)
+            fitted = train(
+                list(folds), "erm", runs, snapshot_every=self.every, patience=PATIENCE, progress=report, **settings
+            )
         return float(values[lowest_risk(fitted, len(values))])
 
     def directions(self, erm: TrainedPath, step: int) -> Directions | None:

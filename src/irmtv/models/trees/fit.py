@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from irmtv.data.categories import CategoricalColumns
 from irmtv.data.training import TrainingData
 from irmtv.engine.snapshots import History
 from irmtv.models.base import FittedModel, environment_labels, history_frame
+from irmtv.models.trees.blocks import task_of_blocks
 from irmtv.models.trees.library import threads
 from irmtv.models.trees.measured import history
 from irmtv.models.trees.model import TreeModel, TreePath
@@ -49,21 +49,15 @@ def fit_trees(
     return fitted_trees(model, data, [(booster, at)], seen)
 
 
-def refit_trees(
-    data: Data,
-    path: TreePath,
-    step: int,
-    blocks: BlockSource | None = None,
-    checkpoint: Any = None,
-    process_group: Any = None,
-) -> FittedModel:
-    """A combination that was searched, up to a round, on all rows."""
-    if blocks is not None:
-        raise ValueError("trees on rows in blocks are not there yet.")
+def refit_trees(data: Data, path: TreePath, step: int, blocks: BlockSource | None = None) -> FittedModel:
+    """A combination that was searched, up to a round, on all rows: those of `data`, or of blocks, where `data` has a
+    sample. Of blocks the last round alone is measured: every round that is would keep the scores of all rows."""
     data, model = replace(data, objective=path.objective), path.model
     settings = replace(path.settings, trees=replace(path.settings.trees, n_estimators=step))
-    booster, binned = model.boost(data.task, settings, max(1, step // WATCHED))
-    seen = history(binned.watched, data.task.loss, booster.watched, "train")
+    task = data.task if blocks is None else task_of_blocks(blocks, data.task)
+    every = max(1, step // WATCHED) if blocks is None else step
+    booster, binned = model.boost(task, settings, every, blocks)
+    seen = history(binned.watched, task.loss, booster.watched, "train")
     return fitted_trees(model, data, [(booster, step)], seen)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from irmtv.core.cores import cores, side_by_side
 from irmtv.core.types import Rows, Task
+from irmtv.data.blocks import BlockSource
 from irmtv.engine import Progress
 from irmtv.engine.snapshots import Snapshot
 from irmtv.models.base import (
@@ -110,11 +111,13 @@ class TreeModel(Model):
     ) -> TreeTrainer:
         return TreeTrainer(self, split, objective, len(combinations), report)
 
-    def boost(self, task: Task, settings: BoostingSettings, every: int) -> tuple[Boosted, Binned]:
+    def boost(
+        self, task: Task, settings: BoostingSettings, every: int, blocks: BlockSource | None = None
+    ) -> tuple[Boosted, Binned]:
         """One booster, and its rows in bins."""
         if not (settings.trees.n_jobs or is_work_for_a_core(task)):
             settings = one_thread(settings)
-        binned = Binned(task, self.categorical, settings.trees, settings.reserve)
+        binned = Binned(task, self.categorical, settings.trees, settings.reserve, blocks)
         return grow(binned, settings, every), binned
 
 

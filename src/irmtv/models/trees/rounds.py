@@ -27,7 +27,9 @@ from torch import Tensor
 from irmtv.core.losses import ClosedForm
 from irmtv.core.membership import Codes
 from irmtv.core.types import Rows, Task
+from irmtv.data.blocks import BlockSource
 from irmtv.models.networks.predictor import Rho
+from irmtv.models.trees.blocks import sequences
 from irmtv.models.trees.gradients import Base, ScoreObjective
 from irmtv.models.trees.inferred import RhoOnRounds
 from irmtv.models.trees.library import lightgbm
@@ -88,21 +90,32 @@ class Trees:
 class Binned:
     """A task's rows in LightGBM's bins, made once for all that is trained on them.
 
-    `reserve` says how many of every so many rows of each environment are set aside for penalties.
+    `reserve` says how many of every so many rows of each environment are set aside for penalties. With `blocks` these
+    have the features, and the task has rows by their numbers (`blocks.py`).
     """
 
-    def __init__(self, task: Task, categorical: Sequence[int], trees: Trees, reserve: Fraction = Fraction(0)) -> None:
+    def __init__(
+        self,
+        task: Task,
+        categorical: Sequence[int],
+        trees: Trees,
+        reserve: Fraction = Fraction(0),
+        blocks: BlockSource | None = None,
+    ) -> None:
         self.task = task
         self.grown_on, self.aside = task.train, None
         if reserve and len(task.train) >= 2 * reserve.denominator:
             parts = hold_out(task, reserve.numerator, reserve.denominator, trees.seed)
             self.grown_on, self.aside = parts.train, parts.held_out
-        how = {"params": trees.parameters(task.n_outputs), "free_raw_data": False}
+        how = {"params": trees.parameters(task.n_outputs), "free_raw_data": blocks is not None}
         library = lightgbm()
 
         def bins(rows: Rows, **more: Any) -> Any:
-            x = np.ascontiguousarray(rows.x.numpy(), dtype=np.float64)
-            return library.Dataset(x, np.zeros(len(x)), **more, **how)
+            if blocks is None:
+                x: Any = np.ascontiguousarray(rows.x.numpy(), dtype=np.float64)
+            else:
+                x = sequences(blocks, rows.x[:, 0])
+            return library.Dataset(x, np.zeros(len(rows)), **more, **how)
 
         self.train = bins(self.grown_on, categorical_feature=list(categorical))
         others = [rows for rows in (self.aside, task.held_out) if rows is not None]
