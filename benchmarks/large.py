@@ -140,7 +140,7 @@ def main() -> None:
     print(f"  {training} by training, {seconds['all rows'] / max(1, training) / pass_:.2f} bare passes each")
     if given.model != "linear":
         return
-    fit(tenth, given.memory, given.folder / "streamed.irmtv")
+    fit(tenth, "10MB", given.folder / "streamed.irmtv")
     fit(tenth, "1TB", given.folder / "memory.irmtv")
     models = [irmtv.load(given.folder / f"{name}.irmtv")[-1] for name in ("streamed", "memory")]
     streamed, memory = (np.r_[m.coef_.ravel(), m.intercept_.ravel()] for m in models)

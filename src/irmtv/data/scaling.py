@@ -65,12 +65,12 @@ class Scaler:
         varies = (high > low) & (deviation > 0)
         return cls(np.where(varies, mean, values[0]), np.where(varies, deviation, constant))
 
-    def __call__(self, values: Floats) -> Floats:
+    def __call__(self, values: npt.NDArray[np.floating]) -> Floats:
         """To standard units."""
         result: Floats = (values - self.mean) / self.scale
         return result
 
-    def tensor(self, values: Floats, dtype: torch.dtype, rows: int = 1 << 16) -> Tensor:
+    def tensor(self, values: npt.NDArray[np.floating], dtype: torch.dtype, rows: int = 1 << 16) -> Tensor:
         """The same as a tensor; some rows at a time, so that no second table in float64 is made."""
         import torch
 

@@ -20,6 +20,7 @@ from irmtv.data.tables.passes import LearnedTable, Piece
 from irmtv.data.training import TrainingData
 
 Ints = npt.NDArray[np.integer]
+IN_CACHE = 1 << 12  # rows that are scaled at a time
 
 
 class TableBlocks:
@@ -83,12 +84,12 @@ class TableBlocks:
         return tuple(np.bincount(own, minlength=len(self.names)).tolist())
 
     def blocks(self) -> Iterator[Rows]:
-        """One pass, read and prepared ahead by a thread."""
+        """One pass, read ahead by a thread and prepared ahead by another one."""
         self.passes += 1
         return read_ahead(self._rows())
 
     def _rows(self) -> Iterator[Rows]:
-        for i, frame in enumerate(self._blocks.frames()):
+        for i, frame in enumerate(read_ahead(self._blocks.frames())):
             if self._kept[i]:
                 yield self._prepared(i, frame)
             if self._progress is not None:
@@ -113,7 +114,7 @@ class TableBlocks:
         values, x = self._steps.transform(piece.features), self._data.x
         if isinstance(x, CategoricalColumns):
             return torch.from_numpy(x.read(values))
-        made: Tensor = x.tensor(values.astype(np.float64), self._data.task.train.x.dtype)
+        made: Tensor = x.tensor(values, self._data.task.train.x.dtype, IN_CACHE)
         return made
 
     def _target(self, piece: Piece) -> Tensor:
