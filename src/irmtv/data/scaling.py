@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,15 @@ class Scaler:
         made = torch.empty(values.shape, dtype=dtype)
         for start in range(0, len(values), rows):
             made[start : start + rows] = torch.as_tensor(self(values[start : start + rows]))
+        return made
+
+    def array(self, values: npt.NDArray[np.floating], dtype: npt.DTypeLike, rows: int = 1 << 12) -> npt.NDArray[Any]:
+        """The same as an array, some rows at a time that stay in the cache; in one thread, beside other work."""
+        made = np.empty(values.shape, dtype=dtype)
+        for start in range(0, len(values), rows):
+            part = values[start : start + rows] - self.mean
+            part /= self.scale
+            made[start : start + rows] = part
         return made
 
     def back(self, values: Floats) -> Floats:

@@ -147,7 +147,8 @@ def fit_table(
         Of a text file; None is UTF-8.
     memory : str, int or None, default None
         "2GB", "500MB" or bytes; None is half of what is available. Parquet files that are too large for it are read
-        block by block: what is compared and shown rests on a sample of 200,000 rows, the choice is trained on all.
+        block by block: what is compared and shown rests on a sample of at most 200,000 rows, the choice is trained on
+        all.
     command : str, default ""
         What to write into the summary as the way to run this again.
     bar : ProgressBar or None, default None
@@ -188,7 +189,7 @@ def fit_table(
             task=task,
             metric=metric,
             memory=limit,
-            sample=searched_rows(random_state),
+            sample=searched_rows(random_state, limit),
             keep_labels=looks_at_labels(objective),
             needed=needs_labels(objective, bool(roles[1])),
             min_rows=min_rows,

@@ -20,7 +20,6 @@ from irmtv.data.tables.passes import LearnedTable, Piece
 from irmtv.data.training import TrainingData
 
 Ints = npt.NDArray[np.integer]
-IN_CACHE = 1 << 12  # rows that are scaled at a time
 
 
 class TableBlocks:
@@ -114,15 +113,13 @@ class TableBlocks:
         values, x = self._steps.transform(piece.features), self._data.x
         if isinstance(x, CategoricalColumns):
             return torch.from_numpy(x.read(values))
-        made: Tensor = x.tensor(values, self._data.task.train.x.dtype, IN_CACHE)
-        return made
+        return torch.from_numpy(x.array(values, _numpy(self._data.task.train.x)))
 
     def _target(self, piece: Piece) -> Tensor:
         """(n,) codes of classes, or numbers in standard units."""
-        y, like = piece.y, self._data.task.train.y
+        y, dtype = piece.y, _numpy(self._data.task.train.y)
         if self._data.y is not None:
-            numbers = self._data.y(y.to_numpy(dtype=np.float64)[:, None])[:, 0]
-            return torch.from_numpy(numbers).to(like.dtype)
+            return torch.from_numpy(self._data.y(y.to_numpy(dtype=np.float64)[:, None])[:, 0].astype(dtype))
         classes = self._data.classes
         assert classes is not None
         if classes.dtype.kind in "biuf":
@@ -131,4 +128,9 @@ class TableBlocks:
             place = {str(label): code for code, label in enumerate(classes)}
             each, values = pd.factorize(y)
             codes = np.array([place[str(value)] for value in values])[each]
-        return torch.from_numpy(codes).to(like.dtype)
+        return torch.from_numpy(codes.astype(dtype))
+
+
+def _numpy(like: Tensor) -> Any:
+    """The type of its numbers. Blocks are made by NumPy: torch would use threads for each of them."""
+    return like.new_empty(0).numpy().dtype
