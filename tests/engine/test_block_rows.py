@@ -100,6 +100,7 @@ def test_a_model_of_rows_that_come_and_go_is_as_good(kind, short_stays):
     assert found.history.steps == memory.history.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["irm-tv-l1", "minimax-tv-l1"])
 def test_a_run_alone_is_the_run_beside_others(case, short_stays):
     task = whole_task()

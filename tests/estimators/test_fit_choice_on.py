@@ -50,6 +50,7 @@ def test_attributes_are_those_of_rows_in_memory(kind, objective):
     assert np.allclose(predicted, model.predict(x), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_networks_predict_as_those_of_rows_in_memory():
     model, whole, sample, search, source, x = searched(
         "binary", "irm-tv-l1", hidden=(8,), max_steps=200, batch_size=50, penalty_weights=[0.0, 1.0], l2=0.0
@@ -60,6 +61,7 @@ def test_networks_predict_as_those_of_rows_in_memory():
     assert np.corrcoef(found, model.predict_proba(x)[:, 1])[0, 1] > 0.98
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_what_was_read(tmp_path):
     model, _, sample, search, source, _ = searched("binary", "irm-tv-l1", l2=1e-3, penalty_weights=[0.0, 10.0])
     path = tmp_path / "choice.ckpt"

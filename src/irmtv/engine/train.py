@@ -184,8 +184,10 @@ def train(
         if net is None and where.type == "cpu":
             widths = (tasks[0].train.x[0].numel(), *_layer_widths(None, tasks[0], settings))
             laid_out = equally_long(tasks, chosen, settings, widths)
-        looks, last = (rule, interval, keep_states), {"patience": patience}
-        return Call(laid_out, chosen, settings, net, *looks, where, dtype, begin, slopes, None, blocks, **last)
+        looks = (rule, interval, keep_states)
+        return Call(
+            laid_out, chosen, settings, net, *looks, where, dtype, begin, slopes, patience=patience, blocks=blocks
+        )
 
     call = checked() if process_group is None else agreed(process_group, checked)
     kept = None if checkpoint is None else Checkpoint(Path(checkpoint), checkpoint_every, call)

@@ -119,6 +119,7 @@ def test_the_solution_is_that_of_all_rows_in_memory(kind, case, passes):
     assert len(passes) == 1 if isinstance(task.loss, Squared) else len(passes) <= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
 def test_the_solution_with_kinks_is_stationary_for_all_rows(kind):
     task, sample, weight = whole_task(kind), sample_of(whole_task(kind)), 10.0
@@ -135,6 +136,7 @@ def test_the_solution_with_kinks_is_stationary_for_all_rows(kind):
     assert int(exact.steps) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["binary", "squared"])
 def test_several_runs_are_those_alone(kind):
     task, sample = whole_task(kind), sample_of(whole_task(kind))
@@ -145,6 +147,7 @@ def test_several_runs_are_those_alone(kind):
         assert torch.allclose(together[r], alone[0], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["binary", "squared"])
 @pytest.mark.parametrize("columns", [1, 2])
 def test_environments_are_inferred_on_the_sample_and_taken_for_all_rows(kind, columns):
@@ -161,6 +164,7 @@ def test_environments_are_inferred_on_the_sample_and_taken_for_all_rows(kind, co
     assert (begin - memory).norm() < 1e-7 * memory.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_of_eills_are_fitted_to_all_rows(kind, passes):
     task, sample = whole_task(kind, features=5), sample_of(whole_task(kind, features=5))
@@ -265,6 +269,7 @@ class Failing(RowsInBlocks):
         return super().blocks()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["irm-tv-l1", "minimax-tv-l1", "eills"])
 def test_passes_that_were_made_are_not_made_again(case, passes, tmp_path):
     task, sample = whole_task("binary"), sample_of(whole_task("binary"))
