@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.integer]
 Progress = Callable[[float], None]
 Reading = Literal["numbers", "gaps and categories"]  # how a family reads features
 BLOCK_SHARE = 32  # the part of the memory that a block may take as it is read: there are several, in several forms
-BLOCK_ROWS = (1_000, 1 << 16)
+BLOCK_ROWS = (1_000, 1 << 15)
 LEVEL_BYTES, FEWEST_LEVELS = 200, 10_000  # of a distinct text; how many are counted however small the memory is
 
 
