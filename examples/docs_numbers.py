@@ -52,6 +52,10 @@ def reproduce(name: str, more: str = "--jobs 2") -> str:
 
 
 NUMBERS = (
+    Numbers("guide/index", "the pictures", "python docs/guide/figures.py", 0.5),
+    Numbers(
+        "guide/limits", "three environments", "python examples/choice.py three --first-seed 840 --repetitions 12", 3
+    ),
     Numbers("paper", "the demo", "python examples/demo.py", 1),
     Numbers("performance", "ratios", "python -m benchmarks.speed", 2),
     Numbers("performance", "along one axis", "python -m benchmarks.axes", 3),

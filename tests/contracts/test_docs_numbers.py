@@ -11,7 +11,8 @@ from irmtv.cli.experiments import OWN
 from irmtv.lab.experiments.papers import paper_spec
 from paths import REPOSITORY
 
-COMMANDS = re.compile(r"irmtv reproduce ([\w-]+)|python (examples/\w+\.py|-m benchmarks\.\w+)")
+DOCS = REPOSITORY / "docs"
+COMMANDS = re.compile(r"irmtv reproduce ([\w-]+)|python ((?:examples|docs/guide)/\w+\.py|-m benchmarks\.\w+)")
 # files that are not public; no numbers
 NOT_NUMBERS = {"celeba", "landcover", "examples/rows_over_ranks.py", "examples/sales_tables.py"}
 
@@ -20,10 +21,13 @@ def named(text: str) -> set[str]:
     return {a or b for a, b in COMMANDS.findall(text)}
 
 
-@pytest.mark.parametrize("page", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda p: p.stem)
+def listed_commands() -> set[str]:
+    return {name for one in NUMBERS for name in named(one.command)}
+
+
+@pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("guide/*.md"))], ids=lambda p: p.stem)
 def test_every_command_of_a_page_is_listed(page):
-    listed = {name for one in NUMBERS for name in named(one.command)}
-    assert named(page.read_text(encoding="utf-8")) - NOT_NUMBERS <= listed
+    assert named(page.read_text(encoding="utf-8")) - NOT_NUMBERS <= listed_commands()
 
 
 @pytest.mark.parametrize("one", NUMBERS, ids=lambda one: one.command)

@@ -9,7 +9,9 @@ import pytest
 from paths import REPOSITORY
 
 PACKAGE = REPOSITORY / "src" / "irmtv"
-PAGES = [*sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
+DOCS = REPOSITORY / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("guide/*.md"))]
+PAGES += [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

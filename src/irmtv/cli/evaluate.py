@@ -47,8 +47,9 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a labelled table, and say whether the scores are what training promised.
 
-    Prints a verdict against what was expected in a new environment, or measured in a known one, and the metric in every
-    environment: in the order of time where they are times, else the worst first.
+    Prints a verdict against what was expected in a new environment, or measured
+    in a known one, and the metric in every environment: in the order of time
+    where they are times, else the worst first.
     """
     from irmtv.app.fit.verdict import verdict
     from irmtv.app.io import evaluate_file, open_model, table_names

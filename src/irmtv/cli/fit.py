@@ -100,8 +100,9 @@ def fit(
 ) -> None:
     """Fit a model that keeps working in other environments, and say what to expect there.
 
-    Prints what to expect in a new environment (where three or more are given), what was chosen and where it is better
-    or worse than a plain model, what to do next, and the scores of every environment on rows that were held out.
+    Prints what to expect in a new environment (where three or more are given),
+    what was chosen and where it is better or worse than a plain model, what to
+    do next, and the scores of every environment on rows that were held out.
     """
     weights = _weights(penalty_weights)
     from irmtv.app.io.write import check_writable

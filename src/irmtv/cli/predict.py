@@ -28,8 +28,8 @@ def predict(
 ) -> None:
     """Predict every row of a table of any length.
 
-    Writes `prediction` and, for classifiers, `probability_CLASS` of every class. Environment, aux and target columns
-    are not needed.
+    Writes `prediction` and, for classifiers, `probability_CLASS` of every class.
+    Environment, aux and target columns are not needed.
     """
     if as_json and out is None:
         raise ValueError("--json prints a summary, and so do the predictions without --out. Add --out FILE.")
