@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import irmtv
+from irmtv.app.io.parquet import TIMES, open_parquet
 
 SITES = ("north", "south", "east", "west", "centre")
 AGREEMENT = (0.95, 0.9, 0.8, 0.7, 0.6)  # of the shortcuts with the target, by site
@@ -141,8 +142,8 @@ def main() -> None:
     print(f"  {training} by training, {seconds['all rows'] / max(1, training) / pass_:.2f} bare passes each")
     if given.model != "linear":
         return
-    # ERM: what is chosen does not depend on the sample, which has fewer rows where the memory is small
-    fit(tenth, "10MB", given.folder / "streamed.irmtv", objective="erm")
+    table = open_parquet(tenth)  # with as much memory as it can have and is not read as a whole: the samples are equal
+    fit(tenth, str(TIMES * table.bytes_in_memory() - 1), given.folder / "streamed.irmtv", objective="erm")
     fit(tenth, "1TB", given.folder / "memory.irmtv", objective="erm")
     models = [irmtv.load(given.folder / f"{name}.irmtv")[-1] for name in ("streamed", "memory")]
     streamed, memory = (np.r_[m.coef_.ravel(), m.intercept_.ravel()] for m in models)

@@ -41,7 +41,7 @@ from irmtv.objectives import OBJECTIVES
 Floats = npt.NDArray[np.float64]
 HIDDEN = DEFAULT_HIDDEN
 SEARCHED_ROWS = 200_000  # at most as many rows are searched; the choice is trained on all
-SEARCH_BYTES, FEWEST_SEARCHED = 500, 20_000  # a number of a row in the search; rows, however small the memory is
+SEARCH_BYTES, FEWEST_SEARCHED = 450, 20_000  # a number of a row in the search; rows, however small the memory is
 COMPARED_ROWS = 50_000  # at most as many rows serve to compare families by ERM
 BOTH_ROWS = 20_000  # up to which linear models and networks both have a path
 ERM = OBJECTIVES["erm"]
