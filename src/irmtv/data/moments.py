@@ -18,7 +18,7 @@ def _none() -> Floats:
 
 @dataclass
 class Moments:
-    """Of D columns: n rows, their means, the sum of squared distances from them, the smallest and largest values.
+    """Of D columns: n rows, their means, the sum of squared distances from the means, the smallest and largest values.
 
     Two parts of n and m rows with means a and b are joined by (Chan, Golub, LeVeque 1979)
         mean = a + (b - a) m / (n + m),    squares = squares_a + squares_b + (b - a)^2 n m / (n + m),
@@ -27,7 +27,8 @@ class Moments:
     """
 
     n: int = 0
-    mean: Floats = field(default_factory=_none)  # (D,)
+    first: Floats = field(default_factory=_none)  # (D,) the first row: distances from it have all digits
+    ahead: Floats = field(default_factory=_none)  # (D,) mean - first
     squares: Floats = field(default_factory=_none)  # (D,), divided by unit^2
     unit: Floats = field(default_factory=_none)  # (D,)
     low: Floats = field(default_factory=_none)  # (D,)
@@ -38,31 +39,33 @@ class Moments:
         m = len(values)
         if m == 0:
             return
-        low, high = (np.asarray(values.min(0), np.float64), np.asarray(values.max(0), np.float64))
-        mean = values.mean(0, dtype=np.float64)
-        distance = values - mean  # (m, D)
-        mean = mean + distance.mean(0)  # what rounding left, where a column is far from 0
-        largest = np.maximum(high - mean, mean - low)
-        unit = np.where(largest > 0, largest, 1.0)
-        if (abs(unit - 1) < 1e9).all() and unit.min() > 1e-9:  # in range as they are
-            squares = np.einsum("ij,ij->j", distance, distance) / unit**2
-        else:
-            distance /= unit
-            squares = np.einsum("ij,ij->j", distance, distance)
         if self.n == 0:
-            self.n, self.mean, self.squares, self.unit, self.low, self.high = m, mean, squares, unit, low, high
-            return
-        apart = mean - self.mean
-        both = np.maximum(np.maximum(self.unit, unit), np.abs(apart))
-        total = self.n + m
-        self.squares = (
-            self.squares * (self.unit / both) ** 2
-            + squares * (unit / both) ** 2
-            + (apart / both) ** 2 * (self.n / total * m)
-        )
-        self.mean = self.mean + apart * (m / total)
+            self.first = np.asarray(values[0], dtype=np.float64)
+            self.low = self.high = self.first
+            self.ahead, self.squares, self.unit = (np.zeros(len(self.first)) for _ in range(3))
+        distance = values - self.first  # (m, D) float64
+        mean = distance.mean(0)
+        distance -= mean
+        low, high = np.asarray(values.min(0), np.float64), np.asarray(values.max(0), np.float64)
+        unit = np.maximum(high - self.first - mean, mean - (low - self.first))
+        if not ((unit > 1e-9) & (unit < 1e9)).all():  # squares may be out of range
+            distance /= np.where(unit > 0, unit, 1.0)
+            squares = np.einsum("ij,ij->j", distance, distance)
+        else:
+            squares = np.einsum("ij,ij->j", distance, distance) / unit**2
+        apart, total = mean - self.ahead, self.n + m
+        both = np.maximum(np.maximum(self.unit, unit), np.abs(apart) if self.n else 0.0)
+        safe = np.where(both > 0, both, 1.0)
+        self.squares = self.squares * (self.unit / safe) ** 2 + squares * (unit / safe) ** 2
+        self.squares += (apart / safe) ** 2 * (self.n / total * m) if self.n else 0.0
+        self.ahead = self.ahead + apart * (m / total)
         self.n, self.unit = total, both
         self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
+
+    @property
+    def mean(self) -> Floats:
+        """(D,)"""
+        return self.first + self.ahead
 
     @property
     def deviation(self) -> Floats:

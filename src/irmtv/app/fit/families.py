@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from irmtv.app.fit.sample import drawn, some_rows
 from irmtv.app.fit.summary import FeaturesKind
-from irmtv.app.io.stream import Reading, Sample
+from irmtv.app.io.stream import Environments, Reading, Sample
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.types import Runs
+from irmtv.data.tables.passes import LearnedTable
 from irmtv.data.training import TrainingData, WholeRows
 from irmtv.estimators import (
     InvariantBoostingClassifierCV,
@@ -40,6 +41,7 @@ from irmtv.objectives import OBJECTIVES
 Floats = npt.NDArray[np.float64]
 HIDDEN = DEFAULT_HIDDEN
 SEARCHED_ROWS = 200_000  # at most as many rows are searched; the choice is trained on all
+SEARCH_BYTES, FEWEST_SEARCHED = 450, 20_000  # a number of a row in the search; rows, however small the memory is
 COMPARED_ROWS = 50_000  # at most as many rows serve to compare families by ERM
 BOTH_ROWS = 20_000  # up to which linear models and networks both have a path
 ERM = OBJECTIVES["erm"]
@@ -313,9 +315,16 @@ def comparable_families(families: Sequence[Family], bar: ProgressBar | None) -> 
     return [best]
 
 
-def searched_rows(seed: int) -> Sample:
-    """Which rows of a table that is larger than the memory are searched: those that would be of one in memory."""
-    return lambda learned, places: drawn(None if places is None else places.codes, learned.n_kept, SEARCHED_ROWS, seed)
+def searched_rows(seed: int, memory: int) -> Sample:
+    """Which rows of a table that is larger than the memory are searched: those that would be of one in memory, or
+    fewer, so that the search has room."""
+
+    def sample(learned: LearnedTable, places: Environments | None) -> npt.NDArray[np.int64]:
+        room = max(FEWEST_SEARCHED, memory // (SEARCH_BYTES * max(1, len(learned.columns))))
+        codes = None if places is None else places.codes
+        return drawn(codes, learned.n_kept, min(SEARCHED_ROWS, room), seed)
+
+    return sample
 
 
 def start_stage(bar: ProgressBar | None, name: str, share: float) -> None:

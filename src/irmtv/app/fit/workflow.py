@@ -152,7 +152,8 @@ def fit_table(
         Of a text file; None is UTF-8.
     memory : str, int or None, default None
         "2GB", "500MB" or bytes; None is half of what is available. Parquet files that are too large for it are read
-        block by block: what is compared and shown rests on a sample of 200,000 rows, the choice is trained on all.
+        block by block: what is compared and shown rests on a sample of at most 200,000 rows, the choice is trained on
+        all.
     checkpoint : path or None, default None
         Where the training on all rows of such files writes how far it is, so that the same call goes on from there.
     process_group : ProcessGroup or None, default None
@@ -206,7 +207,7 @@ def fit_table(
             task=task,
             metric=metric,
             memory=limit,
-            sample=searched_rows(random_state),
+            sample=searched_rows(random_state, limit),
             keep_labels=looks_at_labels(objective),
             needed=needs_labels(objective, bool(roles[1])),
             min_rows=min_rows,
@@ -243,7 +244,8 @@ def fit_table(
         clock.lap("test rows")
     summary["answer"] = answer(summary)
     summary["headline"] = summary["answer"]["choice"]
-    summary["seconds"] = {**clock.laps, "all": clock.total()}
+    in_blocks = {} if prepared.stream is None else {"all rows": prepared.stream.seconds}  # a part of training
+    summary["seconds"] = {**clock.laps, **in_blocks, "all": clock.total()}
     start_stage(bar, "done", 0.0)
     return Answer(Pipeline([*prepared.steps[searches.family.reads].steps, ("model", searches.estimator)]), summary)
 
@@ -300,10 +302,14 @@ def _train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | Non
     if stream is None:
         searches.estimator.fit_choice(family.all_rows, searches.search)
         return
+    began = time.perf_counter()
     source = stream.source(family.reads, family.all_rows, _reports(bar, "training on all rows"))
     if together["process_group"] is not None:
         source = _own_share(source, Ranks.of(together["process_group"]))
+    if not isinstance(family, Networks):
+        together = {"checkpoint": None, "process_group": None}  # trees have neither
     searches.estimator.fit_choice_on(source, family.all_rows, searches.search, **together)
+    stream.seconds = time.perf_counter() - began
     single = source.blocks_read / max(1, len(source.rows_of_blocks))
     beside = f", and {single:.1f} times in blocks drawn at random" if single else ""
     prepared.data["notes"].append(
@@ -485,7 +491,7 @@ def _about_rows(family: Family, prepared: Prepared) -> None:
         drawn = "all" if n == data["rows_used"] else f"{n:,} of the {data['rows_used']:,}"
         where = "" if n == data["rows_used"] else ", drawn at random from every environment"
         data["notes"].append(
-            f"the table is larger than the memory (--memory) and is read in blocks: scores, comparisons and the page "
+            f"the table is read in blocks ({why}): scores, comparisons and the page "
             f"rest on {drawn} rows{where}; the model is trained on all"
         )
     elif family.rows is not family.all_rows:

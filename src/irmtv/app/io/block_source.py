@@ -103,12 +103,12 @@ class TableBlocks:
         return tuple(np.bincount(own, minlength=len(self.names)).tolist())
 
     def blocks(self) -> Iterator[Rows]:
-        """One pass, read and prepared ahead by a thread."""
+        """One pass, read ahead by a thread and prepared ahead by another one."""
         self.passes += 1
         return read_ahead(self._rows())
 
     def _rows(self) -> Iterator[Rows]:
-        for i, frame in enumerate(self._blocks.frames()):
+        for i, frame in enumerate(read_ahead(self._blocks.frames())):
             if self._kept[i]:
                 yield self._prepared(i, frame)
             if self._progress is not None:
@@ -133,15 +133,13 @@ class TableBlocks:
         values, x = self._steps.transform(piece.features), self._data.x
         if isinstance(x, CategoricalColumns):
             return torch.from_numpy(x.read(values))
-        made: Tensor = x.tensor(values.astype(np.float64), self._data.task.train.x.dtype)
-        return made
+        return torch.from_numpy(x.array(values, _numpy(self._data.task.train.x)))
 
     def _target(self, piece: Piece) -> Tensor:
         """(n,) codes of classes, or numbers in standard units."""
-        y, like = piece.y, self._data.task.train.y
+        y, dtype = piece.y, _numpy(self._data.task.train.y)
         if self._data.y is not None:
-            numbers = self._data.y(y.to_numpy(dtype=np.float64)[:, None])[:, 0]
-            return torch.from_numpy(numbers).to(like.dtype)
+            return torch.from_numpy(self._data.y(y.to_numpy(dtype=np.float64)[:, None])[:, 0].astype(dtype))
         classes = self._data.classes
         assert classes is not None
         if classes.dtype.kind in "biuf":
@@ -150,7 +148,12 @@ class TableBlocks:
             place = {str(label): code for code, label in enumerate(classes)}
             each, values = pd.factorize(y)
             codes = np.array([place[str(value)] for value in values])[each]
-        return torch.from_numpy(codes).to(like.dtype)
+        return torch.from_numpy(codes.astype(dtype))
+
+
+def _numpy(like: Tensor) -> Any:
+    """The type of its numbers. Blocks are made by NumPy: torch would use threads for each of them."""
+    return like.new_empty(0).numpy().dtype
 
 
 def shares(sizes: Sequence[int] | Ints, ranks: int) -> list[tuple[int, int]]:

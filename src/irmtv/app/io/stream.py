@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.integer]
 Progress = Callable[[float], None]
 Reading = Literal["numbers", "gaps and categories"]  # how a family reads features
 BLOCK_SHARE = 32  # the part of the memory that a block may take as it is read: there are several, in several forms
-BLOCK_ROWS = (1_000, 1 << 16)
+BLOCK_ROWS = (1_000, 1 << 15)
 BLOCKS_EACH = 4  # of a process, at least, so that all have about as many rows
 LEVEL_BYTES, FEWEST_LEVELS = 200, 10_000  # of a distinct text; how many are counted however small the memory is
 
@@ -74,7 +74,8 @@ class Stream:
     classes: npt.NDArray[Any] | None = None
     steps: dict[Reading, Pipeline] = field(default_factory=dict)
     scalers: dict[Reading, Scaler] = field(default_factory=dict)
-    passes: int = 0  # over all rows so far
+    passes: int = 0  # over all rows, before training
+    seconds: float = 0.0  # that training on all rows took
 
     def fitted_steps(self, reading: Reading) -> Pipeline:
         """The preprocessing, learned from all rows."""

@@ -94,7 +94,10 @@ class LearnedTable:
         y = target if self.target.numeric or is_bool_dtype(values.dtype) else target.astype(str)
         if values.dtype.kind in "iu" and y.dtype.kind == "f" and not self.target.has_more:
             y = y.astype(values.dtype)  # whole numbers, which gaps elsewhere made others
-        return Piece(part[list(self.columns)], y, self._aux(part))
+        features = part[list(self.columns)]
+        flags = [name for name in self.columns if features[name].dtype == bool and self.columns[name].kind == "text"]
+        features = features.astype(dict.fromkeys(flags, object)) if flags else features  # it has gaps elsewhere
+        return Piece(features, y, self._aux(part))
 
     def _aux(self, part: pd.DataFrame) -> pd.DataFrame | None:
         if not self.roles.aux:

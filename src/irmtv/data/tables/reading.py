@@ -162,6 +162,7 @@ class ReadForTrees(ReadNumbers):
                 places = np.where(np.isnan(table[:, 0]), -1, table[:, 0]).astype(np.int64)
                 made[name] = pd.Categorical.from_codes(places[codes], categories=pd.Index(words[name]))
                 continue
+            table = table.copy()
             table[-1] = np.nan  # letters of a text that is missing
             made |= {output: table[codes, j] for j, output in enumerate(outputs)}
         return pd.DataFrame(made, index=X.index, copy=False)

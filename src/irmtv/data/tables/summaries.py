@@ -141,7 +141,8 @@ class NumberTally:
             return NumberSummary(0, self.missing)
         mean, low, high, deviation = (float(v[0]) for v in (of.mean, of.low, of.high, of.deviation))
         middle, half = middle_and_half(low, high)
-        distance = float(np.hypot(deviation, mean - middle)) if 0 < half < np.inf else 0.0
+        apart = float(of.first[0]) - middle + float(of.ahead[0])  # the mean from the middle, with all digits
+        distance = float(np.hypot(deviation, apart)) if 0 < half < np.inf else 0.0
         return NumberSummary(of.n, self.missing, mean, low, high, distance)
 
 
