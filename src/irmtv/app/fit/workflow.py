@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
+from irmtv.app.fit.all_rows import about_rows, reading_reports, train_choice
 from irmtv.app.fit.answer import answer
 from irmtv.app.fit.comparison import compare, target_of
 from irmtv.app.fit.expectation import named_place
@@ -34,10 +35,9 @@ from irmtv.app.fit.summary_parts import (
     path_points,
 )
 from irmtv.app.io import ParquetTable, Table, open_table
-from irmtv.app.io.block_source import TableBlocks
 from irmtv.app.io.memory import memory_limit
 from irmtv.app.io.stream import looks_at_labels, needs_labels
-from irmtv.core.messages import check_positive, did_you_mean, shown
+from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.ranks import Ranks
@@ -213,7 +213,7 @@ def fit_table(
             min_rows=min_rows,
             scaled=model != "trees",
             processes=1 if process_group is None else Ranks.of(process_group).size,
-            progress=_reports(bar, "reading all rows"),
+            progress=reading_reports(bar, "reading all rows"),
         )
     else:
         prepared = prepare(Table.of(source), *roles, **how, task=task, metric=metric, encoding=encoding)
@@ -277,7 +277,7 @@ def _search_and_train(
         alone = together["process_group"] is None
         families = _families(prepared, model, parameters, steps, rounds, with_trees=alone)
         prepared.features.clear()
-        _about_rows(families[0], prepared)
+        about_rows(families[0], prepared)
         families = comparable_families(families, bar)
         keep: KeepOutputs = True if prepared.score.name in SCORES else "left-out"
         each = [family.search(bar, 0.85 / len(families), keep) for family in families]
@@ -287,51 +287,13 @@ def _search_and_train(
         prepared.data["features"] = len(names)
         notes += about_gaps(prepared.columns, searches.family.reads)
         start_stage(bar, "training on all rows", 0.1)
-        _train_choice(prepared, searches, bar, together)
+        train_choice(prepared, searches, bar, together)
     if parameters["time_ordered"] == "auto" and what_was_left_out(searches.search) == "in order":
         column = " / ".join(prepared.data["environment"])
         notes.append(f"{column!r} is read as times, in their order; --no-time-ordered leaves each out in turn instead")
     message = searches.estimator.selected_["message"]
     notes += [note for note in dict.fromkeys(str(w.message) for w in warned) if message not in note]
     return searches
-
-
-def _train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None, together: Mapping[str, Any]) -> None:
-    """The choice on all rows, of which every process of a group reads its own."""
-    family, stream = searches.family, prepared.stream
-    if stream is None:
-        searches.estimator.fit_choice(family.all_rows, searches.search)
-        return
-    began = time.perf_counter()
-    source = stream.source(family.reads, family.all_rows, _reports(bar, "training on all rows"))
-    if together["process_group"] is not None:
-        source = _own_share(source, Ranks.of(together["process_group"]))
-    if not isinstance(family, Networks):
-        together = {"checkpoint": None, "process_group": None}  # trees have neither
-    searches.estimator.fit_choice_on(source, family.all_rows, searches.search, **together)
-    stream.seconds = time.perf_counter() - began
-    single = source.blocks_read / max(1, len(source.rows_of_blocks))
-    beside = f", and {single:.1f} times in blocks drawn at random" if single else ""
-    prepared.data["notes"].append(
-        f"the files were read {stream.passes} times before training and {source.passes} times by it{beside}"
-    )
-
-
-def _own_share(source: TableBlocks, ranks: Ranks) -> TableBlocks:
-    """The blocks of this process, where all of the group have cut one table in the same way."""
-    told = ranks.tell(source.cuts)
-    if any(one != told[0] for one in told):
-        tables = shown([f"{sum(one):,} rows in {len(one)} blocks" for one in told], form=str)
-        raise ValueError(
-            f"all processes must read the same files. Got {tables}. Give every process the same "
-            "folder, on every machine, and the same options."
-        )
-    return source.share(ranks.rank, ranks.size)
-
-
-def _reports(bar: ProgressBar | None, what: str) -> Callable[[float], None] | None:
-    """Shows how much of the rows was read, where training does not say how far it is."""
-    return None if bar is None else lambda share: bar.rename(f"{what}, {100 * share:.0f} %")
 
 
 def _summary(
@@ -476,29 +438,6 @@ def _families(
         prepared.data["notes"].append(f"trees are not compared: {error}")
         return families
     return [*families, trees()]
-
-
-def _about_rows(family: Family, prepared: Prepared) -> None:
-    """Notes on what of the rows is not used."""
-    data = prepared.data
-    objective, task = family.all_rows.objective, family.all_rows.task
-    if data["aux"] and objective.infers is None:
-        given = task.train.environment is not None and len(task.train.names) > 1
-        why = "environments are given" if given else f"objective {objective.name!r} infers none"
-        data["notes"].append(f"aux ({', '.join(data['aux'])}) is not used, since {why}, and is no feature either")
-    n = len(family.rows.task.train)
-    if prepared.stream is not None:
-        drawn = "all" if n == data["rows_used"] else f"{n:,} of the {data['rows_used']:,}"
-        where = "" if n == data["rows_used"] else ", drawn at random from every environment"
-        data["notes"].append(
-            f"the table is read in blocks ({why}): scores, comparisons and the page "
-            f"rest on {drawn} rows{where}; the model is trained on all"
-        )
-    elif family.rows is not family.all_rows:
-        data["notes"].append(
-            f"the path was compared on {len(family.rows.task.train):,} rows, drawn at random from every environment; "
-            "the model is trained on all"
-        )
 
 
 def _objective(searches: Searches) -> str:

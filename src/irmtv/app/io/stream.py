@@ -75,6 +75,7 @@ class Stream:
     steps: dict[Reading, Pipeline] = field(default_factory=dict)
     scalers: dict[Reading, Scaler] = field(default_factory=dict)
     passes: int = 0  # over all rows, before training
+    processes: int = 1  # that share the blocks
     seconds: float = 0.0  # that training on all rows took
 
     def fitted_steps(self, reading: Reading) -> Pipeline:
@@ -172,7 +173,7 @@ def open_stream(
         options.get("categorical", ()),
     )
     _draw(stream, places, scaled, lambda rows: report(1, 0, rows))
-    stream.passes = 2
+    stream.passes, stream.processes = 2, processes
     return stream
 
 
