@@ -62,6 +62,7 @@ NUMBERS = (
     Numbers("performance", "ratios", "python -m benchmarks.speed", 2),
     Numbers("performance", "along one axis", "python -m benchmarks.axes", 3),
     Numbers("performance", "the roofline, sizes", "python -m benchmarks.roofline", 1.5),
+    Numbers("performance", "more rows than memory", "python -m benchmarks.large results/large", None),
     Numbers("performance", "on a GPU", "python -m benchmarks.gpu", 2, gpu=True),
     Numbers("solving", "the picture", "python examples/solving_landscape.py docs/solving.svg", 0.5),
     Numbers("solving", "simulation", "python examples/solving.py simulation", 6),
