@@ -177,7 +177,28 @@ def fit_to_the_site(app: Any, name: str, source: list[str]) -> None:
     source[0] = text
 
 
+def of_other_packages(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Members that a class has from other packages (scikit-learn, torch) stand in their own references."""
+    if what != "class" or name == "__init__":
+        return None
+    member = getattr(member, "fget", None) or getattr(member, "__func__", member)
+    home = getattr(member, "__module__", None) or ""
+    return True if isinstance(home, str) and home and not home.startswith("irmtv") else None
+
+
+def without_other_notes(
+    app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]
+) -> None:
+    """The note that skrub puts into the docstring of a class links to skrub's own pages."""
+    start = next((i for i, line in enumerate(lines) if line.startswith(".. admonition:: A note on using")), None)
+    if start is not None:
+        end = next((i for i in range(start + 1, len(lines)) if lines[i] and not lines[i].startswith(" ")), len(lines))
+        del lines[start:end]
+
+
 def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", write_pages, priority=100)
+    app.connect("autodoc-skip-member", of_other_packages)
+    app.connect("autodoc-process-docstring", without_other_notes, priority=100)  # before numpydoc
     app.connect("source-read", fit_to_the_site)
     return {"parallel_read_safe": True}
