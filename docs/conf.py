@@ -13,8 +13,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent)]
 
-from gallery import SETTINGS as sphinx_gallery_conf  # noqa: E402  # the folder must be known first
-
+from gallery import SETTINGS  # noqa: E402  # the folder must be known first
 from irmtv import __version__  # noqa: E402
 
 project, author = "irmtv", "the irmtv developers"
@@ -22,6 +21,7 @@ copyright = author
 version = release = __version__
 html_last_updated_fmt = None  # the same source gives the same pages
 
+sphinx_gallery_conf = SETTINGS
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",

@@ -19,20 +19,17 @@ from typing import Any
 DOCS = Path(__file__).parents[1]
 EXAMPLES = DOCS.parent / "examples" / "gallery"
 LAST = DOCS / "gallery_last"
+ORDER = (
+    *("simulation", "minimax_time", "unit_tests", "colored_mnist", "heart", "gas", "bike", "king_county", "trees"),
+    *("own_loss", "own_network", "lightning", "onnx", "theory", "experiment_file"),
+)
 FOLDER = re.compile(r'"IRMTV_DATA"\]\) / "(\w+)"')  # how an example names the folder of its files
 PACKAGE = re.compile(r"^(?:import|from) (lightgbm|lightning|onnxruntime|onnx)\b", re.MULTILINE)
 
 
 def scripts() -> list[Path]:
-    """The examples, in the order of the gallery: that of their numbers in `# gallery: N`."""
-    return sorted(EXAMPLES.glob("plot_*.py"), key=place)
-
-
-def place(script: Path) -> int:
-    found = re.search(r"^# gallery: (\d+)$", script.read_text(encoding="utf-8"), re.MULTILINE)
-    if found is None:
-        raise ValueError(f"{script.name} must have a line '# gallery: N' that says its place in the gallery")
-    return int(found.group(1))
+    """The examples, in the order of the gallery."""
+    return [EXAMPLES / f"plot_{name}.py" for name in ORDER]
 
 
 def lacks(script: Path) -> str | None:
@@ -57,16 +54,16 @@ def pattern() -> str:
 
 
 class Order:
-    """Examples in the order of their numbers."""
+    """Examples in the order of the gallery."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def __call__(self, name: str) -> int:
-        return place(EXAMPLES / name)
+        return ORDER.index(name.removeprefix("plot_").removesuffix(".py"))
 
     def __repr__(self) -> str:
-        return "<the order of the numbers>"  # compared between builds
+        return "<the order of the gallery>"  # compared between builds
 
 
 def pictures(block: Any, variables: dict[str, Any], settings: dict[str, Any]) -> str:
@@ -75,11 +72,14 @@ def pictures(block: Any, variables: dict[str, Any], settings: dict[str, Any]) ->
 
     lines = []
     script = Path(variables["src_file"])
-    for number, target in zip(plt.get_fignums(), variables["image_path_iterator"], strict=False):
+    figures = [plt.figure(number) for number in plt.get_fignums()]
+    own = variables["example_globals"].pop("fig", None)  # a figure that was made without pyplot
+    if own is not None and own not in figures:
+        figures.append(own)
+    for figure, target in zip(figures, variables["image_path_iterator"], strict=False):
         alt = variables["example_globals"].get("alt_text")
         if not alt:
             raise ValueError(f"{script.name}: set alt_text to what the picture shows before the picture is drawn")
-        figure = plt.figure(number)
         figure.savefig(target, dpi=110, metadata={"Software": None})
         if os.environ.get("IRMTV_KEEP_PICTURES"):
             LAST.mkdir(exist_ok=True)

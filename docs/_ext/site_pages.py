@@ -18,11 +18,16 @@ from irmtv import objectives
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
-PROJECT = {"README.md": "readme", "CONTRIBUTING.md": "contributing", "CHANGELOG.md": "changelog", "SECURITY.md": "security"}
-GUIDE = (  # in reading order
-    "start own-data which-method environments new-environment choice limits large-data pytorch mathematics "
-    "published-codes reproduction adding-a-method"
-).split()
+PROJECT = {
+    "README.md": "readme",
+    "CONTRIBUTING.md": "contributing",
+    "CHANGELOG.md": "changelog",
+    "SECURITY.md": "security",
+}
+GUIDE = (  # in reading order; pages that are not listed follow
+    *("start", "own-data", "which-method", "environments", "new-environment", "choice", "limits", "large-data"),
+    *("pytorch", "mathematics", "published-codes", "reproduction", "adding-a-method"),
+)
 NEEDS = {
     "nothing": "nothing: rows and a target are enough",
     "environment": "environments: a label for every row",
@@ -67,10 +72,7 @@ def method_page(objective: Any) -> str:
     path = file_of(objective)
     settings = table(
         ("name", "default", "what it means", "what a search tries"),
-        (
-            (f"`{h.name}`", f"`{h.default!r}`", h.meaning, searched(h.search))
-            for h in objective.hyperparameters
-        ),
+        ((f"`{h.name}`", f"`{h.default!r}`", h.meaning, searched(h.search)) for h in objective.hyperparameters),
     )
     tasks = [f"- {task}" for task in objective.tasks] + [
         f"- not {task}: {why}" for task, why in objective.undefined.items()
@@ -88,8 +90,8 @@ def method_page(objective: Any) -> str:
         "\n".join(tasks),
         "## How to use it",
         f'```python\nfrom irmtv import InvariantClassifier\n\nmodel = InvariantClassifier("{objective.name}")\n```',
-        f"On the command line: `irmtv fit table.csv --objective {objective.name}`, with `--target` and the columns that "
-        "it needs.",
+        f"On the command line: `irmtv fit table.csv --objective {objective.name}`, with `--target` and "
+        "the columns that it needs.",
     ]
     if objective.hyperparameters:
         parts += ["## Its hyper-parameters", settings]
@@ -168,9 +170,14 @@ def fit_to_the_site(app: Any, name: str, source: list[str]) -> None:
         there = [page for page in GUIDE if (DOCS / "guide" / f"{page}.md").exists()]
         more = sorted({path.stem for path in (DOCS / "guide").glob("*.md")} - {*GUIDE, "index"})
         text += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(there + more) + "\n```\n"
-    if name == "index" and not (DOCS / "guide" / "index.md").exists():
-        text = text.replace("\nguide/index\n", "\n")
+    if name in ("index", "appendix") and not (DOCS / "guide" / "index.md").exists():
+        text = text.replace("\nguide/index\n", "\n").replace("(guide/index.md)", "(project/readme.md)")
     depth = name.count("/")
+
+    def without_folder(link: re.Match[str]) -> str:  # there is no page of a folder
+        return link[1] if (DOCS / name).parent.joinpath(link[2]).is_dir() else link[0]
+
+    text = re.sub(r"(?<!!)\[([^]]*)\]\((\.\./[^)#]*)\)", without_folder, text)
     for file, page in PROJECT.items():
         up = "../" * (depth + 1)
         text = re.sub(rf"\]\({re.escape(up + file)}(#[\w-]+)?\)", rf"](/project/{page}.md\1)", text)
@@ -186,9 +193,7 @@ def of_other_packages(app: Any, what: str, name: str, member: Any, skip: bool, o
     return True if isinstance(home, str) and home and not home.startswith("irmtv") else None
 
 
-def without_other_notes(
-    app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]
-) -> None:
+def without_other_notes(app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]) -> None:
     """The note that skrub puts into the docstring of a class links to skrub's own pages."""
     start = next((i for i, line in enumerate(lines) if line.startswith(".. admonition:: A note on using")), None)
     if start is not None:
