@@ -124,6 +124,22 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+def alternative(script: Path) -> str:
+    """The example's `alt_text`."""
+    found = re.search(r'^alt_text = \(?\s*((?:"[^"\n]*"\s*)+)', script.read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{script.name} must set alt_text to what its picture shows, as a plain text")
+    return "".join(re.findall(r'"([^"]*)"', found[1]))
+
+
+def name_thumbnails(app: Any, name: str, source: list[str]) -> None:
+    """The small pictures in the gallery's index have text alternatives, too."""
+    if name == "gallery/index":
+        for script in scripts():
+            picture = rf"(image:: /gallery/images/thumb/sphx_glr_{script.stem}_thumb\.\w+\n\s+:alt:)[^\n]*"
+            source[0] = re.sub(picture, lambda found, s=script: f"{found[1]} {alternative(s)}", source[0])
+
+
 def say_what_is_missing(app: Any, name: str, source: list[str]) -> None:
     """The page of an example that did not run has the picture of its last run, and says why it did not run."""
     script = EXAMPLES / f"{name.removeprefix('gallery/')}.py"
@@ -133,12 +149,11 @@ def say_what_is_missing(app: Any, name: str, source: list[str]) -> None:
     text = f"\n.. note::\n\n   This example did not run when the site was built, which lacked {lacking}."
     picture = LAST / f"{script.stem}.png"
     if picture.exists():
-        found = re.search(r'^alt_text = \(?\s*((?:"[^"\n]*"\s*)+)', script.read_text(encoding="utf-8"), re.MULTILINE)
-        alt = "".join(re.findall(r'"([^"]*)"', found.group(1))) if found else "the picture of the last run"
-        text += f" The picture is that of its last run.\n\n.. image:: /gallery_last/{picture.name}\n   :alt: {alt}\n"
+        text += f" The picture is that of its last run.\n\n.. image:: /gallery_last/{picture.name}\n   :alt: {alternative(script)}\n"
     source[0] += text + "\n"
 
 
 def setup(app: Any) -> dict[str, Any]:
+    app.connect("source-read", name_thumbnails)
     app.connect("source-read", say_what_is_missing)
     return {"parallel_read_safe": True}
