@@ -30,6 +30,8 @@ SPELLED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "examples", "
 KNOWN_WORDS = ("fro", "nam", "whats")
 PHONE, DESK = 375, 1280
 SEARCHES = ("penalty weight", "InvariantClassifierCV", "hospital")
+CUT_OFF = """[...document.querySelectorAll("h1, h2, h3, h4, p, dt")]
+  .filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1).map(e => e.textContent.slice(0, 60))"""
 LEFT = ("net::ERR_ABORTED",)  # the page was left before all of it had come
 SHOWN = ("index", "guide/index", "gallery/index", "gallery/plot_simulation", "methods/index", "methods/irm-tv-l1")
 SHOWN += ("reference/index", "reference/generated/irmtv.InvariantClassifierCV", "selection", "project/numbers")
@@ -142,6 +144,7 @@ def seen_at(tab: Any, home: str, folder: Path, pages: dict[Path, Page], width: i
         wide = tab.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         if wide > 0:
             wrong.append(f"is {wide} pixels wider than the window")
+        wrong += [f"cuts off {text!r}" for text in tab.evaluate(CUT_OFF)]
         if name in SHOWN:
             tab.screenshot(path=str(kept / f"site-{name.replace('/', '-')}-{width}.png"))
         yield from (f"{name} at {width}: {what}" for what in wrong)

@@ -81,7 +81,7 @@ def pictures(block: Any, variables: dict[str, Any], settings: dict[str, Any]) ->
         if not alt:
             raise ValueError(f"{script.name}: set alt_text to what the picture shows before the picture is drawn")
         figure.savefig(target, dpi=110, metadata={"Software": None})
-        if os.environ.get("IRMTV_KEEP_PICTURES"):
+        if os.environ.get("IRMTV_KEEP_PICTURES") and FOLDER.search(script.read_text(encoding="utf-8")):
             LAST.mkdir(exist_ok=True)
             shutil.copyfile(target, LAST / f"{script.stem}.png")
         path = Path(target).relative_to(settings["src_dir"]).as_posix()

@@ -74,6 +74,7 @@ def method_page(objective: Any) -> str:
         ("name", "default", "what it means", "what a search tries"),
         ((f"`{h.name}`", f"`{h.default!r}`", h.meaning, searched(h.search)) for h in objective.hyperparameters),
     )
+    kind = "Classifier" if {"binary", "multiclass"} & set(objective.tasks) else "Regressor"
     tasks = [f"- {task}" for task in objective.tasks] + [
         f"- not {task}: {why}" for task, why in objective.undefined.items()
     ]
@@ -89,7 +90,7 @@ def method_page(objective: Any) -> str:
         f"It needs {NEEDS[objective.needs]}. It is defined for:",
         "\n".join(tasks),
         "## How to use it",
-        f'```python\nfrom irmtv import InvariantClassifier\n\nmodel = InvariantClassifier("{objective.name}")\n```',
+        f'```python\nfrom irmtv import Invariant{kind}\n\nmodel = Invariant{kind}("{objective.name}")\n```',
         f"On the command line: `irmtv fit table.csv --objective {objective.name}`, with `--target` and "
         "the columns that it needs.",
     ]

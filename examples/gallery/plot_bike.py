@@ -6,6 +6,8 @@ How many bikes are rented in an hour, given the hour, the weather and the year? 
 one.
 """
 
+# sphinx_gallery_thumbnail_path = 'gallery_last/plot_bike.png'
+
 # %%
 import os
 from pathlib import Path

@@ -8,6 +8,8 @@ right in 80 % and 90 % of the training images, and in 10 % of the test images. E
 This example reads the 10,000 test images of MNIST, and is a small version of the usual experiment.
 """
 
+# sphinx_gallery_thumbnail_path = 'gallery_last/plot_colored_mnist.png'
+
 # %%
 import os
 from pathlib import Path

@@ -6,6 +6,8 @@ Sixteen sensors, six gases, batches over three years. Sensors age. Cross-validat
 and so promises a score which the next batch does not keep.
 """
 
+# sphinx_gallery_thumbnail_path = 'gallery_last/plot_gas.png'
+
 # %%
 import os
 from pathlib import Path

@@ -6,6 +6,8 @@ Four hospitals, 920 patients. How good will a model be in a fifth hospital? A sc
 does not say: leave each hospital out in turn.
 """
 
+# sphinx_gallery_thumbnail_path = 'gallery_last/plot_heart.png'
+
 # %%
 import os
 from pathlib import Path

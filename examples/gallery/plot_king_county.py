@@ -5,6 +5,8 @@ King County: when the plain model is kept
 House prices, environments by decade of building. Invariance does not help here, and the choice says so: ERM is kept.
 """
 
+# sphinx_gallery_thumbnail_path = 'gallery_last/plot_king_county.png'
+
 # %%
 import os
 from pathlib import Path
