@@ -44,6 +44,7 @@ myst_heading_anchors = 4
 autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 python_maximum_signature_line_length = 80
 python_use_unqualified_type_names = True

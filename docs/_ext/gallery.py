@@ -149,7 +149,8 @@ def say_what_is_missing(app: Any, name: str, source: list[str]) -> None:
     text = f"\n.. note::\n\n   This example did not run when the site was built, which lacked {lacking}."
     picture = LAST / f"{script.stem}.png"
     if picture.exists():
-        text += f" The picture is that of its last run.\n\n.. image:: /gallery_last/{picture.name}\n   :alt: {alternative(script)}\n"
+        text += " The picture is that of its last run.\n\n"
+        text += f".. image:: /gallery_last/{picture.name}\n   :alt: {alternative(script)}\n"
     source[0] += text + "\n"
 
 

@@ -202,9 +202,17 @@ def without_other_notes(app: Any, what: str, name: str, member: Any, options: An
         del lines[start:end]
 
 
+def without_types_of_fields(
+    app: Any, what: str, name: str, member: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """The signature of a model of pydantic repeats the rules of every field; docs/specs.md has them as text."""
+    return ("(**fields)", "") if what == "class" and hasattr(member, "model_fields") else None
+
+
 def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", write_pages, priority=100)
     app.connect("autodoc-skip-member", of_other_packages)
     app.connect("autodoc-process-docstring", without_other_notes, priority=100)  # before numpydoc
+    app.connect("autodoc-process-signature", without_types_of_fields)
     app.connect("source-read", fit_to_the_site)
     return {"parallel_read_safe": True}
