@@ -50,9 +50,9 @@ class Failed(Exception):
 def run(*words: str | Path, folder: Path = ROOT, **environment: str) -> str:
     """A command's output; what it wrote where it fails."""
     command = [str(word) for word in words]
-    result = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
+    # not the repository's own source in place of the wheel
+    there = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=there)
     if result.returncode:
         raise Failed(f"{' '.join(command)}:\n{(result.stdout + result.stderr)[-3000:]}")
     return result.stdout
