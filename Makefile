@@ -78,7 +78,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 
 # warnings are errors; nothing is loaded from a network
 docs: $(VENV)/installed-docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -n -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+	OMP_NUM_THREADS=1 $(BIN)/python -W error::UserWarning:numpydoc.docscrape -m sphinx -q -b html -n -W --keep-going -d docs/_build/doctrees docs docs/_build/html
 	@echo "the site: $(abspath docs/_build/html/index.html)"
 
 docs-check: docs $(VENV)/installed-dev

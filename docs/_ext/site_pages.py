@@ -24,9 +24,9 @@ PROJECT = {
     "CHANGELOG.md": "changelog",
     "SECURITY.md": "security",
 }
-GUIDE = (  # in reading order; pages that are not listed follow
-    *("start", "own-data", "which-method", "environments", "new-environment", "choice", "limits", "large-data"),
-    *("pytorch", "mathematics", "published-codes", "reproduction", "adding-a-method"),
+GUIDE = (  # in reading order, as guide/index.md has them; pages that are not listed follow
+    *("start", "own-data", "environments", "new-environment", "limits", "large-data", "which-method", "choice"),
+    *("mathematics", "pytorch", "published-codes", "reproduction", "adding-a-method"),
 )
 NEEDS = {
     "nothing": "nothing: rows and a target are enough",
