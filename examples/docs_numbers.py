@@ -132,14 +132,15 @@ def ready(one: Numbers) -> bool:
 
 
 def last_runs() -> dict[str, dict[str, Any]]:
-    """The date and the duration in seconds of every command's last run that was recorded, by command."""
+    """The date, duration and processor time of every command's last run that was recorded, by command."""
     return json.loads(LAST_RUNS.read_text(encoding="utf-8")) if LAST_RUNS.exists() else {}
 
 
-def record(command: str, seconds: float) -> None:
-    """Keeps when a command ran and how long it took."""
+def record(command: str, seconds: float, processor: float) -> None:
+    """Keeps when a command ran, how long it took, and the processor time, which other work does not change."""
     runs = last_runs()
-    runs[command] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "seconds": round(seconds, 1)}
+    runs[command] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "seconds": round(seconds)}
+    runs[command]["processor_seconds"] = round(processor)
     LAST_RUNS.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n", encoding="utf-8")
 
 
@@ -148,10 +149,12 @@ def run(one: Numbers) -> int:
     words = shlex.split(one.command)
     words[:1] = {"python": [sys.executable], "irmtv": [str(Path(sysconfig.get_path("scripts")) / "irmtv")]}[words[0]]
     print(f"\n== docs/{one.page}.md, {one.table}: {one.command}", flush=True)
-    start = time.perf_counter()
+    start, before = time.perf_counter(), os.times()
     code = subprocess.run(words, cwd=ROOT, env={"OMP_NUM_THREADS": "1", **os.environ}, check=False).returncode
     if code == 0:
-        record(one.command, time.perf_counter() - start)
+        after = os.times()
+        processor = after.children_user + after.children_system - before.children_user - before.children_system
+        record(one.command, time.perf_counter() - start, processor)
     return code
 
 

@@ -150,10 +150,11 @@ def test_a_run_of_a_command_is_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(docs_numbers, "LAST_RUNS", tmp_path / "runs.json")
     assert docs_numbers.last_runs() == {}
     command = docs_numbers.NUMBERS[0].command
-    docs_numbers.record(command, 12.34)
+    docs_numbers.record(command, 12.34, 20.6)
     run = json.loads((tmp_path / "runs.json").read_text())[command]
-    assert run["seconds"] == 12.3 and re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
-    assert f"| `{command}` | – | 1 | {run['date']}, 12 s |" in site_pages.numbers_page()
+    assert (run["seconds"], run["processor_seconds"]) == (12, 21) and re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
+    (row,) = [line for line in site_pages.numbers_page().splitlines() if f"| `{command}` |" in line]
+    assert row.endswith(f"| {run['date']}, 12 s (21 s) |")
 
 
 def test_the_record_has_commands_of_the_list_only():
