@@ -46,5 +46,6 @@ axes.bar(place - 0.2, known, 0.4, color="#b0b0b0", label="season seen in trainin
 axes.bar(place + 0.2, left_out["chosen"], 0.4, color="#1f6f8b", label="season left out of training")
 axes.set_xticks(place, names)
 axes.set_ylabel("error of log(1 + rentals), rmse")
-axes.legend(loc="lower right")
+axes.set_ylim(0, 1)
+axes.legend(loc="upper left", ncols=2)
 plt.show()

@@ -52,5 +52,6 @@ right.axhline(100 * simulation_limit(0.9), color="black", linewidth=1, linestyle
 right.set_xticks(place, ["99.9 %", "80 %", "20 %", "0.1 %"])
 right.set_xlabel("share of rows where the spurious columns agree")
 right.set_ylabel("accuracy, %")
-right.legend(loc="lower left")
+right.set_ylim(0, 118)
+right.legend(loc="upper right", ncols=2)
 plt.show()

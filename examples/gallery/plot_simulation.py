@@ -49,5 +49,6 @@ axes.axhline(100 * simulation_limit(0.8), color="black", linewidth=1, linestyle=
 axes.set_xticks(place, ["99.9 %", "80 %", "20 %", "0.1 %"])
 axes.set_xlabel("share of rows where the ten columns agree with the target")
 axes.set_ylabel("accuracy, %")
-axes.legend(loc="lower left")
+axes.set_ylim(0, 118)
+axes.legend(loc="upper right", ncols=3)
 plt.show()

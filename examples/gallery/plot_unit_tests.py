@@ -36,7 +36,8 @@ for name in ("1", "3", "3s"):
     )
 
 # %%
-# Test 1 has a mean squared error, the others a share of wrong labels.
+# Test 1 has a mean squared error, the others a share of wrong labels. In "3s" no candidate is
+# confirmed as invariant, so the plain model is kept.
 alt_text = (
     "Three panels, one for each unit test, with three bars: the error of ERM, of the chosen model and of the best "
     "invariant model. The chosen model is at least as good as ERM in all of them, and close to the best where "
