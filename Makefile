@@ -90,7 +90,7 @@ gallery-last: $(VENV)/installed-docs
 	IRMTV_KEEP_PICTURES=1 $(MAKE) --no-print-directory docs
 
 release-check: $(VENV)/installed
-	@$(PIP) '.[release]'
+	@$(PIP) -e '.[release]'
 	$(BIN)/python tests/release/check.py $(ARGS)
 
 # on Linux; KILLS="--kills 50 --flips 100 --stops 30 --seed 1" for fewer, others
