@@ -190,3 +190,29 @@ def test_the_citation_has_the_version_and_the_licence_of_the_package():
     assert citation["version"] == irmtv.__version__
     assert citation["license"] == project["license"] and citation["cff-version"] == "1.2.0"
     assert citation["preferred-citation"]["title"] == "Invariant Risk Minimization Is A Total Variation Model"
+
+
+def test_the_release_check_pins_every_dependency_to_its_lower_bound():
+    release = loaded(REPOSITORY / "tests" / "release" / "check.py")
+    pins = [release.oldest_of(requirement) for requirement in release.requirements()]
+    assert "pandas==2.2" in pins and len(pins) == len({pin.split("==")[0] for pin in pins}) > 10
+
+
+def test_a_release_needs_one_version_and_its_date(monkeypatch, tmp_path):
+    release = loaded(REPOSITORY / "tests" / "release" / "check.py")
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    (tmp_path / "src" / "irmtv").mkdir(parents=True)
+
+    def write(version: str, cited: str, heading: str) -> None:
+        (tmp_path / "src" / "irmtv" / "_version.py").write_text(f'__version__ = "{version}"\n')
+        (tmp_path / "CITATION.cff").write_text(f"cff-version: 1.2.0\nversion: {cited}\n")
+        (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {heading}\n\n## 0.1.0 (2025-01-01)\n")
+
+    write("0.2.0", "0.2.0", "0.2.0 (2026-12-01)")
+    assert release.versions() == "0.2.0"
+    write("0.2.0", "0.1.0", "0.2.0 (2026-12-01)")
+    with pytest.raises(release.Failed, match=r"CITATION\.cff 0\.1\.0"):
+        release.versions()
+    write("0.2.0", "0.2.0", "0.2.0 (unreleased)")
+    with pytest.raises(release.Failed, match="write its date"):
+        release.versions()
