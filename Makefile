@@ -10,13 +10,17 @@ export IRMTV_DATA ?= $(wildcard $(abspath ../shared/data))
 JOBS ?= 2
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo check fast test lint graph slow-list docs-numbers kills bench bench-compare fuzz clean
+.PHONY: help demo check fast test lint graph slow-list docs-numbers docs docs-check \
+  gallery-last release-check kills bench bench-compare fuzz clean
 help:
 	@echo "make demo          the paper's main result: set up $(VENV), then about a minute of training"
 	@echo "make check         set up $(VENV), then ruff, mypy and the fast tests: two minutes, before each commit"
 	@echo "make test          set up $(VENV), then ruff, mypy and all tests: a quarter of an hour"
 	@echo "make graph         what each package imports, and what is against the rules of the layers"
 	@echo "make docs-numbers  run the commands behind tables in docs, the quick ones (ALL=1: all, hours)"
+	@echo "make docs          the documentation site, in docs/_build/html (the gallery's examples run: two minutes)"
+	@echo "make docs-check    make docs, then links, text alternatives, spelling and every page in a browser"
+	@echo "make release-check everything that a release needs, but the tests: docs/installation.md"
 	@echo "make slow-list     all tests, then tests/slow.txt anew: which ones make check leaves out"
 	@echo "make kills         1,000 sweeps killed, 1,000 bits flipped, 300 commands stopped: nothing is lost (half an hour)"
 	@echo "make bench         speed, as ratios, beside those that are wanted (AXES=1: time and memory along rows, ... too)"
@@ -66,6 +70,28 @@ graph: $(VENV)/installed
 
 docs-numbers: $(VENV)/installed-dev
 	@$(BIN)/python examples/docs_numbers.py --run $(if $(ALL),--all)
+
+$(VENV)/installed-docs: $(VENV)/installed
+	@echo "adding what the site needs to $(abspath $(VENV))"
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
+# warnings are errors; nothing is loaded from a network
+docs: $(VENV)/installed-docs
+	OMP_NUM_THREADS=1 $(BIN)/python -W error::UserWarning:numpydoc.docscrape -m sphinx -q -b html -n -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+	@echo "the site: $(abspath docs/_build/html/index.html)"
+
+docs-check: docs $(VENV)/installed-dev
+	$(BIN)/python docs/check.py
+
+# the pictures of examples on real tables, which the site shows where the tables are not there
+gallery-last: $(VENV)/installed-docs
+	rm -rf docs/gallery
+	IRMTV_KEEP_PICTURES=1 $(MAKE) --no-print-directory docs
+
+release-check: $(VENV)/installed
+	@$(PIP) -e '.[release]'
+	$(BIN)/python tests/release/check.py $(ARGS)
 
 # on Linux; KILLS="--kills 50 --flips 100 --stops 30 --seed 1" for fewer, others
 kills: $(VENV)/installed-dev

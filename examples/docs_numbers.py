@@ -5,6 +5,7 @@
     python examples/docs_numbers.py --run --all   runs all that this machine has the files for (make docs-numbers ALL=1)
     python examples/docs_numbers.py --page theory  of one page only
 
+A run that ends well writes its date and duration to examples/docs_numbers.json, which a page of the site shows.
 What is printed, or written to results/, is then compared with the page by eye: a change of numbers is a change of the
 page in the same commit, with its reason. Minutes are those of two CPU cores, as the pages say; "?" was not measured.
 """
@@ -12,15 +13,20 @@ page in the same commit, with its reason. Minutes are those of two CPU cores, as
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import os
 import shlex
 import subprocess
 import sys
 import sysconfig
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+LAST_RUNS = Path(__file__).with_suffix(".json")
 QUICK = 6.0  # minutes
 # linear models solved outright, of the specs on selection
 SOLVED = '--methods "TV-l1, Newton" --methods "TV-l1, vector, Newton" --methods EILLS'
@@ -128,12 +134,31 @@ def ready(one: Numbers) -> bool:
     return not (one.gpu or missing or (one.data and not os.environ.get("IRMTV_DATA")))
 
 
+def last_runs() -> dict[str, dict[str, Any]]:
+    """The date, duration and processor time of every command's last run that was recorded, by command."""
+    return json.loads(LAST_RUNS.read_text(encoding="utf-8")) if LAST_RUNS.exists() else {}
+
+
+def record(command: str, seconds: float, processor: float) -> None:
+    """Keeps when a command ran, how long it took, and the processor time, which other work does not change."""
+    runs = last_runs()
+    runs[command] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "seconds": round(seconds)}
+    runs[command]["processor_seconds"] = round(processor)
+    LAST_RUNS.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n", encoding="utf-8")
+
+
 def run(one: Numbers) -> int:
     """Runs a command with this Python, in the repository; its exit code."""
     words = shlex.split(one.command)
     words[:1] = {"python": [sys.executable], "irmtv": [str(Path(sysconfig.get_path("scripts")) / "irmtv")]}[words[0]]
     print(f"\n== docs/{one.page}.md, {one.table}: {one.command}", flush=True)
-    return subprocess.run(words, cwd=ROOT, env={"OMP_NUM_THREADS": "1", **os.environ}, check=False).returncode
+    start, before = time.perf_counter(), os.times()
+    code = subprocess.run(words, cwd=ROOT, env={"OMP_NUM_THREADS": "1", **os.environ}, check=False).returncode
+    if code == 0:
+        after = os.times()
+        processor = after.children_user + after.children_system - before.children_user - before.children_system
+        record(one.command, time.perf_counter() - start, processor)
+    return code
 
 
 def main() -> None:

@@ -37,13 +37,15 @@ def make_control(
     the environments and t is the auxiliary variable. What differs between the environments is linearly
     spaced from the first to the last:
 
-    | differ          | labels            | regression         |
-    |-----------------|-------------------|--------------------|
-    | "nothing"       | nothing           | nothing            |
-    | "label-noise"   | p from 0.9 to 0.7 |                    |
-    | "feature-noise" | sd from 1 to 2    |                    |
-    | "outcome-noise" |                   | sd from 0.5 to 1.5 |
-    | "base-rate"     | r from 0.3 to 0.7 | b from -0.5 to 0.5 |
+    ===============  =================  ==================
+    differ           labels             regression
+    ===============  =================  ==================
+    "nothing"        nothing            nothing
+    "label-noise"    p from 0.9 to 0.7
+    "feature-noise"  sd from 1 to 2
+    "outcome-noise"                     sd from 0.5 to 1.5
+    "base-rate"      r from 0.3 to 0.7  b from -0.5 to 0.5
+    ===============  =================  ==================
 
     Labels: y = +1 with probability r = 0.5, else -1; a = y with probability p = 0.8, else -y; the informative
     columns are a + N(0, sd), sd = 1. Regression: the informative columns are N(0, 1), and y = b + 0.5 times their

@@ -32,14 +32,16 @@ def make_selection_bias(
 ) -> Task:
     """Draw a regression with selection bias, the data on which heterogeneous risk minimisation was shown.
 
-    | what              | how                                                                          |
-    |-------------------|------------------------------------------------------------------------------|
-    | stable features   | S_j = 0.8 Z_j + 0.2 Z_(j+1), Z standard normal                               |
-    | noiseless target  | m(S) = sum_j b_j S_j + the product of the first three S                      |
-    |                   | b_j = (-1)^j (j mod 3 + 1) / 2, j from 0                                     |
-    | target            | y = m(S) + N(0, 0.3), 0.3 the standard deviation                             |
-    | biased feature    | V standard normal, independent of all the rest before the selection          |
-    | selection         | a row is kept with probability abs(r) ** (-5 abs(m(S) - sign(r) V))          |
+    ================  ===================================================================
+    what              how
+    ================  ===================================================================
+    stable features   S_j = 0.8 Z_j + 0.2 Z_(j+1), Z standard normal
+    noiseless target  m(S) = sum_j b_j S_j + the product of the first three S
+                      b_j = (-1)^j (j mod 3 + 1) / 2, j from 0
+    target            y = m(S) + N(0, 0.3), 0.3 the standard deviation
+    biased feature    V standard normal, independent of all the rest before the selection
+    selection         a row is kept with probability abs(r) ** (-5 abs(m(S) - sign(r) V))
+    ================  ===================================================================
 
     Parameters
     ----------

@@ -219,7 +219,7 @@ def simulation_limit(p_v: float, n_invariant: int = 5, generator: GeneratorName 
     with c = P(sign(m) = sign(theta)):
 
     - "code": theta = +1 or -1, so c = P(N(1, 1/n) > 0) = Phi(sqrt n).
-    - "appendix": c = E Phi(sqrt n |v|), v ~ N(1, 1) by symmetry; in closed form by Owen's T function.
+    - "appendix": c = E Phi(sqrt n abs(v)), v ~ N(1, 1) by symmetry; in closed form by Owen's T function.
 
     *Why it is the number to beat in the worst environment too.* Average the environments p_s and
     1 - p_s: there the spurious sign, hence every spurious column, is independent of (y, invariant
@@ -305,7 +305,7 @@ def population_accuracy(
     Notes
     -----
     Write V and S for the sums of the invariant and the spurious coefficients, and b for the spurious sign.
-    Given the signs, f = (invariant sign) V [times |v| for "appendix"] + b S + intercept, plus centred
+    Given the signs, f = (invariant sign) V [times abs(v) for "appendix"] + b S + intercept, plus centred
     Gaussian noise of variance ||coef||^2 ("code") or ||coef||^2 + S^2 ("appendix", where the noise of u
     is shared by all spurious columns). Divided by its standard deviation, that gives
     P(f > 0 | invariant sign, b) in closed form (`_rate`). The invariant sign (of a, or of v) is y with

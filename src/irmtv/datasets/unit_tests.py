@@ -37,14 +37,16 @@ def make_unit_test(
 ) -> Task:
     """Draw one of the linear unit tests for invariance discovery (Aubin et al., 2021).
 
-    | name | target                               | invariant columns   | spurious columns    | environments         |
-    |------|--------------------------------------|---------------------|---------------------|----------------------|
-    | "1"  | y = sum of b, b = a W + N(0, sd^2 I) | a ~ N(0, sd^2 I)    | c = b V + N(0, I)   | sd = 0.1, 1.5, 2     |
-    | "2"  | y = 1 where the sum of the invariant | 0.01 N(f, 0.1)      | N(g, 0.1)           | (p, s) = (0.95, 0.3) |
-    |      | columns is above 0, else 0           |                     |                     | (0.97, 0.5)          |
-    |      |                                      |                     |                     | (0.99, 0.7)          |
-    | "3"  | y = 1 (z = 1) or 0 (z = -1),         | N(0.1 z, 0.1^2)     | N(m z, 0.1^2)       | m ~ N(0, I)          |
-    |      | half each                            |                     |                     |                      |
+    ====  ====================================  =================  =================  ====================
+    name  target                                invariant columns  spurious columns   environments
+    ====  ====================================  =================  =================  ====================
+    "1"   y = sum of b, b = a W + N(0, sd^2 I)  a ~ N(0, sd^2 I)   c = b V + N(0, I)  sd = 0.1, 1.5, 2
+    "2"   y = 1 where the sum of the invariant  0.01 N(f, 0.1)     N(g, 0.1)          (p, s) = (0.95, 0.3)
+          columns is above 0, else 0                                                  (0.97, 0.5)
+                                                                                      (0.99, 0.7)
+    "3"   y = 1 (z = 1) or 0 (z = -1),          N(0.1 z, 0.1^2)    N(m z, 0.1^2)      m ~ N(0, I)
+          half each
+    ====  ====================================  =================  =================  ====================
 
     N has a variance as its second argument. W (n_invariant, n_invariant) and V (n_invariant, n_spurious) are standard
     normal, divided by their number of columns, and the same in all environments. In "2" the foreground's sign f is 1

@@ -135,12 +135,16 @@ class FittedRuns:
 
         Parameters
         ----------
-        x : array (N, ...) that all runs read, columns in the order of training, or a sequence with one array per
-            data set.
-        aux : auxiliary variables of these rows, (N, A) or one array per data set, as they were given for training: for
+        x
+            Array (N, ...) that all runs read, columns in the order of training, or a sequence with one array per data
+            set.
+        aux
+            Auxiliary variables of these rows, (N, A) or one array per data set, as they were given for training: for
             objectives whose predictor reads them beside x. Others ignore them.
-        which : "selected" for the selection rule's state, "last" for the last step.
-        batch_rows : rows computed at a time, to bound memory.
+        which
+            "selected" for the selection rule's state, "last" for the last step.
+        batch_rows
+            Rows computed at a time, to bound memory.
         """
         inputs, beside = self._features(x), None
         if self.objective.reads_aux:

@@ -92,16 +92,24 @@ class InvariantClassifier(ClassifierMixin, InvariantEstimator):  # type: ignore[
 
     Attributes
     ----------
-    classes_ : the labels.
-    n_features_in_, feature_names_in_ : the features, without environment and aux columns.
-    coef_, intercept_ : of a linear model, in the user's units: (1, D) or (C, D), and (1,) or (C,).
-    environments_, environment_weights_ : the training environments, and what each counts (its share of the rows,
-        unless the measure is another); of a mean of several models with inferred environments, those of the first.
-    history_ : DataFrame, one row per snapshot and environment: risk, slope, accuracy, and on which rows; of the first
-        model where several are averaged.
-    selected_ : which step was kept, and by which rule.
-    n_iter_ : the step of the model that is kept.
-    objective_ : the name of the objective that was trained.
+    classes_
+        The labels.
+    n_features_in_, feature_names_in_
+        The features, without environment and aux columns.
+    coef_, intercept_
+        Of a linear model, in the user's units: (1, D) or (C, D), and (1,) or (C,).
+    environments_, environment_weights_
+        The training environments, and what each counts (its share of the rows, unless the measure is another); of a
+        mean of several models with inferred environments, those of the first.
+    history_ : DataFrame
+        One row per snapshot and environment: risk, slope, accuracy, and on which rows; of the first model where several
+        are averaged.
+    selected_
+        Which step was kept, and by which rule.
+    n_iter_
+        The step of the model that is kept.
+    objective_
+        The name of the objective that was trained.
 
     Examples
     --------

@@ -101,16 +101,26 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
 
     Attributes
     ----------
-    method_ : the method of the last fit, which `predict` goes on with.
-    labels_ : the environment of every training row, (N,) integers from 0.
-    membership_ : probability of each environment for every training row, (N, E).
-    environments_ : names of the environments.
-    strength_ : `Strength` on the training rows; None without y. See `strength` for other rows.
-    reference_ : the reference model, an InvariantClassifier or InvariantRegressor; None where it was not needed.
-    divided_by_ : what rows are divided by: "aux", "features", "residuals" or "slopes".
-    task_ : "classification" or "regression"; None without y.
-    n_features_in_, feature_names_in_ : the features, without aux columns.
-    n_aux_ : number of aux columns, 0 without any.
+    method_
+        The method of the last fit, which `predict` goes on with.
+    labels_
+        The environment of every training row, (N,) integers from 0.
+    membership_
+        Probability of each environment for every training row, (N, E).
+    environments_
+        Names of the environments.
+    strength_
+        `Strength` on the training rows; None without y. See `strength` for other rows.
+    reference_
+        The reference model, an InvariantClassifier or InvariantRegressor; None where it was not needed.
+    divided_by_
+        What rows are divided by: "aux", "features", "residuals" or "slopes".
+    task_
+        "classification" or "regression"; None without y.
+    n_features_in_, feature_names_in_
+        The features, without aux columns.
+    n_aux_
+        Number of aux columns, 0 without any.
 
     Notes
     -----
@@ -263,10 +273,13 @@ class EnvironmentInference(ClusterMixin, BaseEstimator):  # type: ignore[misc]  
 
         Parameters
         ----------
-        X : rows like those of training, with or without the aux columns that the constructor names. May be None where
+        X
+            Rows like those of training, with or without the aux columns that the constructor names. May be None where
             rows are divided by aux alone.
-        y : for "eiil", and for "clusters" on residuals.
-        aux : for "minimax", and for "clusters" on aux, where it is not in X.
+        y
+            For "eiil", and for "clusters" on residuals.
+        aux
+            For "minimax", and for "clusters" on aux, where it is not in X.
         """
         labels: Labels = self.predict_proba(X, y, aux).argmax(1)
         return labels

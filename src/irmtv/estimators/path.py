@@ -155,7 +155,7 @@ class PathEstimator(InvariantEstimator):
             Have ERM among the candidates also where the objective has no weight of 0 and the rule does not need it.
         keep_outputs : bool or "left-out", default False
             Keep what `Search.held_out_outputs` needs; "left-out": also the outputs in environments that were left out,
-            so that :func:`irmtv.estimators.new_environment.left_out_table` has any metric.
+            so that `irmtv.estimators.new_environment.left_out_table` has any metric.
 
         Returns
         -------

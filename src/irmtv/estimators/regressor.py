@@ -91,15 +91,22 @@ class InvariantRegressor(RegressorMixin, InvariantEstimator):  # type: ignore[mi
 
     Attributes
     ----------
-    n_features_in_, feature_names_in_ : the features, without environment and aux columns.
-    coef_, intercept_ : of a linear model, in the user's units: (D,) and a number, or (T, D) and (T,).
-    environments_, environment_weights_ : the training environments, and what each counts (its share of the rows,
-        unless the measure is another); of a mean of several models with inferred environments, those of the first.
-    history_ : DataFrame, one row per snapshot and environment: risk and slope of standardised y, and on which rows; of
-        the first model where several are averaged.
-    selected_ : which step was kept, and by which rule.
-    n_iter_ : the step of the model that is kept.
-    objective_ : the name of the objective that was trained.
+    n_features_in_, feature_names_in_
+        The features, without environment and aux columns.
+    coef_, intercept_
+        Of a linear model, in the user's units: (D,) and a number, or (T, D) and (T,).
+    environments_, environment_weights_
+        The training environments, and what each counts (its share of the rows, unless the measure is another); of a
+        mean of several models with inferred environments, those of the first.
+    history_ : DataFrame
+        One row per snapshot and environment: risk and slope of standardised y, and on which rows; of the first model
+        where several are averaged.
+    selected_
+        Which step was kept, and by which rule.
+    n_iter_
+        The step of the model that is kept.
+    objective_
+        The name of the objective that was trained.
 
     Examples
     --------

@@ -27,10 +27,13 @@ class Strength:
 
     Attributes
     ----------
-    penalty : the TV-l1 penalty of these, (sum_e m_e |S_e - S|)^2, with the environments as hard labels.
-    shuffled : its mean over random permutations of the labels.
-    p_value : share of the permutations (this split counted among them) that reach the penalty. None where the
-        environments were chosen by the labels y of these very rows: they then beat random ones even in pure noise.
+    penalty
+        The TV-l1 penalty of these, ``(sum_e m_e |S_e - S|)^2``, with the environments as hard labels.
+    shuffled
+        Its mean over random permutations of the labels.
+    p_value
+        Share of the permutations (this split counted among them) that reach the penalty. None where the environments
+        were chosen by the labels y of these very rows: they then beat random ones even in pure noise.
     """
 
     penalty: float
@@ -48,11 +51,16 @@ def split_strength(slope: Floats, labels: Labels, n_shuffles: int, seed: int, ho
 
     Parameters
     ----------
-    slope : slopes of the reference model, (N,).
-    labels : environments, (N,) codes from 0.
-    n_shuffles : permutations of the labels, at least 1.
-    seed : of the permutations.
-    honest : whether the labels were found without the y of these rows, so that a p-value has a meaning.
+    slope
+        Slopes of the reference model, (N,).
+    labels
+        Environments, (N,) codes from 0.
+    n_shuffles
+        Permutations of the labels, at least 1.
+    seed
+        Of the permutations.
+    honest
+        Whether the labels were found without the y of these rows, so that a p-value has a meaning.
     """
     rng = np.random.default_rng(seed)
     n_environments = int(labels.max()) + 1

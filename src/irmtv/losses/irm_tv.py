@@ -22,13 +22,14 @@ PENALTIES = {"l1": IRM_TV_L1.penalties[0], "l2": IRM_TV_L2.penalties[0]}
 class IRMTVLoss(PenalisedLoss):
     """Invariant risk minimisation as a total variation model, environments given.
 
-    ``norm="l1"``: risk + lambda (sum_e mu_e |S_e|)^2;  ``norm="l2"``: risk + lambda sum_e mu_e |S_e|^2 (under the
-    uniform measure IRMv1). The risk is sum_e mu_e R_e, R_e being the mean loss in environment e, and S_e is the slope
-    of R_e in a classifier w that multiplies the logits, at w = 1. Slopes are closed forms of the logits, so one
+    ``norm="l1"``: ``risk + lambda (sum_e mu_e |S_e|)^2``; ``norm="l2"``: ``risk + lambda sum_e mu_e |S_e|^2`` (under
+    the uniform measure IRMv1). The risk is sum_e mu_e R_e, R_e being the mean loss in environment e, and S_e is the
+    slope of R_e in a classifier w that multiplies the logits, at w = 1. Slopes are closed forms of the logits, so one
     ordinary backward is exact: no gradient is differentiated, and ``create_graph`` is not needed.
 
     Batches may be whole or mini. An environment that a batch does not have drops out, and the measure on the others is
-    renormalised. On mini-batches |S_e| of few rows is mostly noise: give every environment of a batch dozens of rows.
+    renormalised. On mini-batches the slope of few rows is mostly noise: give every environment of a batch dozens of
+    rows.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class InvariantModule(LightningModule):
     loss : EnvironmentLoss
         Of :mod:`irmtv.losses`. Where batches vary in their environments give it ``n_environments``.
     optimizer : function, default torch.optim.Adam
-        (parameter groups, **settings) -> optimizer.
+        Called with the parameter groups and the settings; returns the optimizer.
     environment_lr : float or None, default None
         The rate of the loss's own network (:class:`MinimaxTVLoss`), if it differs; it never has weight decay.
     **settings
@@ -86,12 +86,15 @@ class InvariantModule(LightningModule):
         return self.predictor(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of a batch; logs the risk of every environment too."""
         return self._step(batch, "train")
 
     def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of a batch of validation."""
         return self._step(batch, "val")
 
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of a batch of the test."""
         return self._step(batch, "test")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
@@ -100,6 +103,7 @@ class InvariantModule(LightningModule):
         return self.predictor(x)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimizer: one group of parameters for the predictor, one for the loss's own network if it has one."""
         groups: list[dict[str, Any]] = [{"params": list(self.predictor.parameters())}]
         own = list(self.loss.parameters())
         if own:

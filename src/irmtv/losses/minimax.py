@@ -38,7 +38,7 @@ class MinimaxTVLoss(PenalisedLoss):
     loss : {"binary", "multiclass", "squared"} or function, default "binary"
         As in :class:`IRMTVLoss`.
     norm : {"l1", "l2"}, default "l1"
-        (sum_e m_e |S_e|)^2 or sum_e m_e |S_e|^2, m_e the mean of q_e.
+        ``(sum_e m_e |S_e|)^2`` or ``sum_e m_e |S_e|^2``, m_e the mean of q_e.
     penalty_weight : float, default 1e3
         lambda of the predictor; may be set at any time.
     n_aux : int or None, default None

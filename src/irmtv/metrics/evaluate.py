@@ -37,23 +37,29 @@ def evaluate_environments(
 
     Parameters
     ----------
-    logits : outputs of the network (predictions, for regression): (R, N) for one output, (R, N, C) for
-        several. (N,) is one run. Two axes are always (R, N): for one run with several outputs pass
-        ``logits[None]``.
-    y : (N,) shared by the runs, or (R, N). 0/1 for one logit, 0 ... C - 1 for several.
-        Several regression targets: (N, C) or (R, N, C), averaged.
-    environment : (N,) labels of any hashable kind, or (R, N) where each run has its own rows.
-        None: one environment "all".
-    metric : a name in :data:`METRICS` (means of a score per row: accuracy, log_loss, mse, mae) or :data:`STATISTICS`
+    logits
+        Outputs of the network (predictions, for regression): (R, N) for one output, (R, N, C) for several. (N,) is one
+        run. Two axes are always (R, N): for one run with several outputs pass ``logits[None]``.
+    y
+        (N,) shared by the runs, or (R, N). 0/1 for one logit, 0 ... C - 1 for several. Several regression targets: (N,
+        C) or (R, N, C), averaged.
+    environment
+        (N,) labels of any hashable kind, or (R, N) where each run has its own rows. None: one environment "all".
+    metric
+        A name in :data:`METRICS` (means of a score per row: accuracy, log_loss, mse, mae) or :data:`STATISTICS`
         (roc_auc, f1, balanced_accuracy, average_precision; r2, rmse), or a :class:`Metric`.
-    names : fixes the environments and their order. With an integer `environment` they are the names of the
-        codes 0 ... E - 1; with other labels they are the labels. One without rows is NaN. None: the labels
-        that occur, sorted.
-    n_bootstrap : number of draws for the intervals, 0 for none. 1000 or more for a level of 0.95.
-    confidence : level of the intervals, between 0 and 1.
-    random_state : seed of the draws. The draws are shared by the runs, so that a run has the same intervals
-        alone and among others.
-    run_names : one name per run. None: 0 ... R - 1.
+    names
+        Fixes the environments and their order. With an integer `environment` they are the names of the codes 0 ... E -
+        1; with other labels they are the labels. One without rows is NaN. None: the labels that occur, sorted.
+    n_bootstrap
+        Number of draws for the intervals, 0 for none. 1000 or more for a level of 0.95.
+    confidence
+        Level of the intervals, between 0 and 1.
+    random_state
+        Seed of the draws. The draws are shared by the runs, so that a run has the same intervals alone and among
+        others.
+    run_names
+        One name per run. None: 0 ... R - 1.
 
     Notes
     -----

@@ -65,24 +65,29 @@ def invariance(records: Records, **options: Any) -> Verdict:
     slopes are equal. `figures["p_confirmed"]` is of a choice on half of the folds that the other half tests: a low one
     says that the choice hangs by a thread.
 
-    Options
-    -------
+    Other Parameters
+    ----------------
     test : "both" (the above; default), or one test alone: "risks", "slopes", "columns" (linear models), or
         "zero-slopes" (the condition of IRM itself; a model that overfits fails it in every environment alike).
         `figures["test"]` says which one decided.
-    level : a candidate with a p-value below it is not invariant. Default 0.01.
-    own_level : ERM is kept, too, where all environments would choose the same direction: toward the candidate that
-        would be taken (`records.toward`), else in all columns (`records.directions`, and what own models would gain
-        must be worth something). They then differ in noise, not in what predicts. 1 leaves this out. Records of older
+    level
+        A candidate with a p-value below it is not invariant. Default 0.01.
+    own_level
+        ERM is kept, too, where all environments would choose the same direction: toward the candidate that would be
+        taken (`records.toward`), else in all columns (`records.directions`, and what own models would gain must be
+        worth something). They then differ in noise, not in what predicts. 1 leaves this out. Records of older
         experiments have models of single environments instead, which must beat ERM at this level (default 0.35).
-    reach, slack : of those that pass, the lowest risk + reach * spread is taken, where `spread` is how far risks (with
+    reach, slack
+        Of those that pass, the lowest risk + reach * spread is taken, where `spread` is how far risks (with
         test="slopes" or "zero-slopes": slopes) of environments lie apart beyond `slack` standard errors. This is what
         keeps a choice among many candidates from being the luckiest one. Defaults 10 and 0.5.
-    min_gain : share of ERM's gain over a constant prediction that a candidate must keep. A model that predicts
-        nothing has equal risks everywhere. Default 0.25. Where environments were left out, a linear model with equal
-        slopes needs no more than 0.05: one environment of much variance may be most of what ERM gains.
-    max_price : how much higher than that of ERM the held-out risk of a candidate may be, over all rows, as a share:
-        0.05 is 5 %. Default: no limit.
+    min_gain
+        Share of ERM's gain over a constant prediction that a candidate must keep. A model that predicts nothing has
+        equal risks everywhere. Default 0.25. Where environments were left out, a linear model with equal slopes needs
+        no more than 0.05: one environment of much variance may be most of what ERM gains.
+    max_price
+        How much higher than that of ERM the held-out risk of a candidate may be, over all rows, as a share: 0.05 is 5
+        %. Default: no limit.
     """
     check_options(**options)
     if records.risk.shape[-1] < 2:

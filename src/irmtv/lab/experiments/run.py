@@ -108,19 +108,26 @@ def run_experiment(
 
     Parameters
     ----------
-    progress : called with a `Progress` over all runs that are still to be trained.
-    stage : called with the label of each group that begins.
-    wait, on_wait : whether to wait while another process writes to the folder, and a function to call then.
-    jobs : processes that train groups side by side, each on one core (small tensors gain little from several threads);
+    progress
+        Called with a `Progress` over all runs that are still to be trained.
+    stage
+        Called with the label of each group that begins.
+    wait, on_wait
+        Whether to wait while another process writes to the folder, and a function to call then.
+    jobs
+        Processes that train groups side by side, each on one core (small tensors gain little from several threads);
         with several GPUs each group is trained on one of them. Default: 1 on a CPU; on a GPU, which one process leaves
         idle while it measures and solves, one for every core that has 4 GiB of it. Numbers are the same up to rounding.
         A script that uses several needs the usual ``if __name__ == "__main__":``, since they import it. With Ray: the
         number of cores that are used (default: all).
-    engine : "local", or "ray": groups are trained in processes of a Ray cluster (``pip install 'irmtv[ray]'``), each on
-        one core and a share of a GPU, and tried again elsewhere where a process or a machine is lost.
-    address : of an existing Ray cluster, "auto" or "HOST:PORT". Default: the cluster that this process is connected to,
-        else one of its own on this machine, for as long as this takes.
-    yes : begin even where the spec asks for more than 500,000 runs.
+    engine
+        "local", or "ray": groups are trained in processes of a Ray cluster (``pip install 'irmtv[ray]'``), each on one
+        core and a share of a GPU, and tried again elsewhere where a process or a machine is lost.
+    address
+        Of an existing Ray cluster, "auto" or "HOST:PORT". Default: the cluster that this process is connected to, else
+        one of its own on this machine, for as long as this takes.
+    yes
+        Begin even where the spec asks for more than 500,000 runs.
     """
     if jobs is not None:
         check_positive(jobs, "jobs")

@@ -72,12 +72,18 @@ def run_real(
 
     Parameters
     ----------
-    out : folder of the results.
-    tables, families : names; None: all. Trees are left out where LightGBM is not installed, unless they are named.
-    seeds : how many seeds of the folds, from 0 on; scikit-learn's models have none and are measured once.
-    jobs : processes.
-    data_home : folder of the tables; None: the one that IRMTV_DATA names.
-    progress : called with the finished share and the name of a piece of work.
+    out
+        Folder of the results.
+    tables, families
+        Names; None: all. Trees are left out where LightGBM is not installed, unless they are named.
+    seeds
+        How many seeds of the folds, from 0 on; scikit-learn's models have none and are measured once.
+    jobs
+        Number of processes.
+    data_home
+        Folder of the tables; None: the one that IRMTV_DATA names.
+    progress
+        Called with the finished share and the name of a piece of work.
     """
     check_positive(seeds, "repetitions")
     check_positive(jobs, "jobs")

@@ -62,7 +62,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """|left - right|."""
+        """How far apart the two sides are."""
         return 0.0 if self.left == self.right else abs(self.left - self.right)
 
     @property
