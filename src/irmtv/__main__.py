@@ -1,6 +1,6 @@
 """`python -m irmtv`: the command, also where torchrun starts it."""
 
-from irmtv.cli import main
+from irmtv.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

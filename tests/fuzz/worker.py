@@ -114,3 +114,4 @@ def main(kind: str, first: int, count: int, bases: Path, report: io.TextIOBase) 
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.stdout)
+    os._exit(0)  # as `irmtv.cli.run` ends: threads of Arrow may still be about to give back what they have read

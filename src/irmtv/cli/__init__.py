@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import math
+import os
 import signal
 import sys
 import threading
@@ -80,6 +82,33 @@ def main() -> None:
         sys.unraisablehook = stop.other_losses
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def run() -> None:
+    """`main` as a process of its own, which then ends without Python's last steps.
+
+    Threads of compiled libraries that still hold what they have read give it back when they come to it. One that needs
+    Python's lock for that while Python ends takes the process with it: Arrow's did, once in some thousand commands, and
+    the exit code was that of a crash.
+    """
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads and ends pools, as Python would
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # the reader has gone
+            pass
+        except OSError as error:
+            code = code or 1
+            os.write(2, f"irmtv: the output could not be written: {error.strerror}\n".encode())
+    os._exit(code)
 
 
 class _Stop:

@@ -1,6 +1,6 @@
 """`python -m irmtv.cli` is the command `irmtv`."""
 
-from irmtv.cli import main
+from irmtv.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

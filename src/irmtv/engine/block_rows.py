@@ -26,7 +26,7 @@ from irmtv.engine.components.base import EnvironmentSource, StepRows
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
 from irmtv.engine.networks import Net
-from irmtv.engine.plan import BATCH_ROWS
+from irmtv.engine.plan import rows_per_step
 from irmtv.engine.rows import TrainingRows
 
 MOST_ROWS, MOST_NUMBERS = 1 << 18, 1 << 25  # of a stay: rows, and their features
@@ -160,8 +160,7 @@ class BlockTrainingRows(TrainingRows):
         self.n_environments, self.shares = n_environments, None
         self.n_rows = blocks.n_rows
         n_all = self.n_rows if context.ranks is None else context.ranks.total
-        asked = context.static["batch_size"]
-        self._share_batches(min(BATCH_ROWS if asked == "auto" else int(asked), n_all))
+        self._share_batches(rows_per_step(context.static["batch_size"], n_all))
         most = max(self.own_size, min(MOST_ROWS, MOST_NUMBERS // max(1, blocks.n_features)))
         self.all_stay = self.n_rows <= most
         self.steps_of_stay = context.steps if self.all_stay else most // self.own_size

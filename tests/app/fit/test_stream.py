@@ -78,9 +78,13 @@ def test_trees_read_gaps_and_categories_in_blocks(folder):
 
 
 def test_a_network_learns_from_blocks(folder):
-    answer = fit_table(folder, "sold", ["site"], model="mlp", objective="erm", steps=200, memory=LITTLE)
+    how = {"model": "mlp", "objective": "erm", "steps": 200}
+    own, whole = (fit_table(folder, "sold", ["site"], **how, memory=memory) for memory in (LITTLE, None))
     frame = read_table(folder).frame.dropna(subset="sold")
-    assert (answer.pipeline.predict(frame) == frame["sold"]).mean() > 0.8
+    assert (own.pipeline.predict(frame) == frame["sold"]).mean() > 0.8
+    # few rows: all of them at every step, as in memory
+    probabilities = [answer.pipeline.predict_proba(frame) for answer in (own, whole)]
+    np.testing.assert_allclose(*probabilities, atol=0.02)
 
 
 def test_environments_that_are_inferred_and_other_rows(folder):
