@@ -82,9 +82,8 @@ def test_a_network_learns_from_blocks(folder):
     own, whole = (fit_table(folder, "sold", ["site"], **how, memory=memory) for memory in (LITTLE, None))
     frame = read_table(folder).frame.dropna(subset="sold")
     assert (own.pipeline.predict(frame) == frame["sold"]).mean() > 0.8
-    # few rows: all of them at every step, as in memory
-    probabilities = [answer.pipeline.predict_proba(frame) for answer in (own, whole)]
-    np.testing.assert_allclose(*probabilities, atol=0.02)
+    # few rows: all of them at every step, as in memory, in another order
+    assert (own.pipeline.predict(frame) == whole.pipeline.predict(frame)).mean() > 0.98
 
 
 def test_environments_that_are_inferred_and_other_rows(folder):
