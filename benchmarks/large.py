@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 import irmtv
 from irmtv.app.io.parquet import TIMES, open_parquet
@@ -117,6 +118,18 @@ def passes_of(answer: dict[str, Any]) -> tuple[int, int]:
     return int(before), int(training)
 
 
+def identified(pipeline: Any) -> NDArray[np.float64]:
+    """Coefficients and intercept of a linear model; the mean of the categories' is the intercept's.
+
+    The columns of all categories add up to 1 as the intercept's does: without l2 any number may go from these to that.
+    """
+    coefficients, model = pipeline[-1].coef_.ravel().copy(), pipeline[-1]
+    categories = [i for i, name in enumerate(pipeline[:-1].get_feature_names_out()) if name.startswith("colour_")]
+    mean = coefficients[categories].mean()
+    coefficients[categories] -= mean
+    return np.r_[coefficients, model.intercept_.ravel() + mean]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -145,8 +158,7 @@ def main() -> None:
     table = open_parquet(tenth)  # with as much memory as it can have and is not read as a whole: the samples are equal
     fit(tenth, str(TIMES * table.bytes_in_memory() - 1), given.folder / "streamed.irmtv", objective="erm")
     fit(tenth, "1TB", given.folder / "memory.irmtv", objective="erm")
-    models = [irmtv.load(given.folder / f"{name}.irmtv")[-1] for name in ("streamed", "memory")]
-    streamed, memory = (np.r_[m.coef_.ravel(), m.intercept_.ravel()] for m in models)
+    streamed, memory = (identified(irmtv.load(given.folder / f"{name}.irmtv")) for name in ("streamed", "memory"))
     print(
         f"coefficients of a tenth, streamed and in memory: {abs(streamed - memory).max() / abs(memory).max():.1e} apart"
     )
