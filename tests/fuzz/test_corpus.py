@@ -15,6 +15,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 import irmtv
+from cli.models import fitted
 from irmtv.app.io import TableError, TableModel, evaluate_file, predict_file, read_table
 from irmtv.estimators.files import save
 from irmtv.lab.experiments.spec import SpecError
@@ -51,6 +52,15 @@ def test_a_page_of_wrong_tables(command, model, change):
     reheader(model, meta={**meta, **change})
     assert command("verify", model).code == 0
     assert "what the model in" in one_message(command("report", model))
+
+
+@pytest.mark.parametrize("part", [{"new_environment": "north"}, {"data": ["sold"]}, {"environments": 5}])
+def test_a_summary_of_wrong_types(command, tmp_path, part):
+    path = fitted(tmp_path)
+    meta = json.loads(entries(path)["irmtv.json"])["meta"]
+    reheader(path, meta={**meta, "about": {**meta["about"], **part}})
+    said = one_message(command("evaluate", path, tmp_path / "houses.csv", "--target", "sold", "--environment", "site"))
+    assert "the summary in" in said and "is not as irmtv writes it" in said
 
 
 @pytest.mark.parametrize("label", [None, ("a", 1)])

@@ -54,13 +54,15 @@ def evaluate(
     from irmtv.app.fit.verdict import verdict
     from irmtv.app.io import evaluate_file, open_model, table_names
     from irmtv.app.io.write import TableWriter, check_table_writable
+    from irmtv.persistence import reading
 
     if out is not None:
         check_table_writable(out, inputs=(model, data))
     places = column_names(environment, table_names(data, encoding=encoding))  # first: a model takes longer to load
     ready, file = open_model(model)
     about = file.about() or {}
-    wanted = target if target is not None else about.get("data", {}).get("target")
+    with reading(f"the summary in {str(model)!r}"):
+        wanted = target if target is not None else about.get("data", {}).get("target")
     if wanted is None:
         raise ValueError(f"--target is missing: {str(model)!r} does not say which column it predicts. Add --target.")
     with progress(data.name) as bar:
@@ -75,8 +77,9 @@ def evaluate(
             encoding=encoding,
             progress=lambda share: bar.at(share, data.name),
         )
-    rows = _rows(table, _held_out(about, table.metric, places))
-    said = verdict(about, table.metric, places, _scores(rows))
+    with reading(f"the summary in {str(model)!r}"):
+        rows = _rows(table, _held_out(about, table.metric, places))
+        said = verdict(about, table.metric, places, _scores(rows))
     for row, word in zip(rows["environments"], said["words"], strict=True):
         row["verdict"] = word
     rows["environments"] = _in_order(rows["environments"], table.greater_is_better)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from irmtv.app.io.source import changed
+from irmtv.app.io.source import changed, state_of
 from irmtv.core.messages import shown
 from irmtv.core.numbers import several
 from irmtv.data.tables.errors import TableError, TableNotFoundError
@@ -50,13 +50,12 @@ class Shard:
 
 def _state(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        return state_of(path.stat())
     except OSError as error:
         raise TableNotFoundError(
             f"{str(path)!r} cannot be found any more ({error.strerror}): the files of a table must stay as they are "
             "while it is read. Wait until they are written, then repeat."
         ) from error
-    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def shards_of(folder: Path, text: Collection[str] = ()) -> tuple[tuple[Shard, ...], tuple[str, ...], tuple[str, ...]]:

@@ -57,6 +57,11 @@ def _files_in(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_file()) if readable else []
 
 
+def state_of(file: os.stat_result) -> tuple[int, int, int]:
+    """What changes when somebody writes to a file, or puts another in its place."""
+    return file.st_size, file.st_mtime_ns, file.st_ino
+
+
 def changed(path: Path) -> TableError:
     """The error of a file that is another than a moment ago."""
     return TableError(f"{str(path)!r} changed while it was read. Wait until it is written, then repeat.")
@@ -184,8 +189,7 @@ class TextSource(io.RawIOBase):
 
     def _state(self) -> tuple[int, int, int]:
         """What changes when somebody writes to the file, or puts another in its place."""
-        found = os.fstat(self._file.fileno())
-        return found.st_size, found.st_mtime_ns, found.st_ino
+        return state_of(os.fstat(self._file.fileno()))
 
     def _raw(self) -> bytes:
         if self._file.closed:
