@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, multiprocessing
 
 from engine.problems import task_of
 from irmtv import Rows, Runs, Task, train
@@ -32,6 +35,16 @@ CASES = {
 ON_FOUR = ("erm", "irm-tv-l1", "minimax-tv-l1", "vrex", "groupdro")
 N, RUNS = 200, Runs(seed=[0, 1], penalty_weight=[20.0, 5.0])
 OF_ERM = Runs(seed=[0, 1])
+
+
+def spawned(main: Callable[..., None], folder: Path, ranks: int) -> list[dict]:
+    """What each of so many new processes has saved in a folder as RANK.pt."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        if sys.platform == "linux":
+            patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        multiprocessing.spawn(main, (str(folder),), nprocs=ranks)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
 
 
 def task(case: str) -> Task:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
 
 from engine.blocks_over_ranks import CASES, blocks, main, parameters, task
+from engine.several_ranks import spawned
 from irmtv.data.blocks import RowsInBlocks
 
 pytestmark = [
@@ -24,13 +22,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> list[dict]:
     """What each of two ranks found."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        if sys.platform == "linux":
-            patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        multiprocessing.spawn(main, (str(folder),), nprocs=2)
-    return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
+    return spawned(main, tmp_path_factory.mktemp("ranks"), 2)
 
 
 @pytest.mark.parametrize("case", CASES)

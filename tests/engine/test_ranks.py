@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
 
 import irmtv
 import irmtv.engine.rows as engine_rows
 from engine.problems import refuse, task_of
-from engine.several_ranks import CASES, ON_FOUR, fitted, main, shares, task
+from engine.several_ranks import CASES, ON_FOUR, fitted, main, shares, spawned, task
 from irmtv import train
 from irmtv.engine.context import Noise
 from irmtv.engine.rows import STREAM_OF_BATCHES, StratifiedBatches
@@ -37,13 +37,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> list[dict]:
     """What each of four ranks found."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        if LINUX:
-            patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        multiprocessing.spawn(main, (str(folder),), nprocs=4)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(4)]
+    return spawned(main, tmp_path_factory.mktemp("ranks"), 4)
 
 
 class BatchesOfTwo:

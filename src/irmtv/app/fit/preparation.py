@@ -21,6 +21,7 @@ from irmtv.app.io.stream import Progress, Reading, Sample, Stream, caught, open_
 from irmtv.core.messages import shown
 from irmtv.data.tables.target import task_of_target
 from irmtv.data.training import WholeRows
+from irmtv.objectives import OBJECTIVES
 
 
 @dataclass
@@ -233,3 +234,14 @@ def _about_metric(score: Score, labels: list[Any], task: str) -> list[str]:
     if score.name in ("f1", "average_precision", "roc_auc") and task == "multiclass":
         return [f"{score.name} is the mean over the classes, each against the rest"]
     return []
+
+
+def looks_at_labels(objective: str) -> bool:
+    """Whether environments that are given serve this objective; one that looks for its own has no use for them."""
+    of = OBJECTIVES["irm-tv-l1" if objective == "auto" else objective]
+    return of.infers is None and not of.finds_clusters
+
+
+def needs_labels(objective: str, given: bool) -> bool:
+    """Whether there must be two environments."""
+    return given if objective == "auto" else OBJECTIVES[objective].needs == "environment"

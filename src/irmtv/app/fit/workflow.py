@@ -22,7 +22,14 @@ from irmtv.app.fit.families import BOTH_ROWS, Family, Networks, Trees, comparabl
 from irmtv.app.fit.first_look import first_look
 from irmtv.app.fit.new_environment import new_environment
 from irmtv.app.fit.other_rows import judged, read_other_rows, score_other_rows
-from irmtv.app.fit.preparation import Prepared, about_gaps, prepare, prepare_stream
+from irmtv.app.fit.preparation import (
+    Prepared,
+    about_gaps,
+    looks_at_labels,
+    needs_labels,
+    prepare,
+    prepare_stream,
+)
 from irmtv.app.fit.summary import Feature, FirstLook, FitSummary, LossCurve
 from irmtv.app.fit.summary_parts import (
     Searches,
@@ -36,7 +43,6 @@ from irmtv.app.fit.summary_parts import (
 )
 from irmtv.app.io import ParquetTable, Table, open_table
 from irmtv.app.io.memory import memory_limit
-from irmtv.app.io.stream import looks_at_labels, needs_labels
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar

@@ -19,6 +19,7 @@ from sklearn.pipeline import Pipeline
 from irmtv.app.io.block_source import TableBlocks
 from irmtv.app.io.parquet import ParquetTable, with_rows
 from irmtv.app.io.parquet_blocks import ParquetBlocks
+from irmtv.app.io.parquet_types import word_of
 from irmtv.core.read_ahead import read_ahead
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.environments import as_labels, check_label_rows, encode_labels, pool_labels
@@ -29,7 +30,6 @@ from irmtv.data.tables.passes import FirstPass, LearnedTable
 from irmtv.data.tables.steps import table_steps
 from irmtv.data.tables.summaries import MOST_LEVELS
 from irmtv.data.training import TrainingData, WholeRows
-from irmtv.objectives import OBJECTIVES
 
 Ints = npt.NDArray[np.integer]
 Progress = Callable[[float], None]
@@ -37,6 +37,7 @@ Reading = Literal["numbers", "gaps and categories"]  # how a family reads featur
 BLOCK_SHARE = 32  # the part of the memory that a block may take as it is read: there are several, in several forms
 BLOCK_ROWS = (1_000, 1 << 15)
 BLOCKS_EACH = 4  # of a process, at least, so that all have about as many rows
+NUMBERS = ("numbers", "true and false")
 LEVEL_BYTES, FEWEST_LEVELS = 200, 10_000  # of a distinct text; how many are counted however small the memory is
 
 
@@ -150,7 +151,7 @@ def open_stream(
     blocks = ParquetBlocks.of(table, rows_of_block(table, memory, processes))
     used = [name for name in table.names if name not in set(roles.unused)]
     blocks = blocks.select(used)
-    texts = max(1, sum(not _is_number(table, name) for name in used))
+    texts = max(1, sum(word_of(table.types[name]) not in NUMBERS for name in used))
     most = min(MOST_LEVELS, max(FEWEST_LEVELS, memory // (LEVEL_BYTES * texts)))
     first = FirstPass(roles, options.get("categorical", ()), most)
     report = _half_of(progress, table.n_rows)
@@ -184,13 +185,6 @@ def rows_of_block(table: ParquetTable, memory: int, processes: int = 1) -> int:
     if processes > 1:
         low = high = max(1, min(high, table.n_rows // (BLOCKS_EACH * processes)))
     return int(min(high, max(low, memory // (BLOCK_SHARE * each))))
-
-
-def _is_number(table: ParquetTable, name: str) -> bool:
-    import pyarrow as pa
-
-    kind = table.types[name]
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
 def _half_of(progress: Progress | None, n_rows: int) -> Callable[[int, int, int], int]:
@@ -250,17 +244,6 @@ def _draw(stream: Stream, places: Environments | None, scaled: bool, report: Cal
 
 def _joined(parts: list[Any]) -> Any:
     return None if parts[0] is None else pd.concat(parts, ignore_index=True)
-
-
-def looks_at_labels(objective: str) -> bool:
-    """Whether environments that are given serve this objective; one that looks for its own has no use for them."""
-    of = OBJECTIVES["irm-tv-l1" if objective == "auto" else objective]
-    return of.infers is None and not of.finds_clusters
-
-
-def needs_labels(objective: str, given: bool) -> bool:
-    """Whether there must be two environments."""
-    return given if objective == "auto" else OBJECTIVES[objective].needs == "environment"
 
 
 def caught(call: Callable[[], Stream]) -> tuple[Stream, list[str]]:
