@@ -8,8 +8,8 @@ import torch
 from engine.problems import close, parameters, task_of
 from irmtv import OBJECTIVES, Runs, train
 from irmtv.engine import TrainingInterrupted
+from irmtv.engine.program import Program
 from irmtv.engine.snapshots import History
-from irmtv.engine.step import GradientStep
 
 WEIGHTS = [0.0, 10.0, 1e3]
 SHARING = [
@@ -51,13 +51,18 @@ def runs_and_settings(settings):
 def seen(monkeypatch):
     """(step, runs that train) of every step."""
     found = []
-    step = GradientStep.__call__
+    step = Program._advance
 
-    def counted(self, phase):
-        found.append((self.context.step, self.context.n_runs))
-        step(self, phase)
+    def counted(program, phase):
+        advance = step(program, phase)
 
-    monkeypatch.setattr(GradientStep, "__call__", counted)
+        def one():
+            found.append((program.context.step, program.context.n_runs))
+            advance()
+
+        return one
+
+    monkeypatch.setattr(Program, "_advance", counted)
     return found
 
 

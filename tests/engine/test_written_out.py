@@ -10,6 +10,7 @@ import torch
 from irmtv import Runs, train
 from irmtv.core.risk import summarise
 from irmtv.datasets import make_simulation
+from irmtv.engine.linear_step import LinearStep
 from irmtv.engine.step import GradientStep
 
 AUTHORS = {"penalty_weight": 1e4, "l2": 1e-3, "learning_rate": 5e-3}
@@ -44,11 +45,12 @@ def task_of(seed, layout="sorted", weighted=False, n_rows=300):
 def test_rho_climbs_by_the_gradient_of_the_penalty(monkeypatch, name, more, layout, weighted):
     """At every step, what is written out beside what autograd finds."""
     seen = []
-    climb = GradientStep._climb
+    climb = GradientStep.climb
 
     def both(step, value, slope, rows, halves):
         source = step.source
         source.parameters.gradient.zero_()
+        value = slope if value is None else value  # where nothing asks for the loss: the penalty does not either
         with torch.enable_grad():
             # l1 has something to climb where the environments' slopes differ in sign, so these do
             mean = summarise(slope, None, step._from_source(rows), step.uses).mean_risk
@@ -62,7 +64,7 @@ def test_rho_climbs_by_the_gradient_of_the_penalty(monkeypatch, name, more, layo
         assert step.climbs_by_hand
         climb(step, value, slope, rows, halves)
 
-    monkeypatch.setattr(GradientStep, "_climb", both)
+    monkeypatch.setattr(GradientStep, "climb", both)
     tasks = [task_of(seed, layout, weighted) for seed in range(2)]
     runs = Runs(seed=range(4), data=[0, 0, 1, 1])
     train(tasks, name, runs, steps=4, warmup=3, penalty_weight=1e3, dtype=torch.float64, **more)
@@ -84,6 +86,7 @@ def test_rho_climbs_by_the_gradient_of_the_penalty(monkeypatch, name, more, layo
 )
 def test_the_short_way_from_slopes_to_logits_is_the_long_one(monkeypatch, name, more, weighted):
     """Environments of unequal sizes, on two data sets; half of the runs are still in the warm-up."""
+    monkeypatch.setattr(LinearStep, "of", lambda _: None)
     tasks = [task_of(seed, "plain", weighted) for seed in range(2)]
     codes = (torch.arange(300) > 100).long()
     tasks = [replace(t, train=replace(t.train, environment=codes)) for t in tasks]
@@ -99,6 +102,43 @@ def test_the_short_way_from_slopes_to_logits_is_the_long_one(monkeypatch, name, 
     monkeypatch.setattr(GradientStep, "begin", long_way)
     for a, b in zip(short, train(tasks, name, runs, **settings).coefficients(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", ["sorted", "grouped", "plain"])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("erm", {}),
+        ("irm-tv-l1", {}),
+        ("irm-tv-l1", {"normalise": False, "reduction": "authors"}),
+        ("irm-tv-l2", {}),
+        ("minimax-tv-l1", {}),
+        ("minimax-tv-l1", {"n_environments": 3, "schedule": "alternating"}),
+        ("zin", {}),
+    ],
+    ids=str,
+)
+def test_the_step_of_linear_models_is_the_general_one(monkeypatch, name, more, layout):
+    """Environments of unequal sizes, on two data sets; half of the runs are still in the warm-up."""
+    tasks = [task_of(seed, layout) for seed in range(2)]
+    codes = (torch.arange(300) > 100).long()
+    tasks = [replace(t, train=replace(t.train, environment=codes)) for t in tasks]
+    runs = Runs(seed=range(4), data=[0, 0, 1, 1], penalty_weight=[1.0, 1e3, 1.0, 1e3], warmup=[5, 10, 5, 10])
+    runs = Runs(seed=range(4), data=[0, 0, 1, 1]) if name == "erm" else runs
+    settings = {"steps": 20, "l2": 1e-2, "dtype": torch.float64, **more}
+    taken, take = [], LinearStep._take
+
+    def counted(*args):
+        taken.append(1)
+        take(*args)
+
+    monkeypatch.setattr(LinearStep, "_take", counted)
+    few_passes = train(tasks, name, runs, **settings).coefficients()
+    assert len(taken) == 20
+    monkeypatch.setattr(LinearStep, "of", lambda _: None)
+    for a, b in zip(few_passes, train(tasks, name, runs, **settings).coefficients(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    assert len(taken) == 20
 
 
 @pytest.mark.slow

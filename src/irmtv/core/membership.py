@@ -127,6 +127,10 @@ class Blocks:
             counts=self.counts.to(device, dtype),
         )
 
+    def unpadded(self) -> Blocks:
+        """For values that are 0 in the rows that fill up blocks: nothing needs to be left out."""
+        return replace(self, weight=None)
+
     @property
     def n_environments(self) -> int:
         return self.counts.shape[1]

@@ -127,8 +127,10 @@ class Guard:
         return self.any_dead and self.on_cpu and bool(self.dead.all())
 
     @torch.no_grad()
-    def check(self, total: Tensor, step: int | Tensor, *optimizers: Adam | None) -> None:
+    def check(self, total: Tensor | None, step: int | Tensor, *optimizers: Adam | None) -> None:
         """Before Phi's update: freeze the runs whose objective is not finite, or whose gradient has no finite square.
+
+        `total` is None where the objective is known to be finite.
 
         Adam divides by the root of the mean square: with an infinite one a run would stand still for ever after
         and say nothing.
@@ -136,9 +138,12 @@ class Guard:
         g = self.phi.gradient
         # one number tells whether anything is wrong; asking every run costs more and is rarely needed.
         # A sum of finite numbers can itself overflow, which only leads to the exact check below.
-        if self.on_cpu and not self.any_dead and math.isfinite((total.sum() + torch.dot(g, g)).item()):
-            return
-        self._freeze(~total.isfinite() | _overflows(self.phi), step, *optimizers)
+        if self.on_cpu and not self.any_dead:
+            number = torch.dot(g, g) if total is None else total.sum() + torch.dot(g, g)
+            if math.isfinite(number.item()):
+                return
+        bad = _overflows(self.phi)
+        self._freeze(bad if total is None else bad | ~total.isfinite(), step, *optimizers)
 
     @torch.no_grad()
     def check_other(self, parameters: FlatParameters, step: int | Tensor, optimizer: Adam) -> None:

@@ -22,6 +22,7 @@ from irmtv.engine.context import Context
 from irmtv.engine.device import CapturedStep
 from irmtv.engine.fitted import FittedChunk, State
 from irmtv.engine.fused import fused_step
+from irmtv.engine.linear_step import LinearStep
 from irmtv.engine.networks import MLP, Conv1d, Module, Net, as_network
 from irmtv.engine.optim import FlatParameters, Guard
 from irmtv.engine.plan import Chunk, leaders
@@ -85,6 +86,7 @@ class Program:
         self.phi = FlatParameters(self._starts(), context.device, context.dtype)
         self.guard = Guard(self.phi)
         self.step = GradientStep(context, self.net, self.phi, self.guard)
+        self.linear = LinearStep.of(self.step)
         self.phases = self.step.weights.phases(self.step.source is not None)
         vector = self.step.vector if call.slopes is None else call.slopes == "vector"
         self.watcher = Watcher(context, self.net, self.step.source, vector) if call.snapshot_every else None
@@ -163,13 +165,13 @@ class Program:
             self._walk(max(start, phase.start), phase.stop, self._advance(phase), report)
 
     def _advance(self, phase: Phase) -> Callable[[], None]:
-        """One step of this phase; on a GPU fused, recorded and replayed, where it can be."""
+        """One step of this phase: on a GPU fused, recorded and replayed, on a CPU in few passes, where it can be."""
 
         def step() -> None:
             self.step(phase)
 
         if not self.step.recordable:
-            return step
+            return (self.linear and self.linear.within(phase)) or step
         return CapturedStep(fused_step(self.step, phase) or step)
 
     def _walk(self, start: int, stop: int, advance: Callable[[], None], report: Reporter) -> None:

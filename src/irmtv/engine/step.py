@@ -134,12 +134,12 @@ class GradientStep:
         if self.l2_gradient is not None:
             pull = self.phi.spread(2 * self.l2 * scale) if self.weights.varies else self.l2_gradient
             self.phi.gradient.addcmul_(self.phi.vector, pull)
-        self.guard.check(total, context.now, self.adam, *self._other_optimizers(phase))
+        self.guard.check(total, context.now, self.adam, *self.moved_optimizers(phase))
         self.adam.step()
         if self.mask is not None:
             self.mask.step()
 
-    def _other_optimizers(self, phase: Phase) -> list[Adam | None]:
+    def moved_optimizers(self, phase: Phase) -> list[Adam | None]:
         """The optimizers that a frozen run must be held still in, beside Phi's."""
         climbing = self.source.adam if self.source is not None and phase.climbing is not None else None
         learner = self.weights.learner
@@ -155,7 +155,7 @@ class GradientStep:
             want_value = not by_hand or "risk" in self.uses or self.weights.varies
             head = Head(self.loss, f.detach(), rows.y, want_value, self._wants_slope(phase))
             if phase.climbing is not None:
-                self._climb(head.value, head.slope, rows, False)
+                self.climb(head.value, head.slope, rows, False)
             membership = rows.given
             if membership is None and phase.penalised:
                 membership = self.inferred(rows, phase)
@@ -199,14 +199,18 @@ class GradientStep:
         """
         if membership is None:
             return head.pull_back_rows(self.by_loss, None)
-        if self.pull is None or self.pull.membership is not membership:
-            assert self.pulling is not None
-            self.pull = SlopePull(self.pulling, membership, phase, self.static)
         assert head.slope is not None
-        pull, value = self.pull(membership.sums(head.slope))  # (R, E), (R,)
+        pull, value = self.pull_of(phase, membership)(membership.sums(head.slope))  # (R, E), (R,)
         total += value
         shape = (self.context.n_sets, self.context.per_set, *rows.shape)
         return head.pull_back_rows(self.by_loss, membership.spread(pull, shape))
+
+    def pull_of(self, phase: Phase, membership: RowMembership) -> SlopePull:
+        """How the one penalty pulls at the environments' sums of slopes."""
+        if self.pull is None or self.pull.membership is not membership:
+            assert self.pulling is not None
+            self.pull = SlopePull(self.pulling, membership, phase, self.static)
+        return self.pull
 
     def _differentiated(
         self, phase: Phase, e: Statistics, weights: Sequence[Weight], scale: Tensor
@@ -228,7 +232,7 @@ class GradientStep:
         value, slope = per_sample(self.loss, f, rows.y, want_slope, last, self.vector)
         halves = self.halves and want_slope
         if phase.climbing is not None:
-            self._climb(value.detach(), None if slope is None else slope.detach(), rows, halves)
+            self.climb(value.detach(), None if slope is None else slope.detach(), rows, halves)
         if phase.penalised or rows.given is not None:
             e = summarise(value, slope, rows.given or self.inferred(rows, phase), self.uses, halves)
         else:  # Phi does not see the inferred environments yet
@@ -296,8 +300,11 @@ class GradientStep:
     # ---- inferred environments -------------------------------------------------------------------------------
 
     @torch.enable_grad()
-    def _climb(self, value: Tensor, slope: Tensor | None, rows: StepRows, halves: bool) -> None:
-        """One step of the environments up the penalties; Phi stands still."""
+    def climb(self, value: Tensor | None, slope: Tensor | None, rows: StepRows, halves: bool) -> None:
+        """One step of the environments up the penalties; Phi stands still.
+
+        Where rho's gradient is written out, the losses `value` are not looked at and need not be known.
+        """
         source = self.source
         assert source is not None
         source.before_climbing(rows.inferred, rows.y, rows.weight)
@@ -308,6 +315,7 @@ class GradientStep:
             assert isinstance(source, RhoOnAux)
             source.climb(rows, slope, self.objective.penalties[0], self.static.get("reduction"))
         else:
+            assert value is not None
             e = self._seen_by_penalties(summarise(value, slope, self._from_source(rows), self.uses, halves))
             penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
             torch.autograd.backward((self.weights.relative * penalties).sum())
@@ -323,7 +331,7 @@ class GradientStep:
             f = out.logits.view(context.n_sets, context.per_set, *rows.shape, *out.logits.shape[2:])
             value, slope = per_sample(self.loss, f, rows.y, "slope" in self.uses, out.last, True)
         for _ in range(steps):
-            self._climb(value, slope, rows, False)
+            self.climb(value, slope, rows, False)
 
     def inferred(self, rows: StepRows, phase: Phase) -> RowMembership:
         """q for Phi's step. On the full batch it stays the same while nothing climbs."""

@@ -46,52 +46,55 @@ def layer_and_kept(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The layer, and what its gradient needs; `rows` are z in blocks."""
     (n_sets, n_rows), (n_runs, n_out, n_units) = z.shape, v.shape
+    n_blocks = rows.shape[1]
     # where a unit switches. w = 0 gives -inf (b > 0: on everywhere) or inf (nowhere); + 0.0 for w = -0.0
-    kink = b / -(w + 0.0)
+    w = w + 0.0
+    kink = b / -w
     rising = w >= 0  # active after its kink, else before it; never at it, as relu'(0) = 0
     kink = torch.where(rising, kink, torch.nextafter(kink, kink.new_full((), -torch.inf)))
-    position = torch.searchsorted(z, kink.view(n_sets, -1), right=True).view(n_runs, n_units)  # in 0 ... N
-    n_blocks = rows.shape[1]
-    block = (position // BLOCK).clamp_max(n_blocks - 1)  # in which a unit switches
-    near = rows.flatten(0, 1).index_select(0, _numbers(block.view(n_sets, -1), n_blocks))  # the rows of that block
-    near = near.view(n_runs, 1, n_units, BLOCK)
-    inside = position - block * BLOCK  # (R, H) the unit's first row in it after the switch
-    after = torch.arange(BLOCK, device=z.device) >= inside.unsqueeze(2)  # (R, H, BLOCK)
-    sign = rising.to(w.dtype).mul_(2).sub_(1).unsqueeze(1)  # (R, 1, H)
-    pair = torch.stack([v * w.unsqueeze(1), v * b.unsqueeze(1)])  # (2, R, O, H) slope and intercept
-    # the output's slope and intercept at the first row, then what changes from the block after a switch on; the
-    # last place takes what changes after the last block
+    position = torch.searchsorted(z, kink.view(n_sets, -1), right=True)  # in 0 ... N
+    block = (position >> BLOCK.bit_length() - 1).clamp_max_(n_blocks - 1)  # in which a unit switches
+    near = rows.flatten(0, 1).index_select(0, _numbers(block, n_blocks))  # the rows of that block
+    near = near.view(n_runs, n_units, BLOCK)
+    hidden = torch.addcmul(b.unsqueeze(2), w.unsqueeze(2), near).relu_()  # the unit there
+    block = block.view(n_runs, n_units)
+    # the output's slope and intercept at the first row, of units that fall; then what changes from a block on: rising
+    # units begin after their own, falling ones end with the one before. The last place takes what changes after the end
+    sign = torch.copysign(w.new_ones(()), w).unsqueeze(1)  # (R, 1, H)
+    line = torch.stack([w, b])  # (2, R, H)
+    pair = v * line.unsqueeze(2)  # (2, R, O, H)
+    signed = pair * sign
     change = pair.new_zeros(2, n_runs, n_out, n_blocks + 1)
-    change[..., 0] = (pair * (sign < 0)).sum(-1)
+    torch.sum(pair - signed, -1, out=change[..., 0]).mul_(0.5)
     change[1, ..., 0] += c
-    change.scatter_add_(3, (block + 1).unsqueeze(1).expand_as(pair), pair * sign)
-    line = change[..., :-1].cumsum(3).view(2, n_sets, -1, n_blocks, 1)  # (2, T, K O, n_blocks, 1)
-    out = (line[0] * rows.unsqueeze(1)).add_(line[1]).view(-1, BLOCK)  # (R O n_blocks, BLOCK)
-    slope, intercept = (pair * sign).unsqueeze(4)  # (R, O, H, 1)
-    part = torch.addcmul(intercept, slope, near).mul_(after.unsqueeze(1))  # (R, O, H, BLOCK)
+    after = (block + rising).unsqueeze(1)  # (R, 1, H) the place from which on a unit's state is another one
+    change.scatter_add_(3, after.expand_as(pair), signed)
+    lines = change[..., :-1].cumsum(3).view(2, n_sets, -1, n_blocks, 1)  # (2, T, K O, n_blocks, 1)
+    out = torch.addcmul(lines[1], lines[0], rows.unsqueeze(1)).view(-1, BLOCK)  # (R O n_blocks, BLOCK)
     places = _numbers(block.unsqueeze(1).expand(-1, n_out, -1).flatten(0, 1), n_blocks)  # of a unit's block, by output
-    out.index_add_(0, places, part.view(-1, BLOCK))
-    return out.view(n_runs, n_out, -1)[..., :n_rows], (rows, w, b, v, block, near, after, rising.unsqueeze(1), places)
+    out.index_add_(0, places, (v.unsqueeze(3) * hidden.unsqueeze(1)).view(-1, BLOCK))
+    kept = (rows, line, v, near.unsqueeze(1), hidden.unsqueeze(1), rising.unsqueeze(1), after, places)
+    return out.view(n_runs, n_out, -1)[..., :n_rows], kept
 
 
 def layer_gradient(kept: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """In w, b, v and c, from that in the layer's output (R, O, N)."""
-    rows, w, b, v, block, near, after, rising, places = kept
+    rows, line, v, near, hidden, rising, after, places = kept
     (n_sets, n_blocks, _), (n_runs, n_out, n_units) = rows.shape, v.shape
     each = in_blocks(grad, 0.0)  # (R, O, n_blocks, BLOCK), 0 after the last row
     by_z = each.view(n_sets, -1, n_blocks, BLOCK) * rows.unsqueeze(1)
-    sums = torch.stack([by_z.sum(3).view(n_runs, n_out, n_blocks), each.sum(3)])  # (2, R, O, n_blocks)
-    until = functional.pad(sums.cumsum(3), (1, 0))  # place i: sums over the blocks before block i
+    until = each.new_zeros(2, n_runs, n_out, n_blocks + 1)  # place i: sums over the blocks before block i
+    torch.cumsum(by_z.sum(3).view(n_runs, n_out, n_blocks), 2, out=until[0, ..., 1:])
+    torch.cumsum(each.sum(3), 2, out=until[1, ..., 1:])
     total = until[..., -1:]  # (2, R, O, 1)
-    at = block.view(n_runs, 1, n_units)
+    before = until.gather(3, after.expand(2, n_runs, n_out, n_units))
+    active = torch.where(rising, total - before, before)  # (2, R, O, H) over a unit's blocks, then its own one
     part = each.view(-1, BLOCK).index_select(0, places).view(n_runs, n_out, n_units, BLOCK)
-    part.masked_fill_(after.unsqueeze(1), 0)
-    before = until.gather(3, at.expand(2, n_runs, n_out, n_units))
-    before[0] += (part * near).sum(3)
-    before[1] += part.sum(3)  # (2, R, O, H) sums over the rows before a unit switches
-    gz, g = torch.where(rising, total - before, before)  # (R, O, H) sums over each unit's active rows
-    grad_v = gz * w.unsqueeze(1) + g * b.unsqueeze(1)
-    return (v * gz).sum(1), (v * g).sum(1), grad_v, total[1, ..., 0]
+    part = torch.ops.aten.threshold_backward(part, hidden, 0)  # 0 where the unit is off
+    active[1] += part.sum(3)
+    active[0] += part.mul_(near).sum(3)
+    by_line = (v * active).sum(2)
+    return by_line[0], by_line[1], (active * line.unsqueeze(2)).sum(0), total[1, ..., 0]
 
 
 def _numbers(block: Tensor, n_blocks: int) -> Tensor:

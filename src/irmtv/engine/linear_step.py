@@ -1,0 +1,112 @@
+"""Steps of linear models of a yes or no on a CPU, in as few passes over the rows as they take.
+
+With the sign t = 1 - 2y of a row and its margin u = t f, which is positive where the model is wrong,
+
+    l = softplus(u)        s = u sigmoid(u)        dl/du = p,  ds/du = p + s (1 - p)        p = sigmoid(u),
+
+so rows are kept as t (x, 1): one product gives all margins, another one the gradient, and the target is not read again.
+The same numbers as those of `GradientStep`, up to rounding, whose parameters, optimizer and guard it moves. Every other
+step (networks, other losses, mini-batches, rows with weights, several penalties) is taken there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from irmtv.core.losses import Binary
+from irmtv.core.membership import Blocks, RowMembership
+from irmtv.engine.components.base import Phase
+from irmtv.engine.step import GradientStep
+from irmtv.objectives.environments.aux_network import GroupedRows
+
+
+class LinearStep:
+    """The rows of a chunk of runs as margins read them, and the steps on them."""
+
+    def __init__(self, step: GradientStep) -> None:
+        self.step, rows, context = step, step.rows.whole, step.context
+        n_sets, n_features, n_rows = rows.x.shape
+        blocks = rows.inferred.blocks if isinstance(rows.inferred, GroupedRows) else rows.given
+        sign = (1 - 2 * rows.y.to(rows.x.dtype)).view(n_sets, 1, n_rows)
+        self.given = rows.given
+        if isinstance(blocks, Blocks) and blocks.weight is not None:
+            sign = sign * blocks.weight.view(n_sets, 1, n_rows)  # rows that fill up a block are 0 ...
+            # ... and so are their slopes, which need not be left out again
+            self.given = blocks.unpadded() if rows.given is blocks else rows.given
+        self.x = torch.cat([rows.x * sign, sign], 1)  # (T, D + 1, M)
+        self.transposed = self.x.transpose(1, 2)
+        self.longest = math.sqrt(float(self.x.square().sum(1).max()))
+        # where the parameters (W of all runs, then b) stand among (T, K, D + 1), and the other way round
+        place = torch.arange(context.n_runs * (n_features + 1)).view(context.n_runs, n_features + 1)
+        self.back = torch.cat([place[:, :-1].flatten(), place[:, -1]])
+        self.there = torch.argsort(self.back)
+        empty = self.x.new_empty
+        self.w = empty(n_sets, context.per_set, n_features + 1)
+        self.gradient = torch.empty_like(self.w)
+        self.margin, self.p, self.slope = (empty(n_sets, context.per_set, n_rows) for _ in range(3))
+        self.shape = (n_sets, context.per_set, *rows.shape)
+        self.one = self.x.new_ones(())
+        self.n_rows = len(context.tasks[0].train)
+
+    @classmethod
+    def of(cls, step: GradientStep) -> LinearStep | None:
+        """None where steps are of another kind."""
+        context, net = step.context, step.by_hand
+        if context.device.type != "cpu" or net is None or not net.linear or not step.plain:
+            return None
+        if not isinstance(step.loss, Binary) or context.weights is not None:
+            return None
+        y = step.rows.whole.y
+        return cls(step) if bool(((y == 0) | (y == 1)).all()) else None
+
+    def within(self, phase: Phase) -> Callable[[], None] | None:
+        """The steps of a phase, or None where they are of another kind."""
+        step = self.step
+        if phase.penalised and step.pulling is None:
+            return None
+        if phase.climbing is not None and not step.climbs_by_hand:
+            return None
+        scale = (phase.scale / self.n_rows).view(*self.shape[:2], 1)  # of dl/du in the objective
+        return lambda: self._take(phase, scale)
+
+    @torch.no_grad()
+    def _take(self, phase: Phase, scale: Tensor) -> None:
+        step = self.step
+        phi, slope, value = step.phi, self.slope, None
+        torch.index_select(phi.vector, 0, self.there, out=self.w.view(-1))
+        torch.bmm(self.w, self.x, out=self.margin)
+        by_margin = torch.sigmoid(self.margin, out=self.p)
+        if phase.penalised or phase.climbing is not None:
+            torch.mul(self.margin, self.p, out=slope)
+        if phase.climbing is not None:
+            step.climb(None, slope.view(self.shape), step.rows.whole, False)
+        if phase.penalised:
+            membership = self.given or step.inferred(step.rows.whole, phase)
+            by_slope, value = self._pull(phase, scale, membership)
+            torch.lerp(slope, self.one, self.p, out=slope)  # ds/du
+            each = slope.view(self.shape)
+            by_margin = torch.addcmul(self.p.view(self.shape), each, by_slope, out=each).view(self.p.shape)
+        torch.bmm(by_margin, self.transposed, out=self.gradient)
+        torch.index_select(self.gradient.mul_(scale).view(-1), 0, self.back, out=phi.gradient)
+        if step.l2_gradient is not None:
+            phi.gradient.addcmul_(phi.vector, step.l2_gradient)
+        step.guard.check(self._watched(value), step.context.now, step.adam, *step.moved_optimizers(phase))
+        step.adam.step()
+
+    def _pull(self, phase: Phase, scale: Tensor, membership: RowMembership) -> tuple[Tensor, Tensor]:
+        """What the penalty pulls at the slope of every row, in units of what the loss does; and (R,) what is finite
+        where the penalty is."""
+        pull, value = self.step.pull_of(phase, membership)(membership.sums(self.slope.view(self.shape)))
+        return membership.spread(pull / scale.view(-1, 1), self.shape), value
+
+    def _watched(self, value: Tensor | None) -> Tensor | None:
+        """(R,) what is finite where the objective is; None: that it is follows from how long rows and weights are."""
+        vector = self.step.phi.vector
+        if math.sqrt(torch.dot(vector, vector).item()) * self.longest < torch.finfo(vector.dtype).max / self.n_rows**2:
+            return value
+        margins = self.margin.sum(2).flatten()
+        return margins if value is None else margins + value
