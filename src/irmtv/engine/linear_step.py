@@ -39,7 +39,8 @@ class LinearStep:
             self.given = blocks.unpadded() if rows.given is blocks else rows.given
         self.x = torch.cat([rows.x * sign, sign], 1)  # (T, D + 1, M)
         self.transposed = self.x.transpose(1, 2)
-        self.longest = math.sqrt(float(self.x.square().sum(1).max()))
+        least, most = self.x.aminmax()
+        self.longest = math.sqrt(n_features + 1) * max(-float(least), float(most))  # no row is longer
         # where the parameters (W of all runs, then b) stand among (T, K, D + 1), and the other way round
         place = torch.arange(context.n_runs * (n_features + 1)).view(context.n_runs, n_features + 1)
         self.back = torch.cat([place[:, :-1].flatten(), place[:, -1]])
@@ -71,10 +72,11 @@ class LinearStep:
         if phase.climbing is not None and not step.climbs_by_hand:
             return None
         scale = (phase.scale / self.n_rows).view(*self.shape[:2], 1)  # of dl/du in the objective
-        return lambda: self._take(phase, scale)
+        unit = scale.view(-1, 1)
+        return lambda: self._take(phase, scale, unit)
 
     @torch.no_grad()
-    def _take(self, phase: Phase, scale: Tensor) -> None:
+    def _take(self, phase: Phase, scale: Tensor, unit: Tensor) -> None:
         step = self.step
         phi, slope, value = step.phi, self.slope, None
         torch.index_select(phi.vector, 0, self.there, out=self.w.view(-1))
@@ -86,7 +88,7 @@ class LinearStep:
             step.climb(None, slope.view(self.shape), step.rows.whole, False)
         if phase.penalised:
             membership = self.given or step.inferred(step.rows.whole, phase)
-            by_slope, value = self._pull(phase, scale, membership)
+            by_slope, value = self._pull(phase, unit, membership)
             torch.lerp(slope, self.one, self.p, out=slope)  # ds/du
             each = slope.view(self.shape)
             by_margin = torch.addcmul(self.p.view(self.shape), each, by_slope, out=each).view(self.p.shape)
@@ -97,11 +99,11 @@ class LinearStep:
         step.guard.check(self._watched(value), step.context.now, step.adam, *step.moved_optimizers(phase))
         step.adam.step()
 
-    def _pull(self, phase: Phase, scale: Tensor, membership: RowMembership) -> tuple[Tensor, Tensor]:
+    def _pull(self, phase: Phase, unit: Tensor, membership: RowMembership) -> tuple[Tensor, Tensor]:
         """What the penalty pulls at the slope of every row, in units of what the loss does; and (R,) what is finite
         where the penalty is."""
-        pull, value = self.step.pull_of(phase, membership)(membership.sums(self.slope.view(self.shape)))
-        return membership.spread(pull / scale.view(-1, 1), self.shape), value
+        pull, value = self.step.pull_of(phase, membership, unit)(membership.sums(self.slope.view(self.shape)))
+        return membership.spread(pull, self.shape), value
 
     def _watched(self, value: Tensor | None) -> Tensor | None:
         """(R,) what is finite where the objective is; None: that it is follows from how long rows and weights are."""

@@ -2,7 +2,8 @@
 
 All parameters live in one flat vector, and so do their gradients: a step is a handful of operations
 whatever the network, and a run's settings are spread over its elements once. Runs share no parameter, so a gradient
-that is not finite stays within its run: the guard freezes that run before the optimizer moves it.
+that is not finite stays within its run: the guard freezes that run before the optimizer moves it. Autograd knows the
+views alone, not the two vectors.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class FlatParameters:
             self.views[name] = view
             owners.append(torch.arange(self.n_runs).repeat_interleave(tensor[0].numel()))
         self.owner = torch.cat(owners).to(device)  # (P,) which run an element belongs to
+
+    def write(self, gradient: Mapping[str, Tensor]) -> None:
+        """The gradient, from that in every parameter."""
+        torch.cat([gradient[name].reshape(-1) for name in self.views], out=self.gradient)
 
     def spread(self, per_run: Tensor) -> Tensor:
         """(R,) -> (P,): a run's value at each of its elements."""
@@ -95,21 +100,20 @@ class Adam:
         else:
             self.steps = other.steps
 
-    @torch.no_grad()
     def step(self) -> None:
         g = self.parameters.gradient
         self.steps += 1 if self.acting is None else self.acting
         self.first.lerp_(g, 1 - self.beta1)
         self.second.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
         steps = self.steps.clamp_min(1) if isinstance(self.steps, Tensor) else self.steps
-        correction1 = 1 - self.beta1**steps
-        correction2 = 1 - self.beta2**steps
-        denominator = self.second.sqrt().div_(correction2**0.5).add_(self.epsilon)
-        if isinstance(correction1, Tensor):
-            move = (self.first * self.rate).mul_(self.sign / correction1)
-            self.parameters.vector.addcdiv_(move, denominator)
+        root = (1 - self.beta2**steps) ** 0.5  # of the second moment's correction, here on both sides of the division
+        factor = root * self.sign / (1 - self.beta1**steps)
+        denominator = self.second.sqrt().add_(root * self.epsilon)
+        move = self.first * self.rate
+        if isinstance(factor, Tensor):
+            self.parameters.vector.addcdiv_(move.mul_(factor), denominator)
         else:
-            self.parameters.vector.addcdiv_(self.first * self.rate, denominator, value=self.sign / correction1)
+            self.parameters.vector.addcdiv_(move, denominator, value=factor)
 
 
 class Guard:
@@ -126,7 +130,6 @@ class Guard:
     def all_dead(self) -> bool:
         return self.any_dead and self.on_cpu and bool(self.dead.all())
 
-    @torch.no_grad()
     def check(self, total: Tensor | None, step: int | Tensor, *optimizers: Adam | None) -> None:
         """Before Phi's update: freeze the runs whose objective is not finite, or whose gradient has no finite square.
 
@@ -145,7 +148,6 @@ class Guard:
         bad = _overflows(self.phi)
         self._freeze(bad if total is None else bad | ~total.isfinite(), step, *optimizers)
 
-    @torch.no_grad()
     def check_other(self, parameters: FlatParameters, step: int | Tensor, optimizer: Adam) -> None:
         """Before the update of a component with parameters of its own (rho, gates, a learned weight)."""
         g = parameters.gradient

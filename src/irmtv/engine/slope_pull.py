@@ -30,10 +30,17 @@ def pulling_penalty(objective: Objective) -> Penalty | None:
 
 
 class SlopePull:
-    """The gradient of lambda P in the sums G_e, while lambda and the environments stay as they are."""
+    """The gradient of lambda P in the sums G_e, in a `unit` (R, 1), while lambda and the environments stay."""
 
-    def __init__(self, penalty: Penalty, membership: RowMembership, phase: Phase, static: Mapping[str, Any]) -> None:
-        factor = phase.weights[0][1]  # (R, 1) lambda times the scale of the gradient
+    def __init__(
+        self,
+        penalty: Penalty,
+        membership: RowMembership,
+        phase: Phase,
+        static: Mapping[str, Any],
+        unit: Tensor | float = 1.0,
+    ) -> None:
+        factor = phase.weights[0][1] / unit  # (R, 1) lambda times the scale of the gradient
         self.membership, self.l1 = membership, penalty.norm == "l1"
         mass = membership.mass.to(factor.dtype)
         e = Statistics(mass[:, 0], mass)

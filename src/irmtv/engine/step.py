@@ -205,11 +205,11 @@ class GradientStep:
         shape = (self.context.n_sets, self.context.per_set, *rows.shape)
         return head.pull_back_rows(self.by_loss, membership.spread(pull, shape))
 
-    def pull_of(self, phase: Phase, membership: RowMembership) -> SlopePull:
-        """How the one penalty pulls at the environments' sums of slopes."""
+    def pull_of(self, phase: Phase, membership: RowMembership, unit: Tensor | float = 1.0) -> SlopePull:
+        """How the one penalty pulls at the environments' sums of slopes, in a unit that stays through the phase."""
         if self.pull is None or self.pull.membership is not membership:
             assert self.pulling is not None
-            self.pull = SlopePull(self.pulling, membership, phase, self.static)
+            self.pull = SlopePull(self.pulling, membership, phase, self.static, unit)
         return self.pull
 
     def _differentiated(
@@ -299,7 +299,6 @@ class GradientStep:
 
     # ---- inferred environments -------------------------------------------------------------------------------
 
-    @torch.enable_grad()
     def climb(self, value: Tensor | None, slope: Tensor | None, rows: StepRows, halves: bool) -> None:
         """One step of the environments up the penalties; Phi stands still.
 
@@ -310,15 +309,16 @@ class GradientStep:
         source.before_climbing(rows.inferred, rows.y, rows.weight)
         if source.parameters is None or source.adam is None:
             return
-        source.parameters.gradient.zero_()
         if self.climbs_by_hand and not halves and slope is not None and slope.ndim == 2 + len(rows.shape):
             assert isinstance(source, RhoOnAux)
             source.climb(rows, slope, self.objective.penalties[0], self.static.get("reduction"))
         else:
             assert value is not None
-            e = self._seen_by_penalties(summarise(value, slope, self._from_source(rows), self.uses, halves))
-            penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
-            torch.autograd.backward((self.weights.relative * penalties).sum())
+            source.parameters.gradient.zero_()
+            with torch.enable_grad():
+                e = self._seen_by_penalties(summarise(value, slope, self._from_source(rows), self.uses, halves))
+                penalties = torch.stack(self.objective.penalty_values(e, self.static), 1)  # (R, P)
+                torch.autograd.backward((self.weights.relative * penalties).sum())
         self._sum_gradient(source.parameters)
         self.guard.check_other(source.parameters, self.context.now, source.adam)
         source.adam.step()

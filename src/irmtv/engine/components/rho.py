@@ -70,10 +70,7 @@ class RhoOnAux(EnvironmentSource):
         places: AuxRows = rows.inferred
         climbing = places.climbing(self.net, self.parameters.views, slope, rows.weight)
         by_sum, by_mass = penalty.by_sums(climbing.sums(), climbing.mass, reduction or penalty.reduction)
-        for name, gradient in climbing.pull_back(self.net, by_sum, by_mass).items():
-            into = self.parameters.views[name].grad
-            assert into is not None
-            into.copy_(gradient)
+        self.parameters.write(climbing.pull_back(self.net, by_sum, by_mass))
 
     def membership_of(self, rows: Sequence[Rows]) -> Callable[[], RowMembership]:
         z = self.read(rows).transpose(1, 2).contiguous()

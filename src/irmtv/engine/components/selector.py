@@ -45,6 +45,7 @@ class Selector:
         """Without noise and without a graph: (R, D + A), 0 closed, 1 open."""
         return gate(self.parameters.views["mu"].detach())
 
+    @torch.enable_grad()
     def step(self, z: Tensor, y: Tensor, moves: Tensor, weight: Tensor | None) -> None:
         """One step on inputs (T or R, D + A, N) by the runs that `moves` (R,) names; the others stand still."""
         context, views = self.context, self.parameters.views

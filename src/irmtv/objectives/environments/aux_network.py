@@ -20,7 +20,12 @@ import torch
 from torch import Tensor
 
 from irmtv.core.membership import Blocks, RowMembership, Soft, SoftPair, at_least_rounding
-from irmtv.objectives.environments.sorted_relu import in_blocks, layer_and_kept, layer_gradient, sorted_relu_layer
+from irmtv.objectives.environments.sorted_relu import (
+    SortedBlocks,
+    layer_and_kept,
+    layer_gradient,
+    sorted_relu_layer,
+)
 
 Parameters = Mapping[str, Tensor]
 
@@ -203,11 +208,11 @@ class SortedRows:
         return net.from_logits(logits, len(self.z))
 
     @cached_property
-    def _blocks(self) -> Tensor:
-        return in_blocks(self.z)
+    def _blocks(self) -> SortedBlocks:
+        return SortedBlocks.of(self.z)
 
     def climbing(self, net: AuxNetwork, p: Parameters, slope: Tensor, weight: Tensor | None) -> Climbing:
-        logits, kept = layer_and_kept(self.z, p["W"].squeeze(2), p["b"], p["V"], p["c"], self._blocks)
+        logits, kept = layer_and_kept(self._blocks, p["W"].squeeze(2), p["b"], p["V"], p["c"])
 
         def gradient(by_logits: Tensor) -> dict[str, Tensor]:
             w, b, v, c = layer_gradient(kept, by_logits)
@@ -310,6 +315,9 @@ def _distinct_rows(aux: Tensor) -> tuple[Tensor, Tensor]:
 
     Column by column: `torch.unique(dim=0)` gives the same and takes a hundred times as long.
     """
+    if aux.shape[1] == 1:
+        values, codes = torch.unique(aux.squeeze(1), return_inverse=True)
+        return values.unsqueeze(1), codes
     codes = torch.zeros(len(aux), dtype=torch.int64, device=aux.device)
     for column in aux.T:
         values, code = torch.unique(column, return_inverse=True)
