@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -95,7 +97,7 @@ def summarise(
         key = next((k for k in group["published_key"] if k), "")
         there = known.get(Where(key, cell["setting"], cell["metric"], cell["summary"]), _UNKNOWN)
         expected = int(repetitions[cell["setting"]])
-        outcomes = group.loc[group["outcome"] != "", "outcome"].value_counts(sort=False)
+        outcomes = Counter(outcome for outcome in group["outcome"] if outcome)
         texts = {
             "outcomes": "; ".join(f"{outcome}={count}" for outcome, count in outcomes.items()),
             "note": _notes(group["note"], expected),
@@ -162,8 +164,7 @@ def _over_repetitions(values: Floats, n_bootstrap: int, seed: int) -> dict[str, 
     n = len(values)
     low = high = np.nan
     if n > 1:
-        draws = np.random.default_rng(seed).integers(n, size=(n_bootstrap, n))  # (B, n) positions
-        low, high = np.quantile(values[draws].mean(1), _TAILS)
+        low, high = np.quantile(values[_draws(seed, n_bootstrap, n)].mean(1), _TAILS)
     return {
         "mean": float(values.mean()) if n > 0 else np.nan,
         "sd": float(values.std(ddof=1)) if n > 1 else np.nan,
@@ -172,13 +173,19 @@ def _over_repetitions(values: Floats, n_bootstrap: int, seed: int) -> dict[str, 
     }
 
 
+@lru_cache(maxsize=4)
+def _draws(seed: int, n_bootstrap: int, n: int) -> npt.NDArray[np.int64]:
+    """(B, n) positions."""
+    return np.random.default_rng(seed).integers(n, size=(n_bootstrap, n))
+
+
 def _compared(mean: float, there: PublishedValue) -> dict[str, float]:
     difference = (mean - there.mean) / there.sd if there.sd > 0 else np.nan
     return {"published_mean": there.mean, "published_sd": there.sd, "difference_in_sd": difference}
 
 
 def _notes(notes: pd.Series[str], expected: int) -> str:
-    counts = notes[notes != ""].value_counts(sort=False)
+    counts = Counter(note for note in notes if note)
     texts = [str(note) if count == expected else f"{note} ({count} of {expected})" for note, count in counts.items()]
     return shown(texts, limit=3, form=str)
 

@@ -34,7 +34,9 @@ class ExperimentReport:
         written = write_all(folder, self.name, self.summary, self.tests)
         choices = self.results.copy()
         for column in ("hyperparameters", "figures"):
-            choices[column] = [json_text(v) if isinstance(v, dict) else None for v in choices[column]]
+            # rows of one choice share what was chosen, and why
+            texts = {id(v): json_text(v) if isinstance(v, dict) else None for v in choices[column]}
+            choices[column] = [texts[id(v)] for v in choices[column]]
         return [*written, *write_files(folder, {f"{self.name}-choices.csv": frame_csv(choices)})]
 
 

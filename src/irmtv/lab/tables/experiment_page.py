@@ -43,7 +43,7 @@ def experiment_content(
     `versions`: each different set of packages that the runs were computed with; `notes`: sentences before everything.
     """
     summary, rule = made.summary, main_rule(made.summary)
-    over = [t for t in overview(summary) if not t.detail]
+    over = overview(summary, detail=False)
     chapters: dict[str, list[page.Section]] = {}
     for m, (metric, each) in enumerate(itertools.groupby(tables(summary), key=lambda t: t.metric)):
         sections = [_setting(made, t, rule, f"setting-{m}-{i}") for i, t in enumerate(each)]

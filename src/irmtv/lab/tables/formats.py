@@ -32,7 +32,7 @@ _GAP = 3  # columns of the terminal between two cells: the padding and the place
 
 def _by_metric(summary: pd.DataFrame, detail: bool = False) -> Iterator[tuple[str, list[Table]]]:
     """The tables of each metric: over settings, where there are several, then for each."""
-    over = [table for table in overview(summary) if detail or not table.detail]
+    over = overview(summary, detail)
     for metric, each in itertools.groupby(tables(summary), key=lambda table: table.metric):
         yield metric, [*(table for table in over if table.metric == metric), *each]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -32,11 +33,12 @@ LIMIT = "limit"
 _MANY = 4  # methods; with more, their own tables are detail
 
 
-def overview(summary: pd.DataFrame) -> list[Table]:
+def overview(summary: pd.DataFrame, detail: bool = True) -> list[Table]:
     """The tables over settings, metric by metric; none for a metric in one setting only.
 
     For each method that was run and each summary ("worst" first): a row per setting and last their average.
     With many methods these are detail, and tables of the averages alone, a row per method, stand before them.
+    `detail=False` leaves the detail out.
     """
     made = []
     for metric in summary["metric"].unique():
@@ -46,14 +48,17 @@ def overview(summary: pd.DataFrame) -> list[Table]:
             continue
         caption = tuple(caption_of(metric, block))
         summaries = sorted(run["summary"].unique(), key=lambda name: name != WORST)
-        grids = {(m, s): _grid(block, m, s) for m in run["method"].unique() for s in summaries}
-        many = run["method"].nunique() > _MANY
+        methods = list(run["method"].unique())
+        grids = {(m, s): grid for s in summaries for m, grid in _grids(block, methods, s).items()}
+        many = len(methods) > _MANY
         if many:
             for name in summaries:
                 of_summary = [grid for (_, s), grid in grids.items() if s == name]
                 made += _compact(metric, name, of_summary, caption)
-        most = int(run["n"].max())
-        made += [_by_setting(metric, s, grid, caption, most, detail=many) for (_, s), grid in grids.items()]
+        if detail or not many:
+            most = int(run["n"].max())
+            pairs = [(m, s) for m in methods for s in summaries]
+            made += [_by_setting(metric, s, grids[m, s], caption, most, detail=many) for m, s in pairs]
     return made
 
 
@@ -67,13 +72,13 @@ class _Grid:
     published: pd.Series[float]  # by setting, as the next
     limit: pd.Series[float]
 
-    @property
+    @cached_property
     def averaged(self) -> list[str]:
         """The settings that count in the averages."""
         compared = self.values.loc[:, self.values.notna().any()]
         return list(compared.index[compared.notna().all(axis=1)]) if len(compared.columns) else []
 
-    @property
+    @cached_property
     def limited(self) -> list[str]:
         """Those of them that have a limit."""
         return [setting for setting in self.averaged if not np.isnan(self.limit[setting])]
@@ -96,16 +101,37 @@ class _Grid:
         return _mean(distance if is_accuracy(metric) else -distance)
 
 
-def _grid(block: pd.DataFrame, method: str, summary: str) -> _Grid:
-    here = block[block["summary"] == summary]
+def _grids(block: pd.DataFrame, methods: Sequence[str], summary: str) -> dict[str, _Grid]:
+    """Of the methods that were run, by their names. (A frame's own operations take a millisecond, whatever its size:
+    here are a hundred methods times summaries, so each is done once for all.)"""
     run = block[block["rule"] != NOT_RUN]
     settings, rules = list(run["setting"].unique()), list(run["rule"].unique())
-    frame = here[here["method"] == method]
-    values = frame[frame["rule"] != NOT_RUN].pivot(index="setting", columns="rule", values="mean")
-    published = frame.dropna(subset="published_mean").drop_duplicates("setting").set_index("setting")["published_mean"]
-    limit = here.drop_duplicates("setting").set_index("setting")["limit"]
-    values = values.reindex(index=settings, columns=rules)
-    return _Grid(method, frame, values, published.reindex(settings), limit.reindex(settings))
+    here = block[block["summary"] == summary]
+    limit = here.drop_duplicates("setting").set_index("setting")["limit"].reindex(settings)
+    values = np.full((len(methods), len(settings), len(rules)), np.nan)
+    published = np.full((len(methods), len(settings)), np.nan)
+    ran = here[here["rule"] != NOT_RUN]
+    place = tuple(
+        pd.Index(names).get_indexer(ran[c])
+        for c, names in (("method", methods), ("setting", settings), ("rule", rules))
+    )
+    values[place] = ran["mean"]
+    known = here[here["method"].isin(methods) & here["setting"].isin(settings)].dropna(subset="published_mean")
+    known = known.drop_duplicates(["method", "setting"])
+    published[pd.Index(methods).get_indexer(known["method"]), pd.Index(settings).get_indexer(known["setting"])] = known[
+        "published_mean"
+    ]
+    frames = dict(iter(here.groupby("method", sort=False, observed=True)))
+    return {
+        m: _Grid(
+            m,
+            frames.get(m, here[:0]),
+            pd.DataFrame(values[i], settings, rules),
+            pd.Series(published[i], settings),
+            limit,
+        )
+        for i, m in enumerate(methods)
+    }
 
 
 def _mean(values: pd.Series[float]) -> float:
