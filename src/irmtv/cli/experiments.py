@@ -222,7 +222,7 @@ def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     from irmtv.lab.tables.experiment_page import experiment_content
 
     spec, trained = _train(path, out, options)
-    made = report_experiment(spec, out)
+    made = report_experiment(spec, out, trained.jobs)
     if made.results.empty:
         _no_result(out)
     files = _write(made, out)  # first: a pipe may be closed while the tables are printed

@@ -9,15 +9,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from multiprocessing import connection, resource_tracker
 from typing import Any, Protocol, TypeVar
 
@@ -76,7 +78,8 @@ def one_by_one(
         yield piece, attempt(work, piece)
 
 
-def _begin() -> None:
+def _begin(environment: Mapping[str, str]) -> None:
+    os.environ.update(environment)  # a server that was started earlier has that of its start
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -95,9 +98,10 @@ def side_by_side(
 ) -> Generator[tuple[W, Outcome]]:
     """As they are finished. Each of `jobs` processes has one core; the results of a few pieces wait at most."""
 
+    context = _context(work)
+
     def new_pool() -> ProcessPoolExecutor:
-        # a fresh interpreter: threads of torch do not survive a fork
-        return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+        return ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(dict(os.environ),))
 
     pool = new_pool()
     waiting = list(reversed(pieces))
@@ -137,6 +141,20 @@ def side_by_side(
         # what runs after Ctrl-C or an error is not waited for; nor are processes that are done: one that was killed
         # while it waited for work keeps the others from hearing that there is none
         _end(pool)
+
+
+def _context(work: Callable[[W], Any]) -> multiprocessing.context.BaseContext:
+    """How processes begin: never as a fork of this one, whose threads of torch and whose GPU would not survive it.
+
+    On Linux they are forks of one fresh interpreter that has imported what `work` needs, which takes seconds, and has
+    done nothing with it; it serves all calls of this process.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    function = work.func if isinstance(work, partial) else work
+    context.set_forkserver_preload(["__main__", function.__module__])  # without effect where it runs already
+    return context
 
 
 @contextmanager

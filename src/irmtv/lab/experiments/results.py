@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from irmtv.lab.experiments.outputs import with_toward
 from irmtv.lab.experiments.plan import ALL, LEFT_OUT, STATISTICS, Member, leaves_out, members, metric_name, parts_of
 from irmtv.lab.experiments.spec import Method, Spec, settled_from
 from irmtv.lab.experiments.store import RunRecord, Store
+from irmtv.lab.workers import side_by_side
 from irmtv.metrics import METRICS
 from irmtv.objectives import OBJECTIVES
 from irmtv.selection import Choice, Measurements, Records, build_records, choose
 from irmtv.selection.directions import Directions
 from irmtv.selection.records import COLUMNWISE
 
+RUNS_PER_JOB = 300  # to begin a process takes as long as choosing among some hundred runs
 COLUMNS = (
     "setting", "method", "rule", "repetition", "metric", "summary", "value", "outcome", "published_key", "note",
     "chosen_method", "hyperparameters", "step", "message", "figures",
@@ -74,17 +77,30 @@ def _are_among(steps: np.ndarray, others: np.ndarray) -> np.ndarray:
     return found
 
 
-def read_results(spec: Spec, folder: str | Path) -> pd.DataFrame:
+def read_results(spec: Spec, folder: str | Path, jobs: int = 1) -> pd.DataFrame:
     """One row for every setting, method or pool, rule, repetition, metric and summary of the spec.
 
     The value is that of the model trained on all rows, at the chosen combination and step: the mean over the test
     environments or the worst of them, over all their rows ("pooled"), over test rows that are drawn as the training
     rows are ("iid"), over the training rows ("train"). Where a rule cannot choose, or a summary was not measured, the
     value is NaN and `note` says why. Runs that are not stored are left out.
+
+    `jobs` processes share the work; each is begun where it has a few hundred runs to look at.
     """
+    parts, runs = _parts(spec, folder)
+    jobs = min(jobs, runs // RUNS_PER_JOB, len(parts))
+    chosen = partial(_rows_of, spec, folder)
     rows: list[dict[str, Any]] = []
-    for setting, repetition, name, methods, own, references in _groups(spec, folder):
-        rows += _results(spec, setting, name, methods, repetition, own, references)
+    if jobs < 2:
+        rows = [row for part in parts for row in chosen(part)]
+    else:
+        by_part = {}
+        with closing(side_by_side(parts, chosen, jobs, None)) as outcomes:
+            for part, outcome in outcomes:
+                if outcome.error is not None:
+                    raise RuntimeError(f"{part.label}: {outcome.error}\n{outcome.traceback}")
+                by_part[part] = outcome.result
+        rows = [row for part in parts for row in by_part[part]]
     order = {"setting": list(spec.data.settings), "method": list(_pools(spec)), "rule": list(spec.selection.rules)}
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     keys = [frame[c].map({v: i for i, v in enumerate(values)}).to_numpy() for c, values in order.items()]
@@ -97,13 +113,14 @@ def read_records(spec: Spec, folder: str | Path, metric: str) -> Iterator[tuple[
     `metric` is that of the values, such as "test/accuracy" or "population/accuracy"; ERM is
     among the candidates, as for the rule "invariance".
     """
-    for setting, repetition, name, _, own, references in _groups(spec, folder):
-        candidates = [*own, *references]
-        known = _metrics(candidates)
-        if metric not in known:
-            raise ValueError(f"metric must be one that all candidates have: {known}. Got {metric!r}.")
-        values = np.concatenate([_worst(c.at(c.whole, metric).numpy(), metric) for c in candidates])
-        yield setting, name, repetition, _records(candidates, "invariance", metric), values
+    for part in _parts(spec, folder)[0]:
+        for name, _, own, references in _groups(spec, folder, part):
+            candidates = [*own, *references]
+            known = _metrics(candidates)
+            if metric not in known:
+                raise ValueError(f"metric must be one that all candidates have: {known}. Got {metric!r}.")
+            values = np.concatenate([_worst(c.at(c.whole, metric).numpy(), metric) for c in candidates])
+            yield part.setting, name, part.repetition, _records(candidates, "invariance", metric), values
 
 
 def _metrics(candidates: Sequence[Candidate]) -> list[str]:
@@ -122,38 +139,75 @@ def _pools(spec: Spec) -> dict[str, tuple[Method, ...]]:
     return alone | {name: tuple(by_label[label] for label in labels) for name, labels in spec.selection.pools.items()}
 
 
-def _groups(
-    spec: Spec, folder: str | Path
-) -> Iterator[tuple[str, int, str, tuple[Method, ...], list[Candidate], list[Candidate]]]:
-    """Setting, repetition, and what is chosen among together: name, methods, candidates, references."""
+@dataclass(frozen=True)
+class _Part:
+    """A repetition of a setting: rules choose within it. `environments` are those that were left out in turn."""
+
+    setting: str
+    repetition: int
+    environments: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.setting}, repetition {self.repetition}"
+
+
+def _parts(spec: Spec, folder: str | Path) -> tuple[list[_Part], int]:
+    """The parts of the results, in order, and how many runs there are to look at."""
     if not isinstance(spec, Spec):
         raise ValueError(f"spec must be a Spec: load_spec(path). Got {type(spec).__name__}.")
     with Store.read(folder) as store:
-        stored = {record.key: record for record in store.runs()}
-    for setting in spec.data.settings:
-        environments = _left_out_names(spec, setting, stored)
-        for repetition in range(spec.repetitions):
-            known = {
-                m.label: list(_candidates(spec, setting, m, repetition, environments, stored)) for m in spec.methods
-            }
-            for name, methods in _pools(spec).items():
-                own = [c for m in methods for c in known[m.label]]
-                if own:
-                    yield setting, repetition, name, methods, own, _references(spec, methods, known)
+        store.check_structure()
+        part_of = store.parts()
+    parts = [
+        _Part(setting, repetition, environments)
+        for setting in spec.data.settings
+        for environments in [_left_out_names(spec, setting, part_of)]
+        for repetition in range(spec.repetitions)
+    ]
+    return parts, len(part_of)
+
+
+def _rows_of(spec: Spec, folder: str | Path, part: _Part) -> list[dict[str, Any]]:
+    return [
+        row
+        for name, methods, own, references in _groups(spec, folder, part)
+        for row in _results(spec, part.setting, name, methods, part.repetition, own, references)
+    ]
+
+
+def _groups(
+    spec: Spec, folder: str | Path, part: _Part
+) -> Iterator[tuple[str, tuple[Method, ...], list[Candidate], list[Candidate]]]:
+    """What is chosen among together: name, methods, candidates, references."""
+    planned = {m.label: _combinations(spec, m, part) for m in spec.methods}
+    keys = {m.key for each in planned.values() for kinds in each.values() for some in kinds.values() for m in some}
+    with Store.read(folder) as store:
+        stored = {record.key: record for record in store.runs(keys=keys)}
+    known = {m.label: list(_candidates(spec, m, planned[m.label], stored)) for m in spec.methods}
+    for name, methods in _pools(spec).items():
+        own = [c for m in methods for c in known[m.label]]
+        if own:
+            yield name, methods, own, _references(spec, methods, known)
+
+
+def _combinations(spec: Spec, method: Method, part: _Part) -> dict[int, dict[str, list[Member]]]:
+    """The method's runs, by combination of hyper-parameters and by kind."""
+    found: dict[int, dict[str, list[Member]]] = {}
+    for kind, parts in parts_of(spec, method, part.environments).items():
+        for m in members(spec, part.setting, method, kind, parts, [part.repetition]):
+            found.setdefault(m.combination, {}).setdefault(kind, []).append(m)
+    return found
 
 
 def _candidates(
-    spec: Spec, setting: str, method: Method, repetition: int, environments: Sequence[str], stored: Stored
+    spec: Spec, method: Method, planned: Mapping[int, Mapping[str, list[Member]]], stored: Stored
 ) -> Iterator[Candidate]:
-    """The method's combinations in one repetition, those with a missing run left out."""
-    by_combination: dict[int, dict[str, list[Member]]] = {}
-    for kind, parts in parts_of(spec, method, environments).items():
-        for m in members(spec, setting, method, kind, parts, [repetition]):
-            by_combination.setdefault(m.combination, {}).setdefault(kind, []).append(m)
+    """The method's combinations, those with a missing run left out."""
     fixed = None
     if "fixed" in spec.selection.rules:
         fixed = method.combinations(spec.training).index(method.fixed_combination(spec.training))
-    for c, kinds in by_combination.items():
+    for c, kinds in planned.items():
         whole = {kind: some for kind, some in kinds.items() if all(m.key in stored for m in some)}
         # an older version did not leave environments out for the rule "invariance", which can do without
         if not {*kinds} <= {*whole, *(() if leaves_out(spec) else ("left-out",))}:
@@ -163,19 +217,19 @@ def _candidates(
         yield Candidate(kinds[ALL][0], records[ALL][0], folds, left_out, stated=c == fixed)
 
 
-def _left_out_names(spec: Spec, setting: str, stored: Stored) -> list[str]:
+def _left_out_names(spec: Spec, setting: str, part_of: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the environments that were left out in turn: the store knows them, without making the data again."""
     if not {"leave-one-env-out", "invariance"} & set(spec.selection.rules):
-        return []
+        return ()
     # found by key: the label of a setting may have had other arguments, or these arguments another label
-    parts = tuple(dict.fromkeys(r.part for r in stored.values() if r.part.startswith(LEFT_OUT)))
+    parts = tuple(dict.fromkeys(part for part in part_of.values() if part.startswith(LEFT_OUT)))
     names = dict.fromkeys(
         m.part.removeprefix(LEFT_OUT)
         for method in spec.methods
         for m in members(spec, setting, method, "left-out", parts, range(spec.repetitions))
-        if m.key in stored
+        if m.key in part_of
     )
-    return list(names)
+    return tuple(names)
 
 
 def _references(spec: Spec, methods: Sequence[Method], known: Mapping[str, list[Candidate]]) -> list[Candidate]:

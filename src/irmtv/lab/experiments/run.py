@@ -82,6 +82,7 @@ class Report:
     diverged: int
     failed: tuple[str, ...]  # labels and errors of groups that raised
     seconds: float
+    jobs: int  # processes that many groups are trained in
 
 
 class ExperimentInterrupted(KeyboardInterrupt):
@@ -170,7 +171,8 @@ def run_experiment(
         except KeyboardInterrupt:
             raise ExperimentInterrupted(stored + outcomes.done, total, Path(folder)) from None
     seconds = time.perf_counter() - started
-    return Report(total, stored, outcomes.done, outcomes.diverged, tuple(outcomes.failed), seconds)
+    processes = _job_count(jobs, device, MOST_RUNS) if cluster is None else 1
+    return Report(total, stored, outcomes.done, outcomes.diverged, tuple(outcomes.failed), seconds, processes)
 
 
 def _train_local(

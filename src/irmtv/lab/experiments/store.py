@@ -52,7 +52,7 @@ STATUSES = ("finished", "diverged")
 _RUN_COLUMNS = "key, setting, method, objective, repetition, seed, part, hyperparameters, status, diverged_at"
 _GROUP_COLUMNS = "key, label, spec_hash, device, host, pid, started, seconds, versions"
 ALL = "TRUE"  # the condition
-_COLUMN_OF = {"settings": "setting", "methods": "method", "parts": "part", "arrays": "name"}
+_COLUMN_OF = {"settings": "setting", "methods": "method", "parts": "part", "keys": "key", "arrays": "name"}
 
 
 @dataclass(frozen=True)
@@ -331,18 +331,19 @@ class Store:
         methods: Collection[str] | None = None,
         parts: Collection[str] | None = None,
         arrays: Collection[str] | None = None,
+        keys: Collection[str] | None = None,
     ) -> list[RunRecord]:
-        """The runs of these settings, methods and parts, as they came, with the arrays of these names.
+        """The runs of these settings, methods, parts and keys, as they came, with the arrays of these names.
 
         None stands for all of them; `arrays=()` loads no array.
         """
-        where, values = _where({"settings": settings, "methods": methods, "parts": parts})
+        where, values = _where({"settings": settings, "methods": methods, "parts": parts, "keys": keys})
         also, names = _where({"arrays": arrays})
         everything = where == also == ALL
         with self._snapshot():
             if everything:
-                self._check_structure()
-            digests = self._digests()
+                self._check_integrity()
+            digests = self._digests() if where == ALL else self._digests(where, values)
             found = self._runs(digests, where, values, also, names)
             if everything:
                 for what in self._damaged_groups(digests).values():
@@ -389,11 +390,25 @@ class Store:
         self.runs()
         self.specs()
 
-    def _digests(self) -> Digests:
-        known = self._select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'digests'")
-        return Digests(self._select("SELECT kind, id, digest, arrays FROM digests") if known else ())
+    def parts(self) -> dict[str, str]:
+        """The part of every run, by its key."""
+        return dict(self._select("SELECT key, part FROM runs ORDER BY id"))
 
-    def _check_structure(self) -> None:
+    def check_structure(self) -> None:
+        """Raise StoreDamaged where a run or a group is lost; what the runs hold is compared when they are read."""
+        with self._snapshot():
+            self._check_integrity()
+            for what in self._damaged_groups(self._digests()).values():
+                raise StoreDamaged(self._path, what)
+
+    def _digests(self, where: str = ALL, values: Sequence[Any] = ()) -> Digests:
+        """Of the runs for which `where` holds, and of all groups and specs."""
+        if not self._select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'digests'"):
+            return Digests(())
+        of_runs = f" WHERE kind != '{RUN}' OR id IN (SELECT id FROM runs WHERE {where})" if where != ALL else ""
+        return Digests(self._select(f"SELECT kind, id, digest, arrays FROM digests{of_runs}", values))
+
+    def _check_integrity(self) -> None:
         """Whether the tables hold what their indices say: a row that is lost is missing in one of them."""
         ((word, *_), *_) = self._select("PRAGMA integrity_check(1)")
         if word != "ok":

@@ -40,9 +40,9 @@ class ExperimentReport:
         return [*written, *write_files(folder, {f"{self.name}-choices.csv": frame_csv(choices)})]
 
 
-def report_experiment(spec: Spec, folder: str | Path) -> ExperimentReport:
-    """Choose by the spec's rules among what the folder has, and compare. Nothing is trained."""
-    results = read_results(spec, folder)
+def report_experiment(spec: Spec, folder: str | Path, jobs: int = 1) -> ExperimentReport:
+    """Choose by the spec's rules among what the folder has, in `jobs` processes, and compare. Nothing is trained."""
+    results = read_results(spec, folder, jobs)
     if results.empty:  # nothing is finished yet
         return ExperimentReport(spec.name, results, pd.DataFrame(), pd.DataFrame())
     columns = list(results["summary"].unique())  # the spec may leave the worst environment out

@@ -112,15 +112,16 @@ def _grids(block: pd.DataFrame, methods: Sequence[str], summary: str) -> dict[st
     published = np.full((len(methods), len(settings)), np.nan)
     ran = here[here["rule"] != NOT_RUN]
     place = tuple(
-        pd.Index(names).get_indexer(ran[c])
+        pd.Index(names).get_indexer(pd.Index(ran[c]))
         for c, names in (("method", methods), ("setting", settings), ("rule", rules))
     )
     values[place] = ran["mean"]
     known = here[here["method"].isin(methods) & here["setting"].isin(settings)].dropna(subset="published_mean")
     known = known.drop_duplicates(["method", "setting"])
-    published[pd.Index(methods).get_indexer(known["method"]), pd.Index(settings).get_indexer(known["setting"])] = known[
-        "published_mean"
-    ]
+    published[
+        pd.Index(methods).get_indexer(pd.Index(known["method"])),
+        pd.Index(settings).get_indexer(pd.Index(known["setting"])),
+    ] = known["published_mean"]
     frames = dict(iter(here.groupby("method", sort=False, observed=True)))
     return {
         m: _Grid(
