@@ -78,6 +78,13 @@ class RunOptions:
     repair: bool
     yes: bool
 
+    def prepare(self) -> None:
+        """Have the processes that will train begin their imports beside ours."""
+        if self.engine == "local" and ((self.jobs or 1) > 1 or (self.device or "").startswith("cuda")):
+            from irmtv.lab.workers import prepare
+
+            prepare("irmtv.lab.experiments.run")
+
 
 def run_spec(
     spec: Annotated[Path, typer.Argument(help="Experiment spec (TOML).")],
@@ -216,6 +223,7 @@ def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
 
 
 def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
+    options.prepare()
     from irmtv.html.page import write_page
     from irmtv.lab.tables import report_experiment, to_terminal
     from irmtv.lab.tables.experiment import stored_versions
@@ -242,6 +250,7 @@ def _no_result(out: Path) -> NoReturn:
 
 
 def _identifiability(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
+    options.prepare()
     from irmtv.lab.tables.experiment import stored_versions
     from irmtv.lab.tables.experiment_page import identifiability_content
     from irmtv.lab.tables.identifiability import report_identifiability

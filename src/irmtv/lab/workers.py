@@ -20,10 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker
 from typing import Any, Protocol, TypeVar
-
-import torch
 
 WAKE_SECONDS = 0.5
 
@@ -80,6 +78,8 @@ def one_by_one(
 
 def _begin(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)  # a server that was started earlier has that of its start
+    import torch  # here: `prepare` is for a process that has not imported it yet
+
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -151,10 +151,22 @@ def _context(work: Callable[[W], Any]) -> multiprocessing.context.BaseContext:
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
     function = work.func if isinstance(work, partial) else work
-    context.set_forkserver_preload(["__main__", function.__module__])  # without effect where it runs already
+    return _forking(function.__module__)
+
+
+def _forking(module: str) -> multiprocessing.context.BaseContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", module])  # without effect where it runs already
     return context
+
+
+def prepare(module: str) -> None:
+    """Have the interpreter that processes fork from import a module, while this one does something else."""
+    if sys.platform == "linux":
+        _forking(module)
+        with _ctrl_c_waits():
+            forkserver.ensure_running()
 
 
 @contextmanager

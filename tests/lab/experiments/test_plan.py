@@ -396,6 +396,24 @@ def test_on_a_gpu_settings_of_one_shape_share_groups():
     ]
 
 
+def test_on_a_gpu_what_takes_longest_begins_first():
+    hrm = {"objective": "hrm"}
+    inferred = {**ERM, "label": "ERM, inferred", "environments": "inferred"}
+    spec = small(ERM, TV, inferred, hrm)
+    work, *_ = plan(spec, frozenset(), "cuda", task_of(spec))
+    order = [(w.members[0].method.label, w.kind) for w in sorted(work, key=plan_module.costliest_first)]
+    assert order == [
+        ("hrm", "folds"),
+        ("hrm", "all"),
+        ("ERM, inferred", "folds"),
+        ("ERM, inferred", "all"),
+        ("irm-tv-l1", "folds"),
+        ("erm", "folds"),
+        ("irm-tv-l1", "all"),
+        ("erm", "all"),
+    ]
+
+
 def test_a_gpu_is_shared_by_processes_where_there_is_work_for_them(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")

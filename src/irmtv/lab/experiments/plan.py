@@ -167,6 +167,15 @@ def trains_on(spec: Spec, method: Method, device: str) -> str:
     return "cpu" if method.solved(spec.training) else device
 
 
+def costliest_first(work: Work) -> tuple[int, int]:
+    """To sort groups by, so that processes end at about the same time: on a GPU the common step is few operations, and
+    a procedure of its own takes several times as long, whatever the number of runs."""
+    method = work.members[0].method
+    objective = OBJECTIVES[method.objective]
+    own = bool(objective.procedure or objective.row_weights) or objective.infers not in (None, "aux")
+    return -2 if own else -1 if method.environments == "inferred" else 0, -len(work.members)
+
+
 def _together(tasks: Mapping[str, Task], device: str) -> list[list[str]]:
     """Settings whose runs share groups: on a GPU, where steps of many runs take hardly longer, those of one shape."""
     if device == "cpu":

@@ -34,6 +34,7 @@ from irmtv.lab.experiments.plan import (
     INFERENCE,
     STATISTICS,
     Work,
+    costliest_first,
     count_runs,
     flat,
     fold_names,
@@ -192,6 +193,8 @@ def _train_local(
     processes = _job_count(jobs, device, len(work))
     if processes == 1:
         return one_by_one(work, train_here, stage)
+    if device.type == "cuda":  # on a CPU neighbours share their data, and groups are many and small
+        work = sorted(work, key=costliest_first)
     return side_by_side(work, partial(_train_elsewhere, spec, _devices(device)), processes, stage)
 
 
