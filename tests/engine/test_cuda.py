@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import distributed
 
 from irmtv import OBJECTIVES, Runs, train
 from irmtv.datasets import make_simulation
@@ -84,3 +85,20 @@ def test_a_diverged_run_is_frozen_on_a_gpu_too():
     assert list(fitted["cuda"].diverged) == [1]
     assert fitted["cuda"].diverged == fitted["cpu"].diverged
     assert torch.isfinite(fitted["cuda"].coefficients()[0]).all()
+
+
+@pytest.mark.parametrize("name", ["irm-tv-l1", "minimax-tv-l1", "vrex", "groupdro"])
+def test_one_rank_of_nccl_is_no_rank(name, monkeypatch):
+    """NCCL refuses two ranks on one GPU: here are its calls, the sums over several are tested with gloo."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    task = make_simulation(600, (0.999, 0.9), 0.8, random_state=0, n_test=8)
+    settings = {"steps": 200, "device": "cuda", "dtype": torch.float64}
+    alone = train(task, name, Runs(seed=range(3)), **settings).coefficients()
+    distributed.init_process_group("nccl", rank=0, world_size=1)
+    try:
+        of_rank = train(task, name, Runs(seed=range(3)), process_group=distributed.group.WORLD, **settings)
+    finally:
+        distributed.destroy_process_group()
+    for a, b in zip(of_rank.coefficients(), alone, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
