@@ -22,9 +22,10 @@ from irmtv.app.io.delimited import (
 from irmtv.app.io.memory import memory_limit
 from irmtv.app.io.parquet import ParquetTable, cut, open_parquet, with_rows
 from irmtv.app.io.shards import PARQUET
-from irmtv.app.io.source import check_file
+from irmtv.app.io.source import TextSource, check_file
 from irmtv.core.messages import check_positive, shown
 from irmtv.core.numbers import several
+from irmtv.core.read_ahead import read_ahead
 from irmtv.data.tables.errors import TableError
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
@@ -244,19 +245,19 @@ def chunks_as_they_stand(
     """The pieces of `table_chunks`, each with its cells as the file has them: NA and 007 are text there."""
     path = Path(path)
     check_positive(rows, "rows")
+    source: TextSource | None = None
     if _is_parquet(path):
         table = with_rows(open_parquet(path, columns, text))
         pieces, total = table.pieces(rows), table.n_rows
     else:
-        layout, batches = text_batches(path, encoding, columns, progress)
-        total = None
-        pieces = _typed_chunks(batches, rows, text, layout.separator != ",")
+        source, layout, batches = text_batches(path, encoding, columns)
+        pieces = read_ahead(_typed_chunks(batches, rows, text, layout.separator != ","))
     start = 0
     for frame, cells in pieces:
         frame.index = pd.RangeIndex(start, start + len(frame))
         start += len(frame)
-        if total is not None and progress is not None:
-            progress(start / total)
+        if progress is not None:
+            progress(start / total if source is None else source.share)
         yield frame, cells
 
 

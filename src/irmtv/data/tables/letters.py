@@ -19,6 +19,7 @@ from irmtv.data.tables.texts import check_texts, nulls_among
 
 SHORT, LONG = 3, 4  # letters of a group; a word has a space before and after it
 TOGETHER = 1 << 12  # texts that are encoded at a time
+MOST_KNOWN = 1 << 16  # texts that are remembered: a table in pieces has the same ones again and again
 MOST_LETTERS = (1 << 16) - 2  # that groups consist of: four letters are one integer of 64 bits
 
 
@@ -53,6 +54,10 @@ class Letters:
             raise ValueError("idf and components must be finite, and idf above 0")
 
     @cached_property
+    def _known(self) -> dict[str, npt.NDArray[np.float32]]:
+        return {}
+
+    @cached_property
     def _idf(self) -> npt.NDArray[np.float64]:
         return _unpacked(self.idf, "idf", "<f8", (len(self.groups),)).astype(np.float64)
 
@@ -71,12 +76,17 @@ class Letters:
 
     def table(self, values: Any) -> npt.NDArray[np.float32]:
         """(L + 1, n): what every value becomes, and a missing one last."""
-        gone = nulls_among(values, self.nulls)
-        texts = ["" if null else str(value) for value, null in zip(values, gone, strict=True)]
-        made = np.zeros((len(texts) + 1, self.n_outputs), dtype=np.float32)
-        for start in range(0, len(texts), TOGETHER):
-            self._encode(texts[start : start + TOGETHER], made[start:])
-        return made
+        given = np.asarray(values, dtype=object).tolist()
+        gone = nulls_among(given, self.nulls)
+        texts = ["" if null else str(value) for value, null in zip(given, gone, strict=True)]
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        made = np.zeros((len(new) + 1, self.n_outputs), dtype=np.float32)
+        for start in range(0, len(new), TOGETHER):
+            self._encode(new[start : start + TOGETHER], made[start:])
+        known = self._known | dict(zip(new, made, strict=False))
+        if len(known) <= MOST_KNOWN:
+            self._known.update(known)
+        return np.array([*(known[text] for text in texts), made[-1]])
 
     def _encode(self, texts: Sequence[str], made: npt.NDArray[np.float32]) -> None:
         """Write what the texts become into the first rows of `made`, which are zeros."""

@@ -1,8 +1,8 @@
 """What a value of a column that is no number becomes, as plain data: applied by NumPy and pandas alone.
 
 skrub decides what a column is and how it is encoded (`steps`). Where that is a list of categories, the parts of a date
-or groups of letters (`letters`), a recipe says the same in a few lists, which a model file holds as JSON. Recipes come from files: what
-they may be is checked here, where they are built.
+or groups of letters (`letters`), a recipe says the same in a few lists, which a model file holds as JSON. Recipes come
+from files: what they may be is checked here, where they are built.
 """
 
 from __future__ import annotations

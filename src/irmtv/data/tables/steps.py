@@ -149,7 +149,7 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
     recipes_ : dict of str to dict
         What values become, of columns of categories, dates and text: all that is kept of skrub's answer; see `recipes`.
     groups_ : list of list of str
-        Columns that need skrub, since one of them has no recipe, such as dates of a time zone: those that were looked at
+        Columns that need skrub, since one of them has no recipe (dates of a time zone): those that were looked at
         together.
     vectorizers_ : list of TableVectorizer
         One for each group.
