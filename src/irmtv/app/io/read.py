@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,10 +173,10 @@ def _typed_columns(
     series: dict[str, pd.Series] = {}
     notes, with_commas = list[str](), list[str]()
     marks: dict[str, dict[str, int]] = {}  # by what stands for a missing value: columns of text, and how often
-    for name in list(untyped):
-        column = untyped.pop(name)
-        series[name], missing, comma = typed(column, name in text, decimal_comma)
-        del column
+    names = list(untyped)
+    with ThreadPoolExecutor(pa.cpu_count()) as pool:  # Arrow and NumPy do the work, without Python's lock
+        each = pool.map(lambda name: typed(untyped.pop(name), name in text, decimal_comma), names)
+    for name, (series[name], missing, comma) in zip(names, each, strict=True):
         for mark, n in missing.items():
             marks.setdefault(mark, {})[name] = n
         with_commas += [name] * comma
