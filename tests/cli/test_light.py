@@ -1,4 +1,4 @@
-"""Commands that only use a model load what they need: a table of numbers, dates and categories needs no torch."""
+"""Commands that only use a model load what they need: a table of numbers, dates, categories and text needs no torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def loaded_after(commands: list[list[str]]) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 def test_using_a_model_loads_neither_torch_nor_scikit_learn(tmp_path):
-    houses().to_csv(tmp_path / "houses.csv", index=False)
+    table = houses()
+    table.assign(street=[f"{k} Long Street" for k in range(len(table))]).to_csv(tmp_path / "houses.csv", index=False)
     frame = read_table(tmp_path / "houses.csv").frame.drop(columns=["id", "price"])
     columns = split_columns(frame, target="sold", environment="site")
     about = {"data": {"target": "sold", "environment": ["site"]}}

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.problems import refuse
+from irmtv.engine import rows
 from irmtv.engine.rows import BalancedBatches, StratifiedBatches
 
 
@@ -188,3 +189,21 @@ def test_balanced_runs_are_independent_of_their_neighbours():
 def test_impossible_sizes_of_balanced_batches():
     with refuse("batch_size must be between 2 and the number of rows, 60", "Got 61"):
         balanced(CODES, 61, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "environments"),
+    [(StratifiedBatches, 1), (StratifiedBatches, 3), (StratifiedBatches, 33_000), (BalancedBatches, 3)],
+)
+def test_numbers_in_few_bits_give_the_same_batches(monkeypatch, kind, environments):
+    """Row numbers have 32 bits and codes 16 where that is enough; random numbers do not depend on it."""
+    codes = torch.arange(80_000) % environments
+
+    def drawn():
+        b = kind([codes], 50_000, generators(7))
+        return torch.cat([b.next() for _ in range(3)])
+
+    few = drawn()
+    monkeypatch.setattr(rows, "MOST_OF_32_BITS", 0)
+    monkeypatch.setattr(rows, "_narrow", lambda codes: codes)
+    assert torch.equal(few, drawn()) and few.dtype == torch.int64

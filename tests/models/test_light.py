@@ -129,19 +129,19 @@ def test_every_kind_of_file_is_known():
 
 @pytest.mark.slow
 def test_what_needs_the_estimator(tmp_path):
-    """An estimator alone, text with many values, preprocessing of others: there is no light way."""
+    """An estimator alone, dates of a time zone, preprocessing of others: there is no light way."""
     frame = rows(60, 0)[["size", "far"]].fillna(0.0)
     y = (frame["size"] > 0).astype(int)
     model = irmtv.InvariantClassifier("erm", hidden=(), **NETWORK)
-    street = frame.assign(street=[f"{k} Long Street" for k in range(60)])
+    when = frame.assign(when=[f"2014-01-01T10:{k:02d}:00+01:00" for k in range(60)])
     paths = {
         "array": model.fit(frame, y).save(tmp_path / "a.irmtv"),
-        "street": save(Pipeline([*table_steps(), ("model", model)]).fit(street, y), tmp_path / "b.irmtv"),
+        "when": save(Pipeline([*table_steps(), ("model", model)]).fit(when, y), tmp_path / "b.irmtv"),
         "passed": save(Pipeline([("nothing", "passthrough"), ("model", model)]).fit(frame, y), tmp_path / "c.irmtv"),
     }
     for name, path in paths.items():
         assert light_steps(read_model(path)) is None
-        assert name == "passed" or len(open_model(path)[0].predict(street)) == 60
+        assert name == "passed" or len(open_model(path)[0].predict(when)) == 60
 
 
 def changed(path: Path, to: Path, key: str, value: object) -> Path:

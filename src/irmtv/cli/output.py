@@ -99,7 +99,9 @@ def print_json(value: Any) -> None:
     """JSON that every reader takes: numbers that are not finite are null, and signs that hide are written out."""
     from irmtv.core.plain_json import json_text
 
-    print("".join(f"\\u{ord(c):04x}" if c != "\n" and printable(c) != c else c for c in json_text(value, indent=2)))
+    text = json_text(value, indent=2)
+    hidden = {c for c in set(text) if c != "\n" and printable(c) != c}
+    print("".join(f"\\u{ord(c):04x}" if c in hidden else c for c in text) if hidden else text)
 
 
 def text_table(columns: Sequence[str], title: str | None = None) -> Table:

@@ -67,7 +67,7 @@ def _label_series(values: Any, parameter: str) -> Any:
         raise ValueError(f"{parameter} must be one label per row. Got {got}. Combine columns: list(zip(a, b)).")
     if values.ndim == 2:
         values = values.iloc[:, 0] if isinstance(values, pd.DataFrame) else values[:, 0]
-    series = pd.Series(values)
+    series = pd.Series(values, copy=False)
     return pd.Series([_plain(v) for v in series], dtype=object) if series.dtype == object else series
 
 
@@ -97,8 +97,9 @@ def encode_labels(values: Any, parameter: str, n_rows: int | None = None) -> tup
     except TypeError as error:
         raise ValueError(f"{parameter} must be hashable labels. Got {error}. Use tuples, not lists.") from error
     labels = uniques.tolist()
-    bad = np.isin(codes, [-1, *(i for i, label in enumerate(labels) if _unusable(label))])
-    if bad.any():
+    unusable = [i for i, label in enumerate(labels) if _unusable(label)]
+    if unusable or codes.min() < 0:  # which missing labels are
+        bad = np.isin(codes, [-1, *unusable])
         row = int(bad.argmax())
         raise ValueError(
             f"{parameter} must be known for every row. Got {bad.sum()} missing or infinite labels, the first "
@@ -108,7 +109,8 @@ def encode_labels(values: Any, parameter: str, n_rows: int | None = None) -> tup
         order = sorted(range(len(labels)), key=labels.__getitem__)
     except TypeError:
         order = sorted(range(len(labels)), key=lambda i: (type(labels[i]).__name__, repr(labels[i])))
-    return np.argsort(order)[codes], [labels[i] for i in order]
+    np.take(np.argsort(order), codes, out=codes, mode="clip")  # in place; codes are places of labels, so nothing is cut
+    return codes, [labels[i] for i in order]
 
 
 def _groups(sizes: Sequence[int], min_rows: int) -> list[list[int]]:
@@ -127,7 +129,8 @@ def pool(codes: Ints, labels: list[Any], min_rows: int) -> tuple[Tensor, tuple[H
     lookup, names, book = pool_labels(np.bincount(codes), labels, min_rows)
     import torch
 
-    return torch.from_numpy(lookup[codes]), names, book
+    pooled = codes if (lookup == np.arange(len(lookup))).all() else lookup[codes]
+    return torch.from_numpy(pooled), names, book
 
 
 def pool_labels(rows: Ints, labels: list[Any], min_rows: int) -> tuple[Ints, tuple[Hashable, ...], dict[Hashable, int]]:

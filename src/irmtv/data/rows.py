@@ -125,6 +125,9 @@ def check_finite(
 ) -> None:
     """Raise where a value is infinite or, unless `gaps` are allowed, missing: how many rows, and where the first is."""
     if values.dtype.kind == "f":
+        # NaN and infinity are what the least or the greatest of some values is, and no array of answers is made
+        if not gaps and values.size and np.isfinite([values.min(), values.max()]).all():
+            return
         bad = np.isinf(values) if gaps else ~np.isfinite(values)
     else:
         bad = np.asarray(pd.isna(values))  # None or NaT among objects

@@ -47,7 +47,7 @@ _KINDS = {
     for cv in ("", "-cv")
 }
 FILE_KINDS = (*_KINDS, "environment-inference", PIPELINE)  # all that a file may hold; a kind never changes
-ROWS = 1 << 14  # at a time: a network's hidden layers are as wide as they are
+ROWS = 1 << 11  # at a time, which stay in the cache
 
 
 @dataclass(frozen=True)
@@ -78,19 +78,22 @@ class LightClassifier:
 
     def predict(self, values: Any) -> npt.NDArray[Any]:
         """The most probable class of every row: (N,)."""
-        logits = self.outputs(values)
-        codes = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)
-        labels: npt.NDArray[Any] = self.classes_[codes]
+        labels: npt.NDArray[Any] = self.classes_[most_probable(self.outputs(values))]
         return labels
 
-    def predict_proba(self, values: Any) -> Floats:
-        """Probabilities of the classes: (N, C)."""
-        logits = self.outputs(values)
-        if logits.ndim == 1:
-            logits = np.stack([np.zeros_like(logits), logits], 1)
-        powers = np.exp(logits - logits.max(1, keepdims=True))
-        shares: Floats = powers / powers.sum(1, keepdims=True)
-        return shares
+
+def most_probable(logits: Floats) -> npt.NDArray[np.intp]:
+    """The most probable class of every row, by its place: (N,)."""
+    return (logits > 0).astype(np.intp) if logits.ndim == 1 else logits.argmax(1)
+
+
+def probabilities(logits: Floats) -> Floats:
+    """Probabilities of the classes: (N, C)."""
+    if logits.ndim == 1:
+        logits = np.stack([np.zeros_like(logits), logits], 1)
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    shares: Floats = powers / powers.sum(1, keepdims=True)
+    return shares
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class LightNetworks:
 
     def logits(self, values: Any) -> Floats:
         """Mean over the members: (N,) or (N, C), float64. For regression in the user's units."""
-        features = np.asarray(values, dtype=np.float64)
+        features = np.asarray(values)
         check_finite(features, "X")
         starts = range(0, max(1, len(features)), ROWS)
         outputs = np.concatenate([self._some(features[start : start + ROWS]) for start in starts])
@@ -111,7 +114,7 @@ class LightNetworks:
             return outputs[:, 0] if self.y is None else self.y.back(outputs)[:, 0]
         return outputs if self.y is None else self.y.back(outputs)
 
-    def _some(self, features: Floats) -> Floats:
+    def _some(self, features: npt.NDArray[np.floating]) -> Floats:
         z = self.x(features)
         made: Floats = np.mean([_forward(member.parameters, z) for member in self.members], 0)
         return made

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from irmtv.data.tables import steps
+from irmtv.data.tables import letters, steps
+from irmtv.data.tables.letters import packed
+from irmtv.data.tables.reading import Surprises
 from irmtv.data.tables.recipes import Categories, Dates, recipe_of, stored
 from irmtv.data.tables.stored import as_plain_data, from_plain_data
 
@@ -81,10 +85,50 @@ def test_the_same_numbers_as_by_skrub(monkeypatch, for_trees):
     pd.testing.assert_frame_equal(pd.DataFrame(light.read(later)[0]), pd.DataFrame(own.transform(later)))
 
 
+STREETS = [
+    *(f"{k} Long Street, Ærøskøbing {chr(0x4E00 + k)}" for k in range(60)),
+    *(f"ab{k % 3} " * (k % 5) + "Ⅷ" for k in range(60, 100)),
+    *("x", "İstanbul ǅ", "UPPER\tand\xa0lower", "a  b   c", "𝒳𝒴𝒵 letters", "N/A", "  "),
+]
+OTHER_STREETS = [*STREETS[::7], "", "zzzz", "long", "5 LONG STREET", "ab", "ßtreet 7", None, "?", "𝒳 " * 50, "\ud800 x"]
+
+
+@pytest.mark.parametrize("for_trees", [False, True])
+def test_texts_become_what_skrub_makes_of_them(monkeypatch, for_trees):
+    """The groups of letters are counted, weighed and projected as scikit-learn does, also of other texts."""
+    monkeypatch.setattr(steps, "TREE_CATEGORIES", 40)
+    monkeypatch.setattr(letters, "TOGETHER", 7)  # texts at a time
+    frame = pd.DataFrame({"street": [*STREETS, *STREETS[20:60], None], "x": 1.0})
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "recipes_of", lambda *_: None)
+        by_skrub = steps.table_steps((), for_trees)[1][1]
+        expected = pd.DataFrame(by_skrub.fit_transform(frame))
+    own = steps.table_steps((), for_trees)[1][1]
+    made = pd.DataFrame(own.fit_transform(frame))
+    assert by_skrub.groups_ and not own.groups_ and set(own.recipes_) == {"street"}
+    assert made.shape[1] == 17 and list(own.outputs()) == list(by_skrub.outputs())
+    close = {"atol": 2e-6, "rtol": 0, "check_names": False}
+    pd.testing.assert_frame_equal(made, expected, **close)
+    pd.testing.assert_frame_equal(pd.DataFrame(own.transform(frame)), made, check_exact=True)
+    other = pd.DataFrame({"street": pd.Series(OTHER_STREETS, dtype=object), "x": 2.0})
+    pd.testing.assert_frame_equal(pd.DataFrame(own.transform(other)), pd.DataFrame(by_skrub.transform(other)), **close)
+    light = from_plain_data(json.loads(json.dumps(as_plain_data(own))))
+    pd.testing.assert_frame_equal(pd.DataFrame(light.read(other)[0]), pd.DataFrame(own.transform(other)))
+    assert light.read(other)[1] == own.read(other)[1] == Surprises({}, {})
+
+
+def test_fewer_groups_of_letters_than_numbers():
+    """Texts with so few groups of letters that skrub takes each for a number, without a projection."""
+    texts = [" ".join(["aa", "bb"][: k % 3] + ["c"] * (k % 41)) for k in range(1, 42)]
+    numbers = steps.table_steps()[1][1]
+    made = numbers.fit_transform(pd.DataFrame({"t": texts, "x": 1.0}))
+    assert 1 < made.shape[1] - 1 < 16 and set(numbers.recipes_) == {"t"}
+
+
 def test_a_column_that_needs_skrub_keeps_it():
-    frame = raw(0).assign(street=[f"{k} Long Street" for k in range(N)])
+    frame = raw(0).assign(when=[f"2014-01-01T10:{k % 60:02d}:00+01:00" for k in range(N)])
     numbers = steps.table_steps()[1][1].fit(frame)
-    assert numbers.groups_ and "street" not in numbers.recipes_ and as_plain_data(numbers) is None
+    assert numbers.groups_ and "when" not in numbers.recipes_ and as_plain_data(numbers) is None
 
 
 def test_a_recipe_that_says_anything_else_than_skrub_is_none(monkeypatch):
@@ -95,12 +139,24 @@ def test_a_recipe_that_says_anything_else_than_skrub_is_none(monkeypatch):
 
 
 def test_stored_and_back():
-    for recipe in (Categories(["a", "b"], [0, None], 1, [""]), Dates("%Y", "datetime64[us]", ["year"], [])):
+    each = (
+        Categories(["a", "b"], [0, None], 1, [""]),
+        Dates("%Y", "datetime64[us]", ["year"], []),
+        letters.Letters(**LETTERS),
+    )
+    for recipe in each:
         assert recipe_of(stored(recipe)) == recipe
 
 
 CATEGORIES = {"labels": ["a", "b"], "places": [0, 1], "missing": None, "nulls": []}
 DATES = {"format": "%Y-%m-%d", "dtype": "datetime64[us]", "parts": ["year"], "nulls": []}
+LETTERS = {
+    "groups": [" ab", "ab "],
+    "idf": packed(np.ones(2), "<f8"),
+    "components": packed(np.eye(2), "<f4"),
+    "n_outputs": 2,
+    "nulls": [""],
+}
 
 
 @pytest.mark.parametrize(
@@ -126,6 +182,18 @@ DATES = {"format": "%Y-%m-%d", "dtype": "datetime64[us]", "parts": ["year"], "nu
         {**DATES, "dtype": "object"},
         {**DATES, "format": "%Y" * 60},
         {**DATES, "format": 5},
+        {**LETTERS, "groups": []},
+        {**LETTERS, "groups": [" ab", " ab"]},
+        {**LETTERS, "groups": [" ab", "a"]},
+        {**LETTERS, "idf": packed(np.ones(3), "<f8")},
+        {**LETTERS, "idf": packed(-np.ones(2), "<f8")},
+        {**LETTERS, "idf": [1.0, 1.0]},
+        {**LETTERS, "components": packed(np.full((2, 2), np.nan), "<f4")},
+        {**LETTERS, "components": "!"},
+        {**LETTERS, "n_outputs": 4},
+        {**LETTERS, "n_outputs": 10**12},
+        {**LETTERS, "n_outputs": -1},
+        {**LETTERS, "n_outputs": 2.0},
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ plain model differs between them, and which environment has the fewest rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ def first_look(
     loss: Floats,
     codes: Ints,
     names: Sequence[str],
+    called: Callable[[str], str],
     seed: int,
 ) -> FirstLook | None:
     """The environments by features and loss; None where there are fewer than two.
@@ -47,6 +48,7 @@ def first_look(
     columns, labels : the raw columns and the environment of every row of the table.
     loss : (N,) held-out loss of the plain model.
     codes, names : (N,) the environment of every row of `x` and `loss`, and what each is called.
+    called : what a label is called.
     seed : of the sample, the halves and the permutations.
     """
     sizes = np.bincount(codes, minlength=len(names))
@@ -61,7 +63,9 @@ def first_look(
         "auc": finite(differ.auc["value"]),
         "p": differ.p,
         "loss_p": finite(p_of_equal_losses(loss, codes, len(names))) if sizes.min() > 0 else None,
-        "telling": telling_columns(columns, labels, rng),
+        "telling": [
+            {**column, "environment": called(column["environment"])} for column in telling_columns(columns, labels, rng)
+        ],
         "smallest": str(names[smallest]),
         "smallest_rows": int(sizes[smallest]),
     }

@@ -367,10 +367,11 @@ def _first_look(prepared: Prepared, searches: Searches) -> FirstLook | None:
     return first_look(
         rows.x.numpy(),
         columns.features,
-        columns.environment.map({label: called(str(label)) for label in columns.environment.dropna().unique()}),
+        columns.environment,
         held_out_loss(searches, searches.search, searches.search.erm),
         searches.codes,
         [called(str(name)) for name in searches.names],
+        called,
         searches.random_state,
     )
 

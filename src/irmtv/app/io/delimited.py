@@ -235,9 +235,9 @@ def _read_simple(source: TextSource, options: dict[str, Any]) -> pa.Table | None
 
 
 def text_batches(
-    path: Path, encoding: str | None, columns: Sequence[str] | None, progress: Callable[[float], None] | None
-) -> tuple[Layout, Iterator[pa.RecordBatch]]:
-    """The file in pieces, as Arrow reads them."""
+    path: Path, encoding: str | None, columns: Sequence[str] | None
+) -> tuple[TextSource, Layout, Iterator[pa.RecordBatch]]:
+    """The file in pieces, as Arrow reads them; the source says how much of it was read."""
     source, layout = open_text(path, encoding)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -247,8 +247,6 @@ def text_batches(
             try:
                 for batch in arrow_csv.open_csv(source, **_options(layout, wanted)):
                     rows += batch.num_rows
-                    if progress is not None:
-                        progress(source.share)
                     yield batch
             except (pa.ArrowInvalid, TableError) as error:
                 raise _explained(error, source, layout, encoding) from error
@@ -256,7 +254,7 @@ def text_batches(
         if rows == 0:
             raise _no_rows(path)
 
-    return layout, batches()
+    return source, layout, batches()
 
 
 def check_columns(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> Sequence[str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,10 @@ from irmtv.app.io.delimited import (
 from irmtv.app.io.memory import memory_limit
 from irmtv.app.io.parquet import ParquetTable, cut, open_parquet, with_rows
 from irmtv.app.io.shards import PARQUET
-from irmtv.app.io.source import check_file
+from irmtv.app.io.source import TextSource, check_file
 from irmtv.core.messages import check_positive, shown
 from irmtv.core.numbers import several
+from irmtv.core.read_ahead import read_ahead
 from irmtv.data.tables.errors import TableError
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
@@ -171,10 +173,10 @@ def _typed_columns(
     series: dict[str, pd.Series] = {}
     notes, with_commas = list[str](), list[str]()
     marks: dict[str, dict[str, int]] = {}  # by what stands for a missing value: columns of text, and how often
-    for name in list(untyped):
-        column = untyped.pop(name)
-        series[name], missing, comma = typed(column, name in text, decimal_comma)
-        del column
+    names = list(untyped)
+    with ThreadPoolExecutor(pa.cpu_count()) as pool:  # Arrow and NumPy do the work, without Python's lock
+        each = pool.map(lambda name: typed(untyped.pop(name), name in text, decimal_comma), names)
+    for name, (series[name], missing, comma) in zip(names, each, strict=True):
         for mark, n in missing.items():
             marks.setdefault(mark, {})[name] = n
         with_commas += [name] * comma
@@ -244,19 +246,19 @@ def chunks_as_they_stand(
     """The pieces of `table_chunks`, each with its cells as the file has them: NA and 007 are text there."""
     path = Path(path)
     check_positive(rows, "rows")
+    source: TextSource | None = None
     if _is_parquet(path):
         table = with_rows(open_parquet(path, columns, text))
         pieces, total = table.pieces(rows), table.n_rows
     else:
-        layout, batches = text_batches(path, encoding, columns, progress)
-        total = None
-        pieces = _typed_chunks(batches, rows, text, layout.separator != ",")
+        source, layout, batches = text_batches(path, encoding, columns)
+        pieces = read_ahead(_typed_chunks(batches, rows, text, layout.separator != ","))
     start = 0
     for frame, cells in pieces:
         frame.index = pd.RangeIndex(start, start + len(frame))
         start += len(frame)
-        if total is not None and progress is not None:
-            progress(start / total)
+        if progress is not None:
+            progress(start / total if source is None else source.share)
         yield frame, cells
 
 

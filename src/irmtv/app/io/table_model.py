@@ -21,7 +21,7 @@ from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import check_names
 from irmtv.data.tables.reading import ReadColumns, ReadNumbers
 from irmtv.metrics import EnvironmentTable, evaluate_environments, metric_for
-from irmtv.models.light import FILE_KINDS, light_steps
+from irmtv.models.light import FILE_KINDS, light_steps, most_probable, probabilities
 from irmtv.persistence import ModelFile, read_model
 
 
@@ -90,12 +90,14 @@ class TableModel:
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """`prediction`, and `probability_CLASS` of every class."""
         values = self.numbers(frame)
-        columns = {"prediction": self.estimator.predict(values)}
         if self.classes:
-            probabilities = self.estimator.predict_proba(values)  # (N, C)
-            columns |= {f"probability_{label}": probabilities[:, c] for c, label in enumerate(self.classes)}
-        elif columns["prediction"].ndim == 2:
-            columns = {f"prediction_{t}": values for t, values in enumerate(columns["prediction"].T)}
+            logits = self.estimator.decision_function(values)  # once, for both
+            columns = {"prediction": self.estimator.classes_[most_probable(logits)]}
+            columns |= {f"probability_{k}": p for k, p in zip(self.classes, probabilities(logits).T, strict=True)}
+        else:
+            made = self.estimator.predict(values)
+            several = {f"prediction_{t}": column for t, column in enumerate(made.T)} if made.ndim == 2 else {}
+            columns = several or {"prediction": made}
         return pd.DataFrame(columns, index=frame.index, copy=False)
 
     def outputs(self, frame: pd.DataFrame) -> Any:

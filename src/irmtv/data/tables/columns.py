@@ -425,6 +425,9 @@ def refuse_infinite(frame: pd.DataFrame, role: str) -> None:
             continue
         values: Any = frame[name].to_numpy()
         with np.errstate(invalid="ignore"):
+            low, high = np.fmin.reduce(values, initial=0.0), np.fmax.reduce(values, initial=0.0)  # gaps do not count
+            if low >= -LARGEST and high <= LARGEST:
+                continue
             n = int((np.abs(values) > LARGEST).sum())
         if n:
             counts[str(name)] = n

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -99,8 +100,12 @@ class ReadNumbers:
 
     @property
     def recipes(self) -> Mapping[str, Recipe]:
-        """What values of categories and dates become, by column."""
-        return {name: recipe_of(given) for name, given in self.recipes_.items()}
+        """What values of categories, dates and text become, by column."""
+        given, made = _BUILT.get(self, (None, {}))
+        if given is not self.recipes_:
+            made = {name: recipe_of(recipe) for name, recipe in self.recipes_.items()}
+            _BUILT[self] = self.recipes_, made
+        return made
 
     def read_others(
         self, X: pd.DataFrame, levels: dict[str, Levels], tables: dict[str, Floats], surprises: Surprises
@@ -140,6 +145,10 @@ class ReadNumbers:
                 if name in flags:
                     made[rows, flags[name]] = gaps[name][codes]
         return made
+
+
+# by step: its recipes as data, and built of them; not in the step, whose attributes are what a file holds
+_BUILT: WeakKeyDictionary[ReadNumbers, tuple[Mapping[str, Any], Mapping[str, Recipe]]] = WeakKeyDictionary()
 
 
 class ReadForTrees(ReadNumbers):

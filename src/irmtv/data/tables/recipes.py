@@ -1,8 +1,8 @@
-"""What a value of a column of categories or dates becomes, as plain data: applied by NumPy and pandas alone.
+"""What a value of a column that is no number becomes, as plain data: applied by NumPy and pandas alone.
 
-skrub decides what a column is and how it is encoded (`steps`). Where that is no more than a list of categories, or the
-parts of a date, a recipe says the same in a few lists, which a model file holds as JSON. Recipes come from files: what
-they may be is checked here, where they are built.
+skrub decides what a column is and how it is encoded (`steps`). Where that is a list of categories, the parts of a date
+or groups of letters (`letters`), a recipe says the same in a few lists, which a model file holds as JSON. Recipes come
+from files: what they may be is checked here, where they are built.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from irmtv.data.tables.letters import Letters
+from irmtv.data.tables.texts import check_texts, nulls_among
 
 Floats = npt.NDArray[np.float32]
 # parts of a date, in skrub's words
@@ -35,8 +38,8 @@ class Categories:
     nulls: Sequence[str]  # texts that stand for a missing value
 
     def __post_init__(self) -> None:
-        _check_texts(self.labels, "labels")
-        _check_texts(self.nulls, "nulls")
+        check_texts(self.labels, "labels")
+        check_texts(self.nulls, "nulls")
         if self.places is None:
             if self.missing is not None:
                 raise ValueError("a category that is missing has no place among the labels of trees")
@@ -62,7 +65,7 @@ class Categories:
             made = np.array([*codes, -1], dtype=np.float32)[:, None]
             made[made < 0] = np.nan
             return made
-        gone = _nulls(values, self.nulls)
+        gone = nulls_among(values, self.nulls)
         places = [self.places[code] if code >= 0 else None for code in codes]
         places = [*(self.missing if null else place for null, place in zip(gone, places, strict=True)), self.missing]
         made = np.zeros((len(places), self.n_outputs), dtype=np.float32)
@@ -73,7 +76,7 @@ class Categories:
 
     def new(self, values: Any) -> list[bool]:
         """By value, whether training did not have it."""
-        known, gone = set(self.labels), _nulls(values, self.nulls)
+        known, gone = set(self.labels), nulls_among(values, self.nulls)
         return [str(value) not in known and not null for value, null in zip(values, gone, strict=True)]
 
 
@@ -87,8 +90,8 @@ class Dates:
     nulls: Sequence[str]
 
     def __post_init__(self) -> None:
-        _check_texts(self.nulls, "nulls")
-        _check_texts(self.parts, "parts")
+        check_texts(self.nulls, "nulls")
+        check_texts(self.parts, "parts")
         if not self.parts or not set(self.parts) <= {*PARTS, SECONDS}:
             raise ValueError(f"parts of a date must be some of {(*PARTS, SECONDS)}. Got {self.parts!r}")
         if not isinstance(self.dtype, str) or not _DTYPE.fullmatch(self.dtype):
@@ -105,7 +108,7 @@ class Dates:
         """(L + 1, parts): what every value becomes, NaN where it cannot be read, and a missing one last."""
         dates = pd.Series(values)
         if not pd.api.types.is_datetime64_any_dtype(dates.dtype):
-            texts = dates.astype(object).where(~np.array(_nulls(values, self.nulls), dtype=bool), None)
+            texts = dates.astype(object).where(~np.array(nulls_among(values, self.nulls), dtype=bool), None)
             dates = pd.to_datetime(texts, format=self.format, errors="coerce", utc=self.format is None)
         if dates.dt.tz is not None:
             dates = dates.dt.tz_convert(None)
@@ -116,7 +119,7 @@ class Dates:
         return made
 
 
-Recipe = Categories | Dates
+Recipe = Categories | Dates | Letters
 
 
 def stored(recipe: Recipe) -> dict[str, Any]:
@@ -128,26 +131,13 @@ def recipe_of(given: Any) -> Recipe:
     """The recipe that `stored` wrote; a ValueError says what is wrong with another."""
     if not isinstance(given, Mapping):
         raise ValueError(f"a recipe must be names and values. Got {type(given).__name__}")
-    for kind in (Categories, Dates):
+    for kind in (Categories, Dates, Letters):
         if set(given) == set(kind.__dataclass_fields__):
             return kind(**given)
-    raise ValueError(f"a recipe must be of categories or dates. Got {sorted(map(str, given))[:10]}")
+    raise ValueError(f"a recipe must be of categories, dates or text. Got {sorted(map(str, given))[:10]}")
 
 
 def _part(dates: pd.Series, part: str) -> Any:
     if part == SECONDS:
         return (dates - datetime(1970, 1, 1)) / pd.Timedelta("1s")
     return dates.dt.day_of_week + 1 if part == "weekday" else getattr(dates.dt, part)
-
-
-def _nulls(values: Any, nulls: Sequence[str]) -> list[bool]:
-    """By value, whether it is a text that stands for a missing one; spaces alone are an empty one."""
-    gone = set(nulls)
-    return [isinstance(value, str) and ("" if value.isspace() else value) in gone for value in values]
-
-
-def _check_texts(values: Any, name: str) -> None:
-    if not isinstance(values, list) or any(type(value) is not str for value in values):
-        raise ValueError(f"{name} must be a list of texts")
-    if len(set(values)) < len(values):
-        raise ValueError(f"{name} must be different from each other")

@@ -35,6 +35,7 @@ from irmtv.core.messages import shown, users_stacklevel
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import as_frame, kind_of
 from irmtv.data.tables.reading import Floats, Levels, ReadColumns, ReadForTrees, ReadNumbers, Surprises
+from irmtv.data.tables.recipes import recipe_of
 from irmtv.data.tables.recipes_of_skrub import recipes_of
 from irmtv.data.tables.summaries import LevelSummary, NumberSummary, Summary, middle_and_half
 
@@ -146,9 +147,9 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
     input_to_outputs_ : dict of str to list of str
         The numbers that are made of each column.
     recipes_ : dict of str to dict
-        What values become, of columns of categories and dates: all that is kept of skrub's answer; see `recipes`.
+        What values become, of columns of categories, dates and text: all that is kept of skrub's answer; see `recipes`.
     groups_ : list of list of str
-        Columns that need skrub, since one of them is text with many different values: those that were looked at
+        Columns that need skrub, since one of them has no recipe (dates of a time zone): those that were looked at
         together.
     vectorizers_ : list of TableVectorizer
         One for each group.
@@ -203,7 +204,7 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
         _check_categories({name: len(levels[name].values) for name in said})
         others = {name: len(levels[name].values) for name in levels if name not in set(said)}
         most = self._encoding().get("cardinality_threshold", SKRUBS_THRESHOLD)
-        few = [name for name, n in others.items() if n < most]  # no text among them that needs skrub to predict
+        few = [name for name, n in others.items() if n < most]  # of similar length: the shorter are filled up
         several = [name for name, n in others.items() if most <= n <= TOGETHER]
         many = [[name] for name, n in others.items() if n > max(most, TOGETHER)]
         self.recipes_: dict[str, dict[str, Any]] = {}
@@ -220,10 +221,12 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
                 self.vectorizers_.append(vectorizer)
             else:
                 self.recipes_ |= recipes
+                tables |= {name: recipe_of(recipe).table(levels[name].values) for name, recipe in recipes.items()}
             self.column_to_kind_ |= vectorizer.column_to_kind_
             for name in vectorizer.column_to_kind_:
                 outputs[name] = list(vectorizer.input_to_outputs_[name])
-                tables[name] = _table(answer, outputs[name], levels[name])
+                if name not in tables:
+                    tables[name] = _table(answer, outputs[name], levels[name])
                 self._learn_gaps(name, tables[name], levels[name])
         self.input_to_outputs_ = {name: outputs[name] for name in columns if name in outputs}
         return tables

@@ -1,6 +1,6 @@
 """Fitted steps of tables as plain data and back: what a model file holds of them as JSON, checked on the way in.
 
-Steps that need skrub to predict, because a column is text with many different values, are no plain data.
+Steps that need skrub to predict, because no recipe says the same of a column, are no plain data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from irmtv.data.tables.reading import ReadColumns, ReadForTrees, ReadNumbers
 
 KINDS = ("number", "date", "text", "category")
-MADE_OF = ("numeric", "datetime", "low_cardinality")  # skrub's words for the kinds of columns that recipes know
+MADE_OF = ("numeric", "datetime", "low_cardinality", "high_cardinality")  # skrub's words for the kinds of columns
 # by the name of the class of a step: what predicts with its attributes
 READERS: Mapping[str, type] = {
     "TableColumns": ReadColumns,

@@ -17,7 +17,7 @@ from pandas.api.types import is_bool_dtype
 
 from irmtv.data.moments import Moments
 from irmtv.data.tables.kinds import as_kind, kind_of
-from irmtv.data.tables.reading import Levels, as_floats
+from irmtv.data.tables.reading import BLOCK, Levels, as_floats
 
 LARGEST = float(np.finfo(np.float32).max)  # models compute in 32 bits
 FEW_VALUES = 12  # distinct numbers of a column that are counted; a column with more has many
@@ -40,17 +40,18 @@ class NumberSummary:
     def of(cls, column: pd.Series) -> NumberSummary:
         """Of a column in memory."""
         values = as_floats(column)
-        given = ~np.isnan(values)
-        n = int(given.sum())
+        gone = np.isnan(values)
+        known = values[~gone] if gone.any() else values
+        n = len(known)
         if not n:
             return cls(0, len(values))
-        mean = float(values.mean(dtype=np.float64, where=given))
-        known = values[given].astype(np.float64)
+        mean = float(known.mean(dtype=np.float64))
         low, high = float(known.min()), float(known.max())
         middle, half = middle_and_half(low, high)
         distance = 0.0
-        if 0 < half < np.inf:
-            distance = half * float(np.sqrt(np.mean(np.square((known - middle) / half))))
+        if 0 < half < np.inf:  # some rows at a time, which stay in the cache
+            parts = (known[start : start + BLOCK].astype(np.float64) for start in range(0, n, BLOCK))
+            distance = half * float(np.sqrt(sum(np.square((part - middle) / half).sum() for part in parts) / n))
         return cls(n, len(values) - n, mean, low, high, distance)
 
 

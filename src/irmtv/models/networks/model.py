@@ -34,6 +34,7 @@ from irmtv.selection.folds import align
 from irmtv.selection.records import STATISTICS, in_order
 
 SNAPSHOTS = 40  # steps at which every run is a candidate
+HELD_OUT = 1 << 14  # rows that are predicted at a time
 PATIENCE = 10  # of these, without a lower risk of any run, after which a search for l2 ends
 ERM_DIFFERS_IN = ("learning_rate", "l2")  # what may differ between runs of ERM
 ENGINE = (
@@ -400,7 +401,11 @@ def left_out_outputs(fitted: FittedRuns, c: int, n_combinations: int, step: int)
     for k, task in enumerate(fitted.tasks):
         assert task.held_out is not None
         members = members_of(at, list(range(k * per_task + c, (k + 1) * per_task, n_combinations)))
-        outputs.append(torch.stack([m.logits(task.held_out.x.double()) for m in members]).mean(0))
+        # some rows at a time, so that no second table in float64 is made
+        parts = (
+            torch.stack([m.logits(rows.double()) for m in members]) for rows in torch.split(task.held_out.x, HELD_OUT)
+        )
+        outputs.append(torch.cat([part.mean(0) for part in parts]))
     return outputs
 
 
