@@ -109,7 +109,7 @@ NUMBERS = (
     Numbers("selection", "simulation, solved", reproduce("selection", f"{SOLVED} {INFERRED}"), 4.5),
     Numbers("selection", "three environments", reproduce("selection-three"), None),
     Numbers("selection", "three environments, solved", reproduce("selection-three", SOLVED), 1.5),
-    Numbers("selection", "what was tried", "python examples/selection_ideas.py --out results/ideas", 10),
+    Numbers("selection-tried", "among Adam's snapshots", "python examples/selection_ideas.py --out results/ideas", 10),
     Numbers("selection", "do no harm", reproduce("control"), None),
     Numbers("selection", "do no harm, regression", reproduce("control-regression"), None),
     Numbers("reproduction", "simulation", reproduce("simulation"), 43),
