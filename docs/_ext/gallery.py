@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,11 @@ def pictures(block: Any, variables: dict[str, Any], settings: dict[str, Any]) ->
 
 
 def plain_settings(settings: dict[str, Any], name: str) -> None:
-    """Pictures of every example begin with the same settings."""
+    """Pictures and warnings of every example begin with the same settings."""
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
+    warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"  # without a path
     mpl.use("agg")
     plt.rcdefaults()
     plt.rcParams.update(

@@ -25,8 +25,8 @@ PROJECT = {
     "SECURITY.md": "security",
 }
 GUIDE = (  # in reading order, as guide/index.md has them; pages that are not listed follow
-    *("start", "own-data", "environments", "new-environment", "limits", "large-data", "which-method", "choice"),
-    *("mathematics", "pytorch", "published-codes", "reproduction", "adding-a-method"),
+    *("start", "own-data", "environments", "new-environment", "limits", "which-method", "choice"),
+    *("mathematics", "pytorch", "published-codes", "reproduction", "adding-a-method", "large-data"),
 )
 NEEDS = {
     "nothing": "nothing: rows and a target are enough",
