@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import textwrap
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,7 +97,10 @@ def plain_settings(settings: dict[str, Any], name: str) -> None:
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
-    warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"  # without a path
+    def without_path(message: Warning | str, category: type[Warning], *_: Any) -> str:
+        return textwrap.fill(f"{category.__name__}: {message}", 88) + "\n"
+
+    warnings.formatwarning = without_path
     mpl.use("agg")
     plt.rcdefaults()
     plt.rcParams.update(
