@@ -48,6 +48,7 @@ autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 python_maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"  # "fit()" in the list beside the page, not the name of its class again
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 

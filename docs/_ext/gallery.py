@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import textwrap
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -91,10 +93,14 @@ def pictures(block: Any, variables: dict[str, Any], settings: dict[str, Any]) ->
 
 
 def plain_settings(settings: dict[str, Any], name: str) -> None:
-    """Pictures of every example begin with the same settings."""
+    """Pictures and warnings of every example begin with the same settings."""
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
+    def without_path(message: Warning | str, category: type[Warning], *_: Any) -> str:
+        return textwrap.fill(f"{category.__name__}: {message}", 88) + "\n"
+
+    warnings.formatwarning = without_path
     mpl.use("agg")
     plt.rcdefaults()
     plt.rcParams.update(

@@ -25,8 +25,8 @@ PROJECT = {
     "SECURITY.md": "security",
 }
 GUIDE = (  # in reading order, as guide/index.md has them; pages that are not listed follow
-    *("start", "own-data", "environments", "new-environment", "limits", "large-data", "which-method", "choice"),
-    *("mathematics", "pytorch", "published-codes", "reproduction", "adding-a-method"),
+    *("start", "own-data", "environments", "new-environment", "limits", "which-method", "choice"),
+    *("mathematics", "pytorch", "published-codes", "reproduction", "adding-a-method", "large-data"),
 )
 NEEDS = {
     "nothing": "nothing: rows and a target are enough",
@@ -135,6 +135,50 @@ def write_project() -> None:
     for name, page in PROJECT.items():
         write(DOCS / "project" / f"{page}.md", to_docs((ROOT / name).read_text(encoding="utf-8")))
     write(DOCS / "project" / "numbers.md", numbers_page())
+    write(DOCS / "project" / "options.md", options_page())
+
+
+def options_page() -> str:
+    """Every command with its arguments and options, as its parser has them."""
+    from typer.main import get_command
+
+    from irmtv.cli import app
+
+    parts = [
+        "# Every command and option",
+        "Made from the parser when this site is built; `irmtv COMMAND --help` prints the same. "
+        "[What the command reads, says and writes](../command-line.md) explains the rest.",
+    ]
+    for name, command in get_command(app).commands.items():
+        inner = getattr(command, "commands", None)
+        for words, one in [(f"{name} {n}", c) for n, c in inner.items()] if inner else [(name, command)]:
+            parts += command_section(words, one)
+    return "\n\n".join(parts) + "\n"
+
+
+def command_section(words: str, command: Any) -> list[str]:
+    given = [p for p in command.params if not p.opts[0].startswith("-")]
+    usage = [f"{p.name.upper()}" if p.required else f"[{p.name.upper()}]" for p in given]
+    usage += [f"{p.opts[0]} ..." for p in command.params if p.required and p not in given]
+    rows = [(argument_or_option(p), meaning(p)) for p in command.params if p.name != "help"]
+    text = inspect.cleandoc(command.help or "")
+    return [f"## irmtv {words}", text, f"`irmtv {' '.join([words, *usage])}`", table(("option", "meaning"), rows)]
+
+
+def argument_or_option(parameter: Any) -> str:
+    if not parameter.opts[0].startswith("-"):
+        return f"`{parameter.name.upper()}`"
+    return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+
+
+def meaning(parameter: Any) -> str:
+    """The help text, with the default where the text does not say it."""
+    text, default = (parameter.help or "").rstrip(), parameter.default
+    if parameter.required:
+        return f"{text} Required."
+    if default is None or default is False or default == () or "default:" in text:
+        return text
+    return f"{text} Default: `{default}`."
 
 
 def numbers_page() -> str:
@@ -152,8 +196,9 @@ def numbers_page() -> str:
         "# The commands behind the numbers\n\nEvery number in these pages comes from a command. "
         "`make docs-numbers` runs the quick ones (`ALL=1`: all), and `python examples/docs_numbers.py --page theory "
         "--run` those of one page. A run writes its date and duration to `examples/docs_numbers.json`, which the last "
-        "column shows, with the processor time in brackets; *not recorded* means that the command ran before this "
-        "record began. Minutes are those of two cores; ? was not measured.\n\n"
+        "column shows, with the processor time in brackets. Minutes are those of two cores; ? was not measured.\n\n"
+        f"{len(runs)} of {len(NUMBERS)} commands have a recorded run. *Not recorded* are those that ran before this "
+        "record began and not since: most of them take tens of minutes or hours, or need a GPU.\n\n"
         + table(("page", "numbers", "command", "needs", "minutes", "last run"), rows)
         + "\n"
     )

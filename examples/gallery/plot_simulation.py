@@ -23,7 +23,8 @@ X_test, y_test = task.test.x.numpy(), task.test.y.numpy().astype(int)
 test_environment = task.test.environment.numpy()
 
 # %%
-# Train the plain model and the one that is chosen, and score both in every test environment.
+# Train the plain model and the one that is chosen, and score both in every test environment. A warning says what the
+# choice costs where the environments are as in training.
 plain = InvariantClassifier("erm", hidden=())
 chosen = InvariantClassifierCV(hidden=(), random_state=0)
 accuracy = {}

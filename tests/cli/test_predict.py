@@ -39,7 +39,8 @@ def test_what_python_predicts_is_written(command, folder, tmp_path, name):
     assert made.columns.tolist() == ["id", "prediction", "probability_no", "probability_yes"]
     assert made["id"].tolist() == houses()["id"].tolist()  # 00000, not 0
     assert made["prediction"].tolist() == model.predict(houses()).tolist()
-    np.testing.assert_allclose(made[["probability_no", "probability_yes"]], model.predict_proba(houses()), rtol=1e-12)
+    probabilities = made[["probability_no", "probability_yes"]]
+    np.testing.assert_allclose(probabilities, model.predict_proba(houses()), rtol=1e-12, atol=1e-15)
     assert sorted(p.name for p in tmp_path.iterdir()) == [name]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.test_docs_guide import same
 from irmtv.datasets import DATASETS
 from irmtv.lab.experiments import Spec, SpecError, load_spec, parse_spec, plan
 from irmtv.lab.experiments.results import COLUMNS
@@ -23,6 +24,7 @@ from paths import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "specs.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
+SMALL, COMPLETE, WRONG = (text for kind, text in BLOCKS if kind == "toml")
 SMALLER = {"repetitions = 4": "repetitions = 1", "n_samples = 1000": "n_samples = 200", "n_test = 2000": "n_test = 200"}
 SMALLER |= {"steps = 300": "steps = 40", "warmup = 100 ": "warmup = 10 ", "snapshot_every = 50": "snapshot_every = 20"}
 SMALLER |= {"warmup = 100\n": "warmup = 10\n"}
@@ -54,19 +56,21 @@ def rows(text: str) -> dict[str, list[str]]:
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "first.toml").write_text(blocks("toml")[0])
+    (tmp_path / "first.toml").write_text(COMPLETE)
     (tmp_path / "published.json").write_text(blocks("json")[0])
     return tmp_path
 
 
-def test_the_example_is_a_spec(folder):
-    spec = parse_spec(blocks("toml")[0], folder)
-    runs = sum(len(m.combinations(spec.training)) for m in spec.methods) * len(spec.data.settings) * spec.repetitions
+@pytest.mark.parametrize("text", [SMALL, COMPLETE], ids=["small", "complete"])
+def test_the_examples_are_specs(text, folder):
+    spec = parse_spec(text, folder)
+    settings = max(1, len(spec.data.settings))
+    runs = sum(len(m.combinations(spec.training)) for m in spec.methods) * settings * spec.repetitions
     assert f"{runs * (1 + spec.selection.folds)} runs: 0 were there" in PAGE
 
 
 def test_the_example_shows_every_section_and_every_key_of_head_and_training(folder):
-    raw = tomllib.loads(blocks("toml")[0])
+    raw = tomllib.loads(COMPLETE)
     assert {*raw} == {*Spec.model_fields} - {"text"}
     for_series = {"network"}  # the example is a table
     of_newton = {"layer"}  # the example is Adam's
@@ -121,7 +125,7 @@ def test_objectives_stand_where_they_belong():
 
 def test_the_wrong_example_is_answered_as_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("wrong.toml").write_text(blocks("toml")[1])
+    Path("wrong.toml").write_text(WRONG)
     with pytest.raises(SpecError) as raised:
         load_spec("wrong.toml")
     assert f"irmtv: {raised.value}\n" in blocks("text")
@@ -135,7 +139,7 @@ def test_sql_fits_the_tables(statement):
 
 
 def test_python_runs(folder, monkeypatch, capsys):
-    text = blocks("toml")[0]
+    text = COMPLETE
     for shown, smaller in SMALLER.items():
         assert shown in text, shown
         text = text.replace(shown, smaller)
@@ -148,3 +152,14 @@ def test_python_runs(folder, monkeypatch, capsys):
     assert printed.startswith("96 0 96 0 ()\n")
     written = {path.name for path in (folder / "results" / "first").iterdir()}
     assert written >= {f"first{end}" for end in (".md", ".csv", ".tex", "-tests.csv", "-choices.csv")}
+
+
+def test_the_small_example_prints_what_is_shown(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    Path("small.toml").write_text(SMALL)
+    ended = command("run", "small.toml", "--out", "results/small")
+    assert ended.code == 0, ended.err
+    counts, table = blocks("text")[0].split("\n", 1)
+    assert re.sub(r"in \d+ s", "", counts) in re.sub(r"in \d+ s", "", ended.err + ended.out)
+    assert same(table.partition("...")[0], ended.out)

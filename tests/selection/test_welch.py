@@ -68,7 +68,7 @@ def test_many_rows_are_chi_square_and_few_are_less_sure(test):
     mean, var = two(2 * rng.normal(size=(20, 5))), two(rng.gamma(2.0, size=(20, 5)))
     plain = test(mean, var)
     for many in (1e9, np.inf):
-        np.testing.assert_allclose(test(mean, var, torch.full((5,), many)), plain, rtol=1e-5)
+        np.testing.assert_allclose(test(mean, var, torch.full((5,), many)), plain, rtol=1e-3)  # scipy before 1.17: 4e-4
     far = plain < 0.05
     assert far.any() and (test(mean, var, torch.full((20, 5), 8.0))[far] > 1.05 * plain[far]).all()
 

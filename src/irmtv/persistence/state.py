@@ -57,7 +57,7 @@ def _check_object(value: Any) -> None:
                 raise ValueError(f"{name}'s {key} must be {rules[key].expected}. Got {_shown(given)}")
         elif key in defaults and not _same(given, defaults[key]):  # of a version whose parameters nobody has judged
             raise ValueError(f"{name}'s {key} must have its default value. Got {_shown(given)}")
-    if name in TOGETHER and _is_fitted(state):
+    if name in TOGETHER and (_is_fitted(state) or name == "BSpline"):  # which has its arrays from the start
         expected, fits = TOGETHER[name]
         if not fits(state):
             raise ValueError(f"{name} must be {expected}")
