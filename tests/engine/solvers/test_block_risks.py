@@ -262,11 +262,11 @@ class Failing(RowsInBlocks):
 
     left = 0
 
-    def blocks(self):
+    def spans(self, most):
         if Failing.left == 0:
             raise Lost
         Failing.left -= 1
-        return super().blocks()
+        return super().spans(most)
 
 
 @pytest.mark.slow

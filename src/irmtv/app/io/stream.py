@@ -26,6 +26,7 @@ from irmtv.data.environments import as_labels, check_label_rows, encode_labels, 
 from irmtv.data.moments import Moments
 from irmtv.data.scaling import Scaler
 from irmtv.data.tables.columns import Columns, roles_of
+from irmtv.data.tables.kinds import as_text
 from irmtv.data.tables.passes import FirstPass, LearnedTable
 from irmtv.data.tables.steps import table_steps
 from irmtv.data.tables.summaries import MOST_LEVELS
@@ -228,7 +229,7 @@ def _draw(stream: Stream, places: Environments | None, scaled: bool, report: Cal
         own = stream.sampled[place:end] - start
         if len(own):
             aux = None if piece.aux is None else piece.aux.iloc[own]
-            parts.append((piece.features.iloc[own], piece.y.iloc[own], aux))
+            parts.append((piece.features.iloc[own].apply(as_text), piece.y.iloc[own], aux))
         start, place = start + n, end
         report(len(frame))
     if scaled:

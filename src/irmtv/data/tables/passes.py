@@ -30,7 +30,7 @@ from irmtv.data.tables.columns import (
     whole_numbers,
 )
 from irmtv.data.tables.errors import TableError
-from irmtv.data.tables.kinds import as_frame
+from irmtv.data.tables.kinds import as_frame, as_text, plain_dtype
 from irmtv.data.tables.summaries import MOST_LEVELS, LevelTally, NumberTally, Summary, Tally, tally_of
 from irmtv.data.tables.target import TargetSummary
 
@@ -45,6 +45,7 @@ class Piece:
     features: pd.DataFrame
     y: pd.Series
     aux: pd.DataFrame | None
+    kept: Ints | None = None  # positions of the rows in the piece; None: all
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,17 +88,20 @@ class LearnedTable:
     missing: dict[str, float]
 
     def read(self, frame: pd.DataFrame) -> Piece:
-        """A piece of the table by its roles."""
-        part = frame if self.n_kept == self.n_rows else _whole_rows(frame, self.roles.taken)[0]
+        """A piece of the table by its roles; of the features those that are there."""
+        part, kept = frame, None
+        if self.n_kept < self.n_rows:
+            kept = _whole_rows(frame, self.roles.taken)[0]
+            part = frame if kept is None else frame.iloc[kept]
         target = part[str(self.roles.target)]
         values = self.target.values
-        y = target if self.target.numeric or is_bool_dtype(values.dtype) else target.astype(str)
+        y = target if self.target.numeric or is_bool_dtype(values.dtype) else as_text(target).astype(str)
         if values.dtype.kind in "iu" and y.dtype.kind == "f" and not self.target.has_more:
             y = y.astype(values.dtype)  # whole numbers, which gaps elsewhere made others
-        features = part[list(self.columns)]
-        flags = [name for name in self.columns if features[name].dtype == bool and self.columns[name].kind == "text"]
+        features = part[[name for name in self.columns if name in part]]
+        flags = [name for name in features if features[name].dtype == bool and self.columns[name].kind == "text"]
         features = features.astype(dict.fromkeys(flags, object)) if flags else features  # it has gaps elsewhere
-        return Piece(features, y, self._aux(part))
+        return Piece(features, y, self._aux(part), kept)
 
     def _aux(self, part: pd.DataFrame) -> pd.DataFrame | None:
         if not self.roles.aux:
@@ -138,7 +142,8 @@ class FirstPass:
 
     def add(self, frame: pd.DataFrame) -> int:
         """The next piece; how many of its rows are kept."""
-        part, gaps = _whole_rows(frame, self.roles.taken)
+        kept, gaps = _whole_rows(frame, self.roles.taken)
+        part = frame if kept is None else frame.iloc[kept]
         self.n_rows += len(frame)
         self.n_kept += len(part)
         for name, n in gaps.items():
@@ -232,15 +237,15 @@ def _aux_tally(values: pd.Series) -> Tally:
     return NumberTally() if numeric else LevelTally("text")
 
 
-def _whole_rows(frame: pd.DataFrame, taken: Sequence[str]) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Rows without a gap in these columns, and how many gaps each of them has."""
+def _whole_rows(frame: pd.DataFrame, taken: Sequence[str]) -> tuple[Ints | None, dict[str, int]]:
+    """Positions of rows without a gap in these columns, None: all; and how many gaps each of them has."""
     whole, gaps = None, {}
     for name in taken:
         missing = frame[name].isna().to_numpy()
         if missing.any():
             gaps[name] = int(missing.sum())
             whole = ~missing if whole is None else whole & ~missing
-    return frame if whole is None else frame.iloc[whole.nonzero()[0]], gaps
+    return None if whole is None else whole.nonzero()[0], gaps
 
 
 class _Target:
@@ -255,8 +260,9 @@ class _Target:
 
     def add(self, y: pd.Series) -> None:
         check_target_kind(y)
-        if y.dtype not in self._dtypes:
-            self._dtypes.append(y.dtype)
+        dtype = plain_dtype(y)
+        if dtype not in self._dtypes:
+            self._dtypes.append(dtype)
         if not len(y):
             return
         if self._is_number(y.dtype):
@@ -313,8 +319,9 @@ class _Places:
             codes, values = pd.factorize(part[name])
             joined = joined * len(values) + codes
             each.append(values.tolist())
-            if part[name].dtype != object or name not in self._dtypes:
-                self._dtypes[name] = part[name].dtype
+            dtype = plain_dtype(part[name])
+            if dtype != object or name not in self._dtypes:
+                self._dtypes[name] = dtype
         codes, found = pd.factorize(joined)
         lookup = np.empty(len(found), dtype=np.int64)
         for i, number in enumerate(found.tolist()):

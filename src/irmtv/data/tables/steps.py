@@ -33,7 +33,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import shown, users_stacklevel
 from irmtv.data.tables.errors import TableError
-from irmtv.data.tables.kinds import as_frame, kind_of
+from irmtv.data.tables.kinds import as_frame, as_text, kind_of
 from irmtv.data.tables.reading import Floats, Levels, ReadColumns, ReadForTrees, ReadNumbers, Surprises
 from irmtv.data.tables.recipes_of_skrub import recipes_of
 from irmtv.data.tables.summaries import LevelSummary, NumberSummary, Summary, middle_and_half
@@ -257,11 +257,12 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
         return made
 
     def read_others(
-        self, X: pd.DataFrame, levels: dict[str, Levels], tables: dict[str, Floats], surprises: Surprises
+        self, X: Mapping[str, Any] | pd.DataFrame, levels: dict[str, Levels], tables: dict[str, Floats], surprises: Surprises
     ) -> None:
         """Columns that need skrub; of files of older versions all that are no numbers."""
         for group, vectorizer in zip(self.groups_, self.vectorizers_, strict=True):
-            levels |= {name: Levels.of(X[name]) for name in group}
+            said = vectorizer.cardinality_threshold > MOST_CATEGORIES
+            levels |= {name: Levels.of(X[name] if said else as_text(X[name])) for name in group}
             short = {name: LevelSummary.of(levels[name], "text") for name in group}
             answer = _quietly(vectorizer.transform, _level_frame(short))
             for name, kind in vectorizer.column_to_kind_.items():

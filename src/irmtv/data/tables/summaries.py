@@ -16,7 +16,7 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype
 
 from irmtv.data.moments import Moments
-from irmtv.data.tables.kinds import as_kind, kind_of
+from irmtv.data.tables.kinds import as_kind, kind_of, plain_dtype
 from irmtv.data.tables.reading import Levels, as_floats
 
 LARGEST = float(np.finfo(np.float32).max)  # models compute in 32 bits
@@ -164,8 +164,8 @@ class LevelTally:
         self.missing += rows[0]
         if self.too_many:
             return
-        if not isinstance(column.dtype, pd.CategoricalDtype) and len(values):
-            self._dtype = column.dtype
+        if self.kind != "category" and len(values):
+            self._dtype = plain_dtype(column)
         for value, n in zip(values.tolist(), rows[1:], strict=True):
             place = self.known.setdefault(value, len(self.counts))
             if place == len(self.counts):
@@ -207,13 +207,13 @@ Tally = NumberTally | LevelTally
 
 def tally_of(column: pd.Series, is_category: bool = False, most: int = MOST_LEVELS) -> Tally:
     """What adds up a column that begins like this one."""
-    kind = "category" if is_category else kind_of(column)
-    if kind == "category":
-        return LevelTally(kind, most)
+    own = kind_of(column)
+    if is_category or own == "category":  # of files categories are text, by its different values
+        return LevelTally("category" if is_category else "text", most)
     # of the files that are read in pieces only truth values with gaps are objects
     if is_bool_dtype(column.dtype) or column.dtype == object:
         return FlagTally()
-    return NumberTally() if kind == "number" else LevelTally(kind, most)
+    return NumberTally() if own == "number" else LevelTally(own, most)
 
 
 def kinds(summaries: Mapping[str, Summary]) -> dict[str, str]:

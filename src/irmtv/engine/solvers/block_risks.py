@@ -12,10 +12,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from threading import Event
 
 import torch
 from torch import Tensor
 
+from irmtv.core.cores import side_by_side
 from irmtv.core.losses import Loss, Squared
 from irmtv.core.ranks import Ranks
 from irmtv.core.types import Rows
@@ -25,6 +27,7 @@ from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
 
 NUMBERS_OF_PIECE = 1 << 19  # of rows that are looked at together: they stay in the cache
 FEWEST, MOST = 1 << 12, 1 << 16  # rows of a piece
+MOST_SPANS, NUMBERS_OF_SPANS = 32, 1 << 24  # that are read side by side; of a model's sums in all of them
 ROWS_PER_ENVIRONMENT = 64  # of a piece, at least, where there are many environments
 
 Codes = Callable[[Rows], Tensor]  # the environments of some rows, (n,)
@@ -159,15 +162,27 @@ class BlockRows(SharedRows):
         return found
 
     def _pass(self, sums: Ask) -> Sums:
-        total: Sums = []
-        n_rows = 0
-        for rows in self.source.blocks():
-            n_rows += len(rows)
-            for piece, present in self._pieces(rows):
-                found = sums(piece, present)
-                total = total or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
-                for into, v in zip(total, found, strict=True):
-                    into.index_add_(1, present, v)
+        """Spans of blocks side by side; their sums are added in their order, whatever the number of cores is."""
+        unwanted = Event()
+
+        def of_span(blocks: Iterator[Rows]) -> tuple[int, Sums]:
+            total: Sums = []
+            n_rows = 0
+            for rows in blocks:
+                if unwanted.is_set():
+                    break
+                n_rows += len(rows)
+                for piece, present in self._pieces(rows):
+                    found = sums(piece, present)
+                    total = total or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
+                    for into, v in zip(total, found, strict=True):
+                        into.index_add_(1, present, v)
+            return n_rows, total
+
+        most = max(1, min(MOST_SPANS, NUMBERS_OF_SPANS // (self.n_environments * self.n_parameters**2)))
+        each = side_by_side(of_span, self.source.spans(most), stop=unwanted.set)
+        n_rows = sum(n for n, _ in each)
+        total = [torch.stack(values).sum(0) for values in zip(*(found for n, found in each if n), strict=True)]
         if n_rows != self.source.n_rows or not n_rows:
             raise ValueError(
                 f"blocks must have the rows that they say, {self.source.n_rows}, at every pass, and at least one. Got "
