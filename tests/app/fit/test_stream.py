@@ -47,7 +47,7 @@ def test_a_linear_model_has_the_coefficients_of_the_table_in_memory(folder, obje
     assert blocks.summary["first_look"]["overlap"] == memory.summary["first_look"]["overlap"]
     own = notes(blocks)
     assert "larger than the memory (--memory) and is read in blocks" in own and "larger" not in notes(memory)
-    assert "the files were read 2 times before training and" in own
+    assert "the files were read once before training, their target and environments twice, and" in own
     assert set(memory.summary["data"]["notes"]) <= set(blocks.summary["data"]["notes"])
     about = {name: blocks.summary["data"][name] for name in ("file", "rows", "rows_used", "missing", "options")}
     assert about == {name: memory.summary["data"][name] for name in about} and about["rows_used"] == 2998

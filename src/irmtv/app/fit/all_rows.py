@@ -35,7 +35,8 @@ def train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None
     single = source.blocks_read / max(1, len(source.rows_of_blocks))
     beside = f", and {single:.1f} times in blocks drawn at random" if single else ""
     prepared.data["notes"].append(
-        f"the files were read {stream.passes} times before training and {source.passes} times by it{beside}"
+        "the files were read once before training, their target and environments twice, and "
+        f"{source.passes} times by it{beside}"
     )
 
 

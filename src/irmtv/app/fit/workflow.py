@@ -217,7 +217,6 @@ def fit_table(
             keep_labels=looks_at_labels(objective),
             needed=needs_labels(objective, bool(roles[1])),
             min_rows=min_rows,
-            scaled=model != "trees",
             processes=1 if process_group is None else Ranks.of(process_group).size,
             progress=reading_reports(bar, "reading all rows"),
         )

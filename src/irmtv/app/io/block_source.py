@@ -19,7 +19,7 @@ from irmtv.core.read_ahead import read_ahead
 from irmtv.core.types import Rows
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.tables.errors import TableError
-from irmtv.data.tables.kinds import as_kind
+from irmtv.data.tables.kinds import as_frame, as_kind
 from irmtv.data.tables.passes import LearnedTable, Piece
 from irmtv.data.training import TrainingData
 
@@ -152,7 +152,8 @@ class TableBlocks:
         if isinstance(x, CategoricalColumns):
             return torch.from_numpy(x.read(self._steps.transform(piece.features)))
         columns, step = self._steps[0], self._steps[-1]
-        others = {name: as_kind(piece.features[name], columns.kinds_[name])[0] for name in piece.features}
+        frame = as_frame(piece.features)
+        others = {str(name): as_kind(column, columns.kinds_[str(name)])[0] for name, column in frame.items()}
         dtype = _numpy(self._data.task.train.x)
         return torch.from_numpy(step.scaled({**numbers, **others}, len(piece.y), x, dtype))
 
@@ -169,8 +170,8 @@ class TableBlocks:
             codes = sum(values >= c for c in classes[1:]) if few else np.searchsorted(classes, values)
         else:
             place = {str(label): code for code, label in enumerate(classes)}
-            each, values = pd.factorize(y)
-            codes = np.array([place[str(value)] for value in values])[each]
+            each, labels = pd.factorize(y)
+            codes = np.array([place[str(label)] for label in labels])[each]
         return torch.from_numpy(codes.astype(dtype))
 
 

@@ -139,10 +139,10 @@ def as_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.number]:
 
 def _series(column: pa.ChunkedArray, in_levels: bool) -> pd.Series:
     kind = column.type
-    if in_levels and pa.types.is_dictionary(kind) and word_of(kind) == "text":
-        if sum(len(chunk.dictionary) for chunk in column.chunks) <= len(column):  # not all of a row group's texts
-            return pd.Series(column.unify_dictionaries().to_pandas(), copy=False)
     if pa.types.is_dictionary(kind):
+        few = sum(len(chunk.dictionary) for chunk in column.chunks) <= len(column)  # not all of a row group's texts
+        if in_levels and few and word_of(kind) == "text":
+            return pd.Series(column.unify_dictionaries().to_pandas(), copy=False)
         column = column.cast(kind.value_type)
         kind = column.type
     # pandas does not compare halves with a list

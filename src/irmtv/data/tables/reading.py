@@ -55,13 +55,13 @@ class Levels:
         codes[codes < 0] = len(values)
         return cls(values, codes)
 
-
     @classmethod
     def of_categories(cls, column: pd.Series) -> Levels:
         """The same of a column of categories, with those that no row has, in their own order."""
         values = column.cat.categories
-        codes = column.cat.codes.to_numpy(dtype=np.int64)
-        return cls(values, np.where(codes < 0, len(values), codes) if codes.min(initial=0) < 0 else codes)
+        codes = np.array(column.cat.codes, dtype=np.int64)
+        codes[codes < 0] = len(values)
+        return cls(values, codes)
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ class ReadNumbers:
         for name, outputs in self.input_to_outputs_.items():
             if name in tables:
                 missing = np.isnan(tables[name])
-                table = np.where(missing, np.asarray(self.fill_[name], np.float32), tables[name])
+                table = np.where(missing, np.asarray(self.fill_[name], np.float32), tables[name]).astype(np.float64)
                 for j in range(len(outputs)):
                     mean, scale = next(units)
                     np.take(((table[:, j] - mean) / scale).astype(dtype), levels[name].codes, out=next(places))
-                gaps[name] = missing.any(1)[levels[name].codes]
+                gaps[name] = np.asarray(missing.any(1))[levels[name].codes]
                 continue
             values = self._numbers(name, X[name])
             missing = np.isnan(values)
@@ -153,7 +153,11 @@ class ReadNumbers:
         return {name: recipe_of(given) for name, given in self.recipes_.items()}
 
     def read_others(
-        self, X: Mapping[str, Any] | pd.DataFrame, levels: dict[str, Levels], tables: dict[str, Floats], surprises: Surprises
+        self,
+        X: Mapping[str, Any] | pd.DataFrame,
+        levels: dict[str, Levels],
+        tables: dict[str, Floats],
+        surprises: Surprises,
     ) -> None:
         """Columns that are neither numbers nor have a recipe: there are none."""
 
