@@ -46,7 +46,8 @@ class BlockSource(Protocol):
         """One pass: Rows of x (n, D) float32 or float64, y and codes into `names`. It may read ahead."""
 
     def spans(self, most: int) -> Sequence[Iterator[Rows]]:
-        """One pass in at most so many parts, which may be gone through side by side: neighbouring blocks each."""
+        """One pass in at most so many parts, which may be gone through side by side: neighbouring blocks each, some of
+        them as one."""
 
     def block(self, i: int) -> Rows:
         """One block of a pass by itself: for networks, which read blocks in random order.

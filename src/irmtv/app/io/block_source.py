@@ -14,13 +14,14 @@ from sklearn.pipeline import Pipeline
 from torch import Tensor
 
 from irmtv.app.io.parquet_blocks import ParquetBlocks, block_frame, shares
-from irmtv.app.io.parquet_types import as_numbers, is_number
+from irmtv.app.io.parquet_types import as_levels, as_numbers, is_number, word_of
 from irmtv.core.read_ahead import read_ahead
 from irmtv.core.types import Rows
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import as_frame, as_kind
 from irmtv.data.tables.passes import LearnedTable, Piece
+from irmtv.data.tables.reading import Levels
 from irmtv.data.training import TrainingData
 
 Ints = npt.NDArray[np.integer]
@@ -56,11 +57,12 @@ class TableBlocks:
         self._starts = np.concatenate([[0], np.cumsum(self._kept)])
         self._there = np.flatnonzero(self._kept)  # blocks that have rows
         self._codes, self._progress = codes, progress
-        # columns of numbers, which need no DataFrame
+        # columns that need no DataFrame
         kinds, types = steps[0].kinds_, blocks.table.types
         self._numbers = [name for name, kind in kinds.items() if kind == "number" and is_number(types[name])]
+        self._texts = [name for name in steps[-1].recipes if kinds[name] == "text" and word_of(types[name]) == "text"]
         if isinstance(data.x, CategoricalColumns):
-            self._numbers = []
+            self._numbers = self._texts = []
         self.passes = 0  # that were begun
         self.blocks_read = 0  # by themselves
 
@@ -112,19 +114,21 @@ class TableBlocks:
 
     def blocks(self) -> Iterator[Rows]:
         """One pass, read ahead by a thread and prepared ahead by another one."""
-        return read_ahead(self.spans(1)[0])
+        self.passes += 1
+        own = ((i, i + 1, table) for i, table in enumerate(self._blocks.tables()))
+        return read_ahead(self._rows(own, iter(range(1, len(self._kept) + 1))))
 
     def spans(self, most: int) -> list[Iterator[Rows]]:
-        """One pass in at most so many spans of neighbouring blocks, each of them read ahead by a thread."""
+        """One pass in at most so many spans, each of them read ahead by a thread. Some blocks come as one."""
         self.passes += 1
         done = iter(range(1, len(self._kept) + 1))  # counted by the threads that work on them
-        return [self._rows(first, last, done) for first, last in self._blocks.spans(most)]
+        return [self._rows(self._blocks.pieces(first, last), done) for first, last in self._blocks.spans(most)]
 
-    def _rows(self, first: int, last: int, done: Iterator[int]) -> Iterator[Rows]:
-        for i, table in enumerate(read_ahead(self._blocks.between(first, last).tables()), first):
-            if self._kept[i]:
-                yield self._prepared(i, table)
-            n = next(done)
+    def _rows(self, pieces: Iterator[tuple[int, int, pa.Table]], done: Iterator[int]) -> Iterator[Rows]:
+        for first, last, table in read_ahead(pieces):
+            if self._starts[first] < self._starts[last]:
+                yield self._prepared(first, last, table)
+            n = [next(done) for _ in range(first, last)][-1]
             if self._progress is not None:
                 self._progress(n / len(self._kept))
 
@@ -132,30 +136,32 @@ class TableBlocks:
         """One of the blocks of a pass."""
         number = int(self._there[i])
         self.blocks_read += 1
-        return self._prepared(number, self._blocks.block(number))
+        return self._prepared(number, number + 1, self._blocks.block(number))
 
-    def _prepared(self, i: int, table: pa.Table) -> Rows:
+    def _prepared(self, first: int, last: int, table: pa.Table) -> Rows:
+        """The rows of neighbouring blocks."""
         numbers = {name: as_numbers(table.column(name)) for name in self._numbers}
-        piece = self._learned.read(block_frame(table.drop_columns(self._numbers)))
-        if piece.kept is not None:
-            numbers = {name: values[piece.kept] for name, values in numbers.items()}
+        texts = {name: as_levels(table.column(name)) for name in self._texts}
+        levels = {name: text for name, text in texts.items() if text is not None}
+        piece = self._learned.read(block_frame(table.drop_columns([*numbers, *levels])))
+        if (kept := piece.kept) is not None:
+            numbers = {name: values[kept] for name, values in numbers.items()}
+            levels = {name: Levels(text.values, text.codes[kept]) for name, text in levels.items()}
         like, codes = self._data.task.train, None
         if self._codes is not None:
-            codes = torch.from_numpy(self._codes[self._starts[i] : self._starts[i + 1]].astype(np.int64))
+            codes = torch.from_numpy(self._codes[self._starts[first] : self._starts[last]].astype(np.int64))
         aux = None if piece.aux is None else torch.from_numpy(piece.aux.to_numpy(dtype=np.float64).copy())
-        x = self._features(piece, numbers)
+        x = self._features(piece, {**numbers, **levels})
         return Rows(x, self._target(piece), codes, aux, like.names if codes is not None else ())
 
-    def _features(self, piece: Piece, numbers: Mapping[str, Any]) -> Tensor:
-        """(n, D)"""
+    def _features(self, piece: Piece, columns: Mapping[str, Any]) -> Tensor:
+        """(n, D), of the features of a piece and others beside it."""
         x = self._data.x
         if isinstance(x, CategoricalColumns):
             return torch.from_numpy(x.read(self._steps.transform(piece.features)))
-        columns, step = self._steps[0], self._steps[-1]
-        frame = as_frame(piece.features)
-        others = {str(name): as_kind(column, columns.kinds_[str(name)])[0] for name, column in frame.items()}
-        dtype = _numpy(self._data.task.train.x)
-        return torch.from_numpy(step.scaled({**numbers, **others}, len(piece.y), x, dtype))
+        kinds, others = self._steps[0].kinds_, as_frame(piece.features).items()
+        columns = {**columns, **{str(name): as_kind(column, kinds[str(name)])[0] for name, column in others}}
+        return torch.from_numpy(self._steps[-1].scaled(columns, len(piece.y), x, _numpy(self._data.task.train.x)))
 
     def _target(self, piece: Piece) -> Tensor:
         """(n,) codes of classes, or numbers in standard units."""

@@ -33,9 +33,10 @@ class ParquetBlocks:
     table: ParquetTable
     parts: tuple[tuple[Part, ...], ...]  # by block
     rows: int  # of a block, at most
+    together: int  # of neighbouring blocks that a pass reads as one piece, at most
 
     @classmethod
-    def of(cls, table: ParquetTable, rows: int) -> ParquetBlocks:
+    def of(cls, table: ParquetTable, rows: int, together: int = 0) -> ParquetBlocks:
         """Blocks of at most `rows` rows: small row groups together, large ones in parts of about the same size."""
         blocks: list[tuple[Part, ...]] = []
         waiting: list[Part] = []
@@ -50,7 +51,7 @@ class ParquetBlocks:
                         waiting, n = [], 0
                     waiting.append(part)
                     n += part.last - part.first
-        return cls(replace(table, in_levels=True), (*blocks, *([tuple(waiting)] if waiting else [])), rows)
+        return cls(replace(table, in_levels=True), (*blocks, *([tuple(waiting)] if waiting else [])), rows, together)
 
     def select(self, names: list[str]) -> ParquetBlocks:
         """The same blocks, of these columns alone."""
@@ -84,6 +85,19 @@ class ParquetBlocks:
         """The same as the files have them."""
         with self.table.enough_memory():
             yield from _recut(self._pieces(), self.sizes())
+
+    def pieces(self, first: int, last: int) -> Iterator[tuple[int, int, pa.Table]]:
+        """The blocks from `first` to before `last`, neighbours together: from which to before which, and their rows."""
+        ends, n = [first], 0
+        for i, size in enumerate(self.sizes()[first:last], first):
+            if n and n + size > self.together:
+                ends.append(i)
+                n = 0
+            n += size
+        cuts = list(pairwise([*ends, last]))
+        joined = tuple(tuple(part for parts in self.parts[a:b] for part in parts) for a, b in cuts)
+        pieces = replace(self, parts=joined, rows=max(self.rows, self.together)).tables()
+        return ((a, b, piece) for (a, b), piece in zip(cuts, pieces, strict=True))
 
     def frame(self, i: int) -> pd.DataFrame:
         """One block."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pandas.api.types import is_datetime64_any_dtype
 
 from irmtv.data.tables.errors import TableError
+from irmtv.data.tables.reading import Levels
 
 _FIRST, _LAST = (np.datetime64(day, "s") for day in ("0002-01-01", "9998-12-31"))
 _UNITS = ("s", "ms", "us", "ns")
@@ -135,6 +136,19 @@ def as_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.number]:
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     values: npt.NDArray[np.number] = whole.to_numpy(zero_copy_only=False)
     return values
+
+
+def as_levels(column: pa.ChunkedArray) -> Levels | None:
+    """A column of text by its different values, without pandas; None unless it is read so, with fewer than rows."""
+    if not pa.types.is_dictionary(column.type):
+        return None
+    column = column.unify_dictionaries()
+    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    values = whole.dictionary
+    if len(values) > len(whole):
+        return None
+    codes = whole.indices.cast(pa.int64()).fill_null(len(values))
+    return Levels(values.to_pylist(), codes.to_numpy(zero_copy_only=False))
 
 
 def _series(column: pa.ChunkedArray, in_levels: bool) -> pd.Series:

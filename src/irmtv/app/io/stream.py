@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.integer]
 Progress = Callable[[float], None]
 Reading = Literal["numbers", "gaps and categories"]  # how a family reads features
 BLOCK_SHARE = 32  # the part of the memory that a block may take as it is read: there are several, in several forms
-BLOCK_ROWS = (1_000, 1 << 15)
+BLOCK_ROWS, PIECE_ROWS = (1_000, 1 << 15), 1 << 17
 BLOCKS_EACH = 4  # of a process, at least, so that all have about as many rows
 MOST_SPANS = 32  # of a table, which are read side by side
 FIRST_SHARE = 0.1  # of the time of two passes that the first takes, over few columns
@@ -150,7 +150,7 @@ def open_stream(
     """
     with_rows(table)
     roles = roles_of(table.names, target=target, environment=environment, aux=aux, **options)
-    blocks = ParquetBlocks.of(table, rows_of_block(table, memory, processes))
+    blocks = ParquetBlocks.of(table, *rows_of_block(table, memory, processes))
     used = [name for name in table.names if name not in set(roles.unused)]
     blocks = blocks.select(used)
     texts = max(1, sum(word_of(table.types[name]) not in NUMBERS for name in used))
@@ -188,13 +188,14 @@ def open_stream(
     )
 
 
-def rows_of_block(table: ParquetTable, memory: int, processes: int = 1) -> int:
-    """As many as a part of the memory holds; of several processes each has some blocks."""
-    each = max(1, table.bytes_in_memory() // max(1, table.n_rows))
+def rows_of_block(table: ParquetTable, memory: int, processes: int = 1) -> tuple[int, int]:
+    """As many as a part of the memory holds, and as many as a pass reads together; of several processes each has some
+    blocks."""
+    room = memory // (BLOCK_SHARE * max(1, table.bytes_in_memory() // max(1, table.n_rows)))
     low, high = BLOCK_ROWS
     if processes > 1:
         low = high = max(1, min(high, table.n_rows // (BLOCKS_EACH * processes)))
-    return int(min(high, max(low, memory // (BLOCK_SHARE * each))))
+    return int(min(high, max(low, room))), int(min(PIECE_ROWS, room))
 
 
 class _Reading:
@@ -251,18 +252,19 @@ def _features(
     def work(span: tuple[int, tuple[int, int]]) -> None:
         number, (first, last) = span
         tallies, parts = FeatureTallies(features.categorical, features.most_levels), list[pd.DataFrame]()
-        for i, piece in enumerate(read_ahead(blocks.between(first, last).tables()), first):
+        for begin, end, piece in read_ahead(blocks.pieces(first, last)):
             if unwanted.is_set():
                 return
             arrays = {name: as_numbers(piece.column(name)) for name in numbers}
             frame = block_frame(piece.drop_columns(numbers))
-            index = whole_rows(frame, roles.taken)[0] if kept[i] < len(frame) else None
+            whole = starts[end] - starts[begin] == len(frame)
+            index = None if whole else whole_rows(frame, roles.taken)[0]
             if index is not None:
                 frame, arrays = frame.iloc[index], {name: values[index] for name, values in arrays.items()}
             others = as_frame(frame[[name for name in own if name not in arrays]])
             tallies.add({name: arrays[name] if name in arrays else others[name] for name in own})
-            begin, end = np.searchsorted(sampled, starts[i : i + 2])
-            some = sampled[begin:end] - starts[i]
+            place, until = np.searchsorted(sampled, starts[[begin, end]])
+            some = sampled[place:until] - starts[begin]
             if len(some):
                 texts = {name: as_text(column).array for name, column in frame.iloc[some].items()}
                 parts.append(pd.DataFrame({**{name: values[some] for name, values in arrays.items()}, **texts}))

@@ -55,14 +55,6 @@ class Levels:
         codes[codes < 0] = len(values)
         return cls(values, codes)
 
-    @classmethod
-    def of_categories(cls, column: pd.Series) -> Levels:
-        """The same of a column of categories, with those that no row has, in their own order."""
-        values = column.cat.categories
-        codes = np.array(column.cat.codes, dtype=np.int64)
-        codes[codes < 0] = len(values)
-        return cls(values, codes)
-
 
 @dataclass(frozen=True)
 class Surprises:
@@ -101,8 +93,8 @@ class ReadNumbers:
     def scaled(self, X: Mapping[str, Any], n: int, scaler: Scaler, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The numbers of n rows in standard units, (n, D), where every column has its rows side by side.
 
-        It is for rows in blocks, given as the columns that `ReadColumns.align` would make of them, those of numbers as
-        Series or arrays. Each column is gone through while it is in the cache.
+        It is for rows in blocks, given as the columns that `ReadColumns.align` would make of them; numbers may be
+        arrays, and columns with a recipe Levels. Each column is gone through while it is in the cache.
         """
         levels, tables, _ = self._levels(X)
         made = np.empty((scaler.mean.shape[0], n), dtype=dtype)  # (D, n)
@@ -139,8 +131,7 @@ class ReadNumbers:
         tables: dict[str, Floats] = {}
         surprises = Surprises({}, {})
         for name, recipe in self.recipes.items():
-            known = isinstance(X[name].dtype, pd.CategoricalDtype)
-            levels[name] = Levels.of_categories(X[name]) if known else Levels.of(X[name])
+            levels[name] = X[name] if isinstance(X[name], Levels) else Levels.of(X[name])
             tables[name] = recipe.table(levels[name].values)
             new = recipe.new(levels[name].values) if isinstance(recipe, Categories) else None
             surprises.look(name, levels[name], tables[name], new)
