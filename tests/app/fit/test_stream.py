@@ -77,6 +77,17 @@ def test_trees_read_gaps_and_categories_in_blocks(folder):
     assert apart < 1e-6 and blocks.summary["outcome"] == memory.summary["outcome"]
 
 
+def test_where_no_checkpoint_is_written_a_note_says_so(folder, tmp_path):
+    path, how = tmp_path / "c", {"objective": "erm", "rounds": 5}
+    whole = fit_table(folder, "sold", ["site"], model="linear", checkpoint=path, **how)
+    assert "no checkpoint (--checkpoint) was written, since the table fits into the memory" in notes(whole)
+    trees = fit_table(folder, "sold", ["site"], model="trees", checkpoint=path, memory=LITTLE, **how)
+    assert "no checkpoint (--checkpoint) was written, since it is not for trees" in notes(trees)
+    assert not path.exists()
+    written = fit_table(folder, "sold", ["site"], model="linear", checkpoint=path, memory=LITTLE, **how)
+    assert path.exists() and "checkpoint" not in notes(written)
+
+
 def test_a_network_learns_from_blocks(folder):
     how = {"model": "mlp", "objective": "erm", "steps": 200}
     own, whole = (fit_table(folder, "sold", ["site"], **how, memory=memory) for memory in (LITTLE, None))

@@ -21,6 +21,9 @@ from irmtv.core.ranks import Ranks
 def train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None, together: Mapping[str, Any]) -> None:
     """The choice on all rows, of which every process of a group reads its own."""
     family, stream = searches.family, prepared.stream
+    why = "the table fits into the memory" if stream is None else "it is not for trees"
+    if together["checkpoint"] is not None and (stream is None or not isinstance(family, Networks)):
+        prepared.data["notes"].append(f"no checkpoint (--checkpoint) was written, since {why}")
     if stream is None:
         searches.estimator.fit_choice(family.all_rows, searches.search)
         return

@@ -131,7 +131,8 @@ class ReadNumbers:
         tables: dict[str, Floats] = {}
         surprises = Surprises({}, {})
         for name, recipe in self.recipes.items():
-            levels[name] = X[name] if isinstance(X[name], Levels) else Levels.of(X[name])
+            column: Any = X[name]
+            levels[name] = column if isinstance(column, Levels) else Levels.of(column)
             tables[name] = recipe.table(levels[name].values)
             new = recipe.new(levels[name].values) if isinstance(recipe, Categories) else None
             surprises.look(name, levels[name], tables[name], new)
