@@ -42,7 +42,7 @@ BLOCKS_EACH = 4  # of a process, at least, so that all have about as many rows
 MOST_SPANS = 32  # of a table, which are read side by side
 FIRST_SHARE = 0.1  # of the time of two passes that the first takes, over few columns
 NUMBERS = ("numbers", "true and false")
-LEVEL_BYTES, FEWEST_LEVELS = 200, 10_000  # of a distinct text; how many are counted however small the memory is
+LEVEL_BYTES, FEWEST_LEVELS = 600, 10_000  # of a distinct text in several spans; how many are counted in any case
 
 
 # kept rows, features and environments -> positions of the rows to keep in memory, in rising order

@@ -27,7 +27,7 @@ from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
 
 NUMBERS_OF_PIECE = 1 << 19  # of rows that are looked at together: they stay in the cache
 FEWEST, MOST = 1 << 12, 1 << 16  # rows of a piece
-MOST_SPANS = 32  # of the blocks, which are read side by side
+MOST_SPANS, NUMBERS_OF_SPANS = 32, 1 << 23  # of blocks side by side; of a model's sums, up to which there are several
 ROWS_PER_ENVIRONMENT = 64  # of a piece, at least, where there are many environments
 
 Codes = Callable[[Rows], Tensor]  # the environments of some rows, (n,)
@@ -191,7 +191,8 @@ class BlockRows(SharedRows):
                         into.index_add_(1, present, v)
             ready.put(number, (n, own))
 
-        side_by_side(work, list(enumerate(self.source.spans(MOST_SPANS))), stop=unwanted.set)
+        small = self.n_environments * self.n_parameters**2 <= NUMBERS_OF_SPANS
+        side_by_side(work, list(enumerate(self.source.spans(MOST_SPANS if small else 1))), stop=unwanted.set)
         if n_rows != self.source.n_rows or not n_rows:
             raise ValueError(
                 f"blocks must have the rows that they say, {self.source.n_rows}, at every pass, and at least one. Got "
