@@ -46,8 +46,12 @@ def process_group(distributed: bool) -> Iterator[Any]:
             "program, or closed between the machines? torchrun --standalone takes a free one; "
             "--rdzv-endpoint HOST:PORT names one."
         ) from error
+    from irmtv.core.ranks import LostRankError
+
     try:
         yield torch_distributed.group.WORLD
+    except LostRankError as error:  # no mistake of the program: a line, not a traceback
+        raise ValueError(str(error)) from error
     finally:
         torch_distributed.destroy_process_group()
 

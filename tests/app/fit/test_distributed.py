@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from app.io.folders import write_folder
 from irmtv import load
 from irmtv.app.fit import families, fit_table
 from irmtv.app.io.parquet_blocks import shares
+from irmtv.cli.ranks import process_group
+from irmtv.core.ranks import LostRankError
 from paths import REPOSITORY
 
 SCRIPT, KILLED, EACH_ITS_OWN = (
@@ -158,3 +161,15 @@ def test_trees_are_grown_by_one_process(folder):
 def test_other_tables_cannot_be_shared(folder):
     with pytest.raises(ValueError, match="several processes share the row groups of a Parquet file"):
         fit_table(pd.DataFrame({"y": [0, 1], "x": [1, 2]}), "y", process_group=object(), objective="erm")
+
+
+def test_a_lost_rank_is_said_in_one_line(monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meet = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in (meet | LOCAL).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    with pytest.raises(ValueError, match="another rank was lost"), process_group(True):
+        raise LostRankError("another rank was lost")

@@ -5,6 +5,7 @@ What is said of that, and of the rows that are not used, are notes of the summar
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ def train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None
         searches.estimator.fit_choice(family.all_rows, searches.search)
         return
     began = time.perf_counter()
+    gc.collect()  # rows of folds, which the search has left in cycles
     source = stream.source(family.reads, family.all_rows, reading_reports(bar, "training on all rows"))
     if together["process_group"] is not None:
         source = _own_share(source, Ranks.of(together["process_group"]))
