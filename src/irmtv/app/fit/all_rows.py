@@ -5,7 +5,6 @@ What is said of that, and of the rows that are not used, are notes of the summar
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from irmtv.app.fit.families import Family, Networks
 from irmtv.app.fit.preparation import Prepared
 from irmtv.app.fit.summary_parts import Searches
 from irmtv.app.io.block_source import TableBlocks
+from irmtv.app.io.memory import give_back_memory
 from irmtv.core.messages import shown
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.ranks import Ranks
@@ -29,7 +29,7 @@ def train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None
         searches.estimator.fit_choice(family.all_rows, searches.search)
         return
     began = time.perf_counter()
-    gc.collect()  # rows of folds, which the search has left in cycles
+    give_back_memory()  # rows of folds, which the search has left
     source = stream.source(family.reads, family.all_rows, reading_reports(bar, "training on all rows"))
     if together["process_group"] is not None:
         source = _own_share(source, Ranks.of(together["process_group"]))

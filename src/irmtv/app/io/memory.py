@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import re
 from pathlib import Path
+
+import pyarrow as pa
 
 from irmtv.data.tables.errors import TableError
 
@@ -36,6 +40,16 @@ def memory_limit(given: str | int | None) -> int:
 def available_memory() -> int:
     """Bytes that are free or can be made free, within the share of a container."""
     return min(_of_system(Path("/proc/meminfo")), _of_container(Path("/sys/fs/cgroup")))
+
+
+def give_back_memory() -> None:
+    """Hand what is not used any more back to the system: objects in cycles, and what the allocators keep of them."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):  # not of the GNU C library
+        pass
 
 
 def _of_system(meminfo: Path) -> int:
