@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,10 +47,8 @@ def give_back_memory() -> None:
     """Hand what is not used any more back to the system: objects in cycles, and what the allocators keep of them."""
     gc.collect()
     pa.default_memory_pool().release_unused()
-    try:
+    with suppress(OSError, AttributeError, TypeError):  # not of the GNU C library
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):  # not of the GNU C library
-        pass
 
 
 def _of_system(meminfo: Path) -> int:
