@@ -41,6 +41,7 @@ class Ended(NamedTuple):
     """A command that has ended."""
 
     seconds: float
+    processor: float  # seconds, of all cores
     peak: float  # bytes of resident memory
     answer: dict[str, Any]
 
@@ -108,14 +109,14 @@ def fit(folder: Path, memory: str, out: Path, model: str = "linear", objective: 
         _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"irmtv fit {folder} ended with {status}")
-    return Ended(time.perf_counter() - began, used.ru_maxrss * 1024, json.loads(out.with_suffix(".json").read_text()))
+    seconds, processor = time.perf_counter() - began, used.ru_utime + used.ru_stime
+    return Ended(seconds, processor, used.ru_maxrss * 1024, json.loads(out.with_suffix(".json").read_text()))
 
 
-def passes_of(answer: dict[str, Any]) -> tuple[int, int]:
-    """Before training, and by it."""
+def passes_of(answer: dict[str, Any]) -> int:
+    """That training made; one comes before it."""
     note = next(note for note in answer["data"]["notes"] if note.startswith("the files were read"))
-    before, training = re.findall(r"(\d+) times", note)[:2]
-    return int(before), int(training)
+    return int(re.findall(r"(\d+) times by it", note)[0])
 
 
 def identified(pipeline: Any) -> NDArray[np.float64]:
@@ -145,13 +146,14 @@ def main() -> None:
     bare = [bare_pass(whole)]
     ended = fit(whole, given.memory, given.folder / "whole.irmtv", given.model)
     bare.append(bare_pass(whole))
-    before, training = passes_of(ended.answer)
+    training = passes_of(ended.answer)
     seconds, pass_ = ended.answer["seconds"], float(np.mean(bare))
     print(f"peak resident memory: {ended.peak / 1e9:.2f} GB with --memory {given.memory}")
-    print(f"time: {ended.seconds:.0f} s, of which passes before training {seconds['preparing']:.1f} s, training on all")
-    print(f"  rows {seconds['all rows']:.1f} s; the search on a sample and what is said of it are the rest")
+    print(f"time: {ended.seconds:.0f} s ({ended.processor:.0f} s of processors), of which the pass before training")
+    print(f"  {seconds['preparing']:.1f} s, training on all rows {seconds['all rows']:.1f} s; the rest is the search")
+    print("  on a sample, and what is said of it")
     print(f"a bare pass: {bare[0]:.1f} s before, {bare[1]:.1f} s after")
-    print(f"passes: {before} before training, {seconds['preparing'] / before / pass_:.2f} bare passes each;")
+    print(f"passes: 1 before training, {seconds['preparing'] / pass_:.2f} bare passes;")
     print(f"  {training} by training, {seconds['all rows'] / max(1, training) / pass_:.2f} bare passes each")
     if given.model != "linear":
         return

@@ -281,7 +281,7 @@ def test_progress_with_time_left_in_a_terminal_and_ctrl_c_leaves_nothing(table, 
         "linear",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "irmtv.cli", *arguments, "--model", "linear", "--out", str(tmp_path / "m.irmtv")],
+        [sys.executable, "-m", "irmtv", *arguments, "--model", "linear", "--out", str(tmp_path / "m.irmtv")],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -312,7 +312,7 @@ def test_progress_with_time_left_in_a_terminal_and_ctrl_c_leaves_nothing(table, 
 def test_a_closed_pipe_loses_no_file_and_a_full_disk_no_answer(command, table, tmp_path, monkeypatch):
     out = tmp_path / "m.irmtv"
     how = ["fit", str(table), "--target", "sold", "--environment", "site", "--model", "linear", "--out", str(out)]
-    fit = subprocess.Popen([sys.executable, "-m", "irmtv.cli", *how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    fit = subprocess.Popen([sys.executable, "-m", "irmtv", *how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert fit.stdout is not None
     fit.stdout.close()  # as `| head -0` does
     fit.wait(300)

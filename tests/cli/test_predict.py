@@ -74,7 +74,7 @@ def test_to_standard_output(command, folder):
 
 def test_a_reader_that_has_seen_enough(folder):
     """`irmtv predict ... | head -1` ends quietly."""
-    line = f"{sys.executable} -m irmtv.cli predict {folder / 'model.irmtv'} {folder / 'houses.csv'} | head -1"
+    line = f"{sys.executable} -m irmtv predict {folder / 'model.irmtv'} {folder / 'houses.csv'} | head -1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=os.environ, check=False)
     assert done.stdout == "prediction,probability_no,probability_yes\n"
     assert "Traceback" not in done.stderr and "Broken" not in done.stderr

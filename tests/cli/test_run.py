@@ -28,7 +28,7 @@ from lab.experiments.small import ERM, THREE, TV, small_text
 def irmtv(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "irmtv.cli", *arguments], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-m", "irmtv", *arguments], capture_output=True, text=True, env=environment, check=False
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from irmtv.core import cores as module
-from irmtv.core.cores import cores, one_thread_each, side_by_side
+from irmtv.core.cores import InOrder, cores, one_thread_each, side_by_side
 
 
 @pytest.fixture
@@ -72,3 +72,11 @@ def test_what_a_context_says_holds_in_the_pieces() -> None:
     said = ContextVar("said", default="nothing")
     said.set("here")
     assert side_by_side(lambda piece: said.get(), range(3), most=2) == ["here"] * 3
+
+
+def test_results_are_handed_on_in_the_order_of_their_pieces() -> None:
+    taken: list[str] = []
+    ready = InOrder(taken.append)
+    for i, after in [(2, ""), (0, "a"), (3, "a"), (1, "abcd"), (4, "abcde")]:
+        ready.put(i, "abcde"[i])
+        assert "".join(taken) == after

@@ -224,7 +224,7 @@ def test_a_sweep_whose_worker_is_killed_and_then_its_driver_has_what_an_undistur
     settings = {f"setting {i}": {"p_v": 0.6 + 0.03 * i} for i in range(10)}
     path, out = tmp_path / "sweep.toml", tmp_path / "ray"
     path.write_text(small_text(ERM, TV, MINIMAX, rules=["invariance"], settings=settings))
-    command = [sys.executable, "-m", "irmtv.cli", "run", str(path), "--out", str(out), "--engine", "ray", "-j", "2"]
+    command = [sys.executable, "-m", "irmtv", "run", str(path), "--out", str(out), "--engine", "ray", "-j", "2"]
     first = subprocess.Popen(command)
     try:
         assert until(lambda: groups(out) >= GROUPS // 6)

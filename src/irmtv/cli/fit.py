@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -128,13 +129,15 @@ def fit(
     if page_path.absolute() == out.absolute():
         raise ValueError(f"--report must be another file than --out. Got {str(out)!r} for both.")
     from irmtv.app.fit import fit_table
+    from irmtv.app.fit.ranks import agreed
     from irmtv.app.io import names_of
     from irmtv.app.pages.model import model_content
     from irmtv.estimators.files import save
 
     first = not distributed or is_first()
     with process_group(distributed) as group, progress("reading", quiet=quiet or not first) as bar:
-        table, places, aux_columns = read_columns(data, encoding, environment, aux, memory, in_blocks=distributed)
+        read = partial(read_columns, data, encoding, environment, aux, memory, in_blocks=distributed)
+        table, places, aux_columns = agreed(group, read)
         present = names_of(table)
         answer = fit_table(
             table,

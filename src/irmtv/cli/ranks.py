@@ -29,10 +29,14 @@ def process_group(distributed: bool) -> Iterator[Any]:
     if missing:
         raise ValueError(f"--distributed needs processes that torchrun starts ({missing[0]} is not set). Use: {START}")
     from torch import distributed as torch_distributed
+    from torch.distributed import distributed_c10d
     from torch.distributed.rendezvous import rendezvous
 
     try:
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=MEET)))
+        if os.environ.get("LOCAL_WORLD_SIZE") == str(size):  # other machines may count otherwise
+            # torchrun gives ranks that it starts again the store of those that are gone, with their addresses
+            store = distributed_c10d.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         torch_distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=WAIT)
     except (RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -42,8 +46,12 @@ def process_group(distributed: bool) -> Iterator[Any]:
             "program, or closed between the machines? torchrun --standalone takes a free one; "
             "--rdzv-endpoint HOST:PORT names one."
         ) from error
+    from irmtv.core.ranks import LostRankError
+
     try:
         yield torch_distributed.group.WORLD
+    except LostRankError as error:  # no mistake of the program: a line, not a traceback
+        raise ValueError(str(error)) from error
     finally:
         torch_distributed.destroy_process_group()
 

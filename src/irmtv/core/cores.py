@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from threading import Lock, local
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 import torch
 
@@ -78,6 +78,22 @@ def one_thread_each(threads: int = 1) -> Iterator[None]:
         with _Outside.lock:
             _Outside.entered -= 1
             torch.set_num_threads(mine)
+
+
+class InOrder(Generic[R]):
+    """Hands results on in the order of their pieces, each as soon as those before it are there: sums that are added so
+    do not depend on which piece was ready first, and few of them wait."""
+
+    def __init__(self, take: Callable[[R], None]) -> None:
+        self._take, self._lock, self._waiting, self._next = take, Lock(), dict[int, R](), 0
+
+    def put(self, i: int, result: R) -> None:
+        """The result of piece number i, from any thread."""
+        with self._lock:
+            self._waiting[i] = result
+            while self._next in self._waiting:
+                self._take(self._waiting.pop(self._next))
+                self._next += 1
 
 
 def side_by_side(

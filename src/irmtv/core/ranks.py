@@ -18,13 +18,17 @@ import torch
 from torch import Tensor, distributed
 
 
+class LostRankError(RuntimeError):
+    """Another process of the group is gone, or has not answered in time."""
+
+
 @contextmanager
 def _all_answer() -> Iterator[None]:
     """An error that says what it means where another process is gone."""
     try:
         yield
     except RuntimeError as error:  # of gloo, NCCL and their timeouts
-        raise RuntimeError(
+        raise LostRankError(
             "another rank was lost, or did not answer within the timeout of the process group. Look at what the other "
             "ranks say. torchrun --max-restarts=3 starts all of them again, and with checkpoint=... training continues "
             "from the last one that was written."

@@ -45,6 +45,10 @@ class BlockSource(Protocol):
     def blocks(self) -> Iterator[Rows]:
         """One pass: Rows of x (n, D) float32 or float64, y and codes into `names`. It may read ahead."""
 
+    def spans(self, most: int) -> Sequence[Iterator[Rows]]:
+        """One pass in at most so many parts, which may be gone through side by side: neighbouring blocks each, some of
+        them as one."""
+
     def block(self, i: int) -> Rows:
         """One block of a pass by itself: for networks, which read blocks in random order.
 
@@ -95,6 +99,10 @@ class RowsInBlocks:
 
     def blocks(self) -> Iterator[Rows]:
         return iter(self.parts)
+
+    def spans(self, most: int) -> list[Iterator[Rows]]:
+        each = -(-len(self.parts) // most)
+        return [iter(self.parts[i : i + each]) for i in range(0, len(self.parts), each)]
 
     def block(self, i: int) -> Rows:
         return self.parts[i]

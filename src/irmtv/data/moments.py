@@ -43,16 +43,18 @@ class Moments:
             self.first = np.asarray(values[0], dtype=np.float64)
             self.low = self.high = self.first
             self.ahead, self.squares, self.unit = (np.zeros(len(self.first)) for _ in range(3))
-        distance = values - self.first  # (m, D) float64
-        mean = distance.mean(0)
-        distance -= mean
-        low, high = np.asarray(values.min(0), np.float64), np.asarray(values.max(0), np.float64)
-        unit = np.maximum(high - self.first - mean, mean - (low - self.first))
-        if not ((unit > 1e-9) & (unit < 1e9)).all():  # squares may be out of range
-            distance /= np.where(unit > 0, unit, 1.0)
-            squares = np.einsum("ij,ij->j", distance, distance)
-        else:
-            squares = np.einsum("ij,ij->j", distance, distance) / unit**2
+        self._join(*_block(values, self.first))
+
+    def join(self, other: Moments) -> None:
+        """Rows that were added up elsewhere."""
+        if other.n and self.n:
+            mean = (other.first - self.first) + other.ahead
+            self._join(other.n, mean, other.squares, other.unit, other.low, other.high)
+        elif other.n:
+            self.__dict__ |= other.__dict__
+
+    def _join(self, m: int, mean: Floats, squares: Floats, unit: Floats, low: Floats, high: Floats) -> None:
+        """m rows by their mean less `first`, their squares in units, and their smallest and largest values."""
         apart, total = mean - self.ahead, self.n + m
         both = np.maximum(np.maximum(self.unit, unit), np.abs(apart) if self.n else 0.0)
         safe = np.where(both > 0, both, 1.0)
@@ -76,3 +78,18 @@ class Moments:
         """What `Scaler.of` gives for all rows at once, up to rounding."""
         varies = (self.high > self.low) & (self.deviation > 0)
         return Scaler(np.where(varies, self.mean, self.low), np.where(varies, self.deviation, constant))
+
+
+def _block(values: npt.NDArray[np.floating], first: Floats) -> tuple[int, Floats, Floats, Floats, Floats, Floats]:
+    """Of rows (m, D): m, the mean less `first`, squares of distances from it, their unit, smallest and largest."""
+    distance = values - first  # (m, D) float64
+    mean = distance.mean(0)
+    distance -= mean
+    low, high = np.asarray(values.min(0), np.float64), np.asarray(values.max(0), np.float64)
+    unit = np.maximum(high - first - mean, mean - (low - first))
+    if not ((unit > 1e-9) & (unit < 1e9)).all():  # squares may be out of range
+        distance /= np.where(unit > 0, unit, 1.0)
+        squares = np.einsum("ij,ij->j", distance, distance)
+    else:
+        squares = np.einsum("ij,ij->j", distance, distance) / unit**2
+    return len(values), mean, squares, unit, low, high

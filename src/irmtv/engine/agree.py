@@ -16,7 +16,7 @@ from torch import Tensor, distributed
 
 from irmtv._version import __version__
 from irmtv.core.messages import shown
-from irmtv.core.ranks import Ranks
+from irmtv.core.ranks import LostRankError, Ranks
 from irmtv.core.types import Task
 from irmtv.engine.networks import Module
 from irmtv.engine.program import Call
@@ -62,7 +62,7 @@ def together(ranks: Ranks | None, prepare: Callable[[], Result]) -> Result:
     try:
         told = ranks.tell(None if wrong is None else f"{type(wrong).__name__}: {wrong}")
     except RuntimeError as error:
-        raise RuntimeError(
+        raise LostRankError(
             "train(..., process_group=...) waited in vain for the other ranks: all must call it, within the timeout of "
             "the process group (init_process_group(timeout=...)). Look at what the others say."
         ) from error

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +16,16 @@ import pandas as pd
 import pytest
 
 from app.io.folders import write_folder
-from irmtv.app.io.block_source import shares
+from irmtv import load
+from irmtv.app.fit import families, fit_table
+from irmtv.app.io.parquet_blocks import shares
+from irmtv.cli.ranks import process_group
+from irmtv.core.ranks import LostRankError
 from paths import REPOSITORY
 
-SCRIPT = Path(__file__).with_name("distributed_fit.py")
+SCRIPT, KILLED, EACH_ITS_OWN = (
+    Path(__file__).with_name(f"{name}.py") for name in ("distributed_fit", "killed_fit", "each_its_own")
+)
 LOCAL = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -36,17 +45,17 @@ def folder(tmp_path_factory):
 def run(folder: Path, model: str, out: Path, ranks: int = 0) -> list[dict]:
     """What each process has found; `ranks` 0 is one without a group."""
     launched = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
-    paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY / "tests")])
-    done = subprocess.run(
-        [sys.executable, *launched, str(SCRIPT), str(folder), model, str(out)],
-        env=os.environ | LOCAL | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = started([*launched, str(SCRIPT), str(folder), model, str(out)])
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(Path(f"{out}-{rank}.json").read_text()) for rank in range(max(ranks, 1))]
+
+
+def started(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY / "tests")])
+    environment = os.environ | LOCAL | {"PYTHONPATH": paths}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 @pytest.mark.slow
@@ -58,6 +67,46 @@ def test_processes_get_the_linear_model_of_one(folder, tmp_path):
     for one in each:
         np.testing.assert_allclose(one["coef"], alone["coef"], rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(one["intercept"], alone["intercept"], rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_a_fit_whose_rank_is_killed_ends_with_the_same_model(folder, tmp_path, monkeypatch):
+    """torchrun starts all ranks again, and they go on from the passes that were made."""
+    monkeypatch.setattr(families, "SEARCHED_ROWS", 1500)
+    out, how = tmp_path / "m.irmtv", {"penalty_weights": [100.0], "folds": 2, "memory": "1MB"}
+    options = ["--target", "y", "--environment", "site", "--model", "linear", "--memory", "1MB", "--folds", "2"]
+    options += ["--penalty-weights", "100", "--checkpoint", str(tmp_path / "c"), "--out", str(out), "--distributed"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    ended = started([*torchrun, str(KILLED), str(tmp_path), "fit", str(folder), *options])
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    alone = fit_table(folder, "y", ["site"], model="linear", **how)
+    model, whole = load(out)[-1], alone.pipeline[-1]
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(model.intercept_, whole.intercept_, rtol=1e-8)
+    needed = int(re.search(r"(\d+) times by it", " ".join(alone.summary["data"]["notes"])).group(1))
+    lives = [int((tmp_path / f"passes-{life}-1").read_text()) for life in (0, 1)]
+    assert lives == [2, needed - 1]  # the first pass is not made again
+
+
+@pytest.mark.slow
+def test_what_one_process_cannot_read_stops_all_with_one_message(folder, tmp_path):
+    """Each rank is given a folder of its own: one has a file with another column, or all of its files have."""
+    copies = [tmp_path / "table-0", tmp_path / "table-1"]
+    for copy in copies:
+        shutil.copytree(folder, copy)
+    files = sorted(copies[1].rglob("*.parquet"))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(EACH_ITS_OWN)]
+    for changed, words in (
+        (files[:1], "process 1 of 2 cannot read it"),
+        (files, "other is double, and not there in 0"),
+    ):
+        for file in changed:
+            frame = pd.read_parquet(file, partitioning=None).assign(other=1.0)
+            frame.to_parquet(file, index=False)
+        ended = started([*torchrun, str(tmp_path)])
+        said = [(tmp_path / f"said-{rank}").read_text() for rank in range(2)]
+        assert said[0] == said[1] and words in said[0], ended.stderr[-2000:]
+        assert [(tmp_path / f"passes-{rank}").read_text() for rank in range(2)] == ["0", "0"]
 
 
 @pytest.mark.slow
@@ -105,14 +154,22 @@ def test_what_is_wrong_with_the_start_is_one_line(command, folder, tmp_path, mon
 
 
 def test_trees_are_grown_by_one_process(folder):
-    from irmtv.app.fit import fit_table
-
     with pytest.raises(ValueError, match="model must be linear or mlp with several processes"):
         fit_table(folder, "y", ["site"], model="trees", process_group=object())
 
 
 def test_other_tables_cannot_be_shared(folder):
-    from irmtv.app.fit import fit_table
-
     with pytest.raises(ValueError, match="several processes share the row groups of a Parquet file"):
         fit_table(pd.DataFrame({"y": [0, 1], "x": [1, 2]}), "y", process_group=object(), objective="erm")
+
+
+def test_a_lost_rank_is_said_in_one_line(monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meet = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in (meet | LOCAL).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    with pytest.raises(ValueError, match="another rank was lost"), process_group(True):
+        raise LostRankError("another rank was lost")

@@ -47,7 +47,7 @@ def test_a_linear_model_has_the_coefficients_of_the_table_in_memory(folder, obje
     assert blocks.summary["first_look"]["overlap"] == memory.summary["first_look"]["overlap"]
     own = notes(blocks)
     assert "larger than the memory (--memory) and is read in blocks" in own and "larger" not in notes(memory)
-    assert "the files were read 2 times before training and" in own
+    assert "the files were read once before training, their target and environments twice, and" in own
     assert set(memory.summary["data"]["notes"]) <= set(blocks.summary["data"]["notes"])
     about = {name: blocks.summary["data"][name] for name in ("file", "rows", "rows_used", "missing", "options")}
     assert about == {name: memory.summary["data"][name] for name in about} and about["rows_used"] == 2998
@@ -75,6 +75,17 @@ def test_trees_read_gaps_and_categories_in_blocks(folder):
     frame = read_table(folder).frame
     apart = abs(blocks.pipeline.predict_proba(frame) - memory.pipeline.predict_proba(frame)).max()
     assert apart < 1e-6 and blocks.summary["outcome"] == memory.summary["outcome"]
+
+
+def test_where_no_checkpoint_is_written_a_note_says_so(folder, tmp_path):
+    path, how = tmp_path / "c", {"objective": "erm", "rounds": 5}
+    whole = fit_table(folder, "sold", ["site"], model="linear", checkpoint=path, **how)
+    assert "no checkpoint (--checkpoint) was written, since the table fits into the memory" in notes(whole)
+    trees = fit_table(folder, "sold", ["site"], model="trees", checkpoint=path, memory=LITTLE, **how)
+    assert "no checkpoint (--checkpoint) was written, since it is not for trees" in notes(trees)
+    assert not path.exists()
+    written = fit_table(folder, "sold", ["site"], model="linear", checkpoint=path, memory=LITTLE, **how)
+    assert path.exists() and "checkpoint" not in notes(written)
 
 
 def test_a_network_learns_from_blocks(folder):

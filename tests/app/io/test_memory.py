@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import doctest
+import gc
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
 from app.io.folders import table, write
 from irmtv.app.io import ParquetTable, Table, TableError, memory, open_table
-from irmtv.app.io.memory import available_memory, memory_limit
+from irmtv.app.io.memory import available_memory, give_back_memory, memory_limit
 
 
 def test_examples_in_the_documentation():
@@ -50,3 +54,26 @@ def test_parquet_that_is_too_large_is_not_read(tmp_path):
     assert 0.5 < size / frame.memory_usage(index=False, deep=True).sum() < 2
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     assert isinstance(open_table(tmp_path / "a.csv", "1"), Table)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="by the GNU C library and /proc")
+def test_memory_that_is_not_used_any_more_is_given_back():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    class Node:
+        """In a cycle with itself."""
+
+    gc.disable()
+    try:
+        kept = []
+        for _ in range(2000):
+            node = Node()
+            node.itself, node.rows = node, bytearray(60_000)  # smaller than what the allocator maps by itself
+            kept.append(bytearray(10))
+        del node
+        before = resident()
+        give_back_memory()
+        assert before - resident() > 60_000_000 and len(kept) == 2000
+    finally:
+        gc.enable()

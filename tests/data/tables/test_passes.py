@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.pipeline import Pipeline
 
+from irmtv.data.scaling import Scaler
 from irmtv.data.tables.columns import roles_of, split_columns, task_of
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.passes import FirstPass
@@ -90,21 +91,67 @@ def test_the_preprocessing_is_that_of_the_table_in_memory(for_trees):
         np.testing.assert_allclose(np.concatenate(made), whole.transform(columns.features), rtol=1e-6, atol=1e-6)
 
 
+def test_parts_that_are_added_up_apart_are_joined():
+    """Whatever the parts: counts and orders are those of one pass, moments up to rounding."""
+    frame = raw()
+    whole, parts = learn(frame, categorical=["code"]), list(pieces(frame))
+    first = FirstPass(roles_of(list(frame.columns), **ROLES), ["code"])
+    apart = [FirstPass(first.roles, ["code"]) for _ in range(2)]
+    for piece in parts:
+        first.add_rows(piece)
+    for piece in parts[:2]:
+        apart[0].add(piece)
+    for piece in parts[2:]:
+        apart[1].add(piece)
+    for one in apart:
+        first.features.join(one.features)
+    joined = first.learned(first.rows())
+    assert joined.notes == whole.notes and joined.missing == whole.missing
+    assert joined.few_values == whole.few_values and list(joined.columns) == list(whole.columns)
+    for name, column in whole.columns.items():
+        own = joined.columns[name]
+        assert type(own) is type(column) and own.missing == column.missing
+        if column.kind == "number":
+            values = [
+                [getattr(one, f) for f in ("n", "mean", "low", "high", "distance", "deviation")]
+                for one in (own, column)
+            ]
+            np.testing.assert_allclose(*values, rtol=1e-12, atol=1e-13)
+        else:
+            assert list(own.values) == list(column.values) and own.counts.tolist() == column.counts.tolist()
+
+
+def test_units_of_all_rows_follow_from_their_columns_in_short():
+    frame = raw().assign(far=lambda f: f["far"].where(f["size"] < 1), constant=3.0)
+    learned = learn(frame, categorical=["code"])
+    steps = Pipeline(table_steps(["code"]))
+    for _, step in steps.steps:
+        step.fit_summaries(learned.columns)
+    rows = split_columns(frame, **ROLES).features
+    whole, short = Scaler.of(steps.transform(rows).astype(np.float64)), steps[-1].scaler(learned.columns)
+    np.testing.assert_allclose(short.mean, whole.mean, rtol=1e-6, atol=1e-7)  # they are rounded to 32 bits in rows
+    np.testing.assert_allclose(short.scale, whole.scale, rtol=1e-6)
+    assert np.isinf(short.scale).sum() == np.isinf(whole.scale).sum() >= 1
+    columns = steps[0].transform(rows)
+    made = steps[-1].scaled({name: columns[name] for name in columns}, len(columns), whole, np.float32)
+    assert np.array_equal(made, whole.array(steps.transform(rows), np.float32))
+
+
 def test_roles_notes_and_labels_are_those_of_the_table_in_memory():
     frame = raw()
     columns, learned = split_columns(frame, **ROLES), learn(frame)
-    assert (learned.n_rows, learned.n_kept) == (len(frame), len(columns.kept))
+    assert (learned.rows.n_rows, learned.rows.n_kept) == (len(frame), len(columns.kept))
     assert learned.notes == columns.notes and learned.missing == pytest.approx(columns.missing)
     assert list(learned.missing) == list(columns.missing)
-    assert learned.labels.iloc[learned.places].tolist() == columns.environment.tolist()
-    assert learned.aux_is_date == columns.aux_is_date
+    assert learned.rows.labels.iloc[learned.rows.places].tolist() == columns.environment.tolist()
+    assert learned.rows.aux_is_date == columns.aux_is_date
     parts = [learned.read(piece) for piece in pieces(frame)]
     pd.testing.assert_frame_equal(pd.concat([part.aux for part in parts]), columns.aux)
     assert pd.concat([part.y for part in parts]).tolist() == columns.y.tolist()
-    assert task_of_target(learned.target) == task_of(columns.y)
-    assert learned.target.values.tolist() == columns.y.unique().tolist()
+    assert task_of_target(learned.rows.target) == task_of(columns.y)
+    assert learned.rows.target.values.tolist() == columns.y.unique().tolist()
     counts = columns.y.value_counts()
-    assert dict(zip(learned.target.values, learned.target.counts, strict=True)) == counts.to_dict()
+    assert dict(zip(learned.rows.target.values, learned.rows.target.counts, strict=True)) == counts.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -132,13 +179,13 @@ def test_mistakes_are_those_of_a_table_in_memory(change, message):
 def test_targets_of_text_and_of_many_numbers():
     frame = raw().assign(sold=lambda f: f["size"].fillna(0.0))
     learned = learn(frame)
-    assert task_of_target(learned.target)[0] == "regression"
-    np.testing.assert_allclose(learned.moments.mean, split_columns(frame, **ROLES).y.mean(), rtol=1e-12)
+    assert task_of_target(learned.rows.target)[0] == "regression"
+    np.testing.assert_allclose(learned.rows.moments.mean, split_columns(frame, **ROLES).y.mean(), rtol=1e-12)
     frame["sold"] = pd.Series(np.where(np.arange(600) % 3, "yes", "no"), dtype="str")
-    assert task_of_target(learn(frame).target) == task_of(split_columns(frame, **ROLES).y)
+    assert task_of_target(learn(frame).rows.target) == task_of(split_columns(frame, **ROLES).y)
     frame["sold"] = pd.Series([f"name {i}" for i in range(600)], dtype="str")
     with pytest.raises(TableError, match="too many for classes"):
-        task_of_target(learn(frame).target)
+        task_of_target(learn(frame).rows.target)
 
 
 def test_text_with_too_many_values_is_left_out_with_a_note():

@@ -250,6 +250,21 @@ def test_what_blocks_cannot_train_is_refused():
         train(sample, "minimax-tv-l1", blocks=bare, **S)
 
 
+@pytest.mark.parametrize("case", ["erm", "irm-tv-l1"])
+def test_what_is_found_does_not_depend_on_the_number_of_cores(case, monkeypatch):
+    """Nor on whether models are looked at one by one, up to rounding."""
+    task, sample, found = whole_task("binary"), sample_of(whole_task("binary")), []
+    for worth in (1 << 60, 0):
+        monkeypatch.setattr("irmtv.engine.solvers.second_order.PRODUCTS_WORTH_A_THREAD", worth)
+        for n in (1, 2, 3):
+            monkeypatch.setattr("irmtv.core.cores.cores", lambda n=n: n)
+            runs = Runs(seed=0, penalty_weight=[1.0, 10.0]) if case != "erm" else Runs(seed=0)
+            found.append(models(train(sample, case, runs, blocks=blocks_of(task), **S)))
+    for each in (found[:3], found[3:]):
+        assert all(torch.equal(one, each[0]) for one in each)
+    torch.testing.assert_close(found[0], found[-1], rtol=1e-8, atol=1e-10)
+
+
 # ---- stopped and continued -----------------------------------------------------------------------------------------
 
 
@@ -262,11 +277,11 @@ class Failing(RowsInBlocks):
 
     left = 0
 
-    def blocks(self):
+    def spans(self, most):
         if Failing.left == 0:
             raise Lost
         Failing.left -= 1
-        return super().blocks()
+        return super().spans(most)
 
 
 @pytest.mark.slow

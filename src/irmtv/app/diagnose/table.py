@@ -26,7 +26,6 @@ from irmtv.core.messages import check_length
 from irmtv.core.versions import versions
 from irmtv.data.environments import as_labels
 from irmtv.data.rows import as_matrix, check_row_order, read_aux
-from irmtv.data.tables.passes import LearnedTable
 from irmtv.data.tables.target import task_of_target
 from irmtv.data.target import raw_target
 
@@ -174,17 +173,17 @@ def _rows_of_stream(
         )
     sampled: list[str] = []
 
-    def sample(learned: LearnedTable, _: Any) -> Any:
-        some, notes = _sample(learned.n_kept, max_rows, random_state)
+    def sample(n_rows: int, *_: Any) -> Any:
+        some, notes = _sample(n_rows, max_rows, random_state)
         sampled.extend(notes)
         return some
 
-    stream = open_stream(table, *roles, options=how, memory=memory, sample=sample, keep_labels=False, scaled=False)
+    stream = open_stream(table, *roles, options=how, memory=memory, sample=sample, keep_labels=False)
     learned = stream.learned
-    kind, why = task_of_target(learned.target, task)
+    kind, why = task_of_target(learned.rows.target, task)
     said = how["categorical"]
     few = {name: n for name, n in learned.few_values.items() if name not in set(said)}
-    codes = about_few_values(few, learned.n_kept)
+    codes = about_few_values(few, learned.rows.n_kept)
     notes = [*table.notes, *learned.notes, *([why] if why else []), *codes, *sampled]
     return _prepared_rows(stream.columns, np.arange(len(stream.sampled)), kind, said, notes)
 

@@ -13,6 +13,7 @@ from irmtv.app.fit.families import Family, Networks
 from irmtv.app.fit.preparation import Prepared
 from irmtv.app.fit.summary_parts import Searches
 from irmtv.app.io.block_source import TableBlocks
+from irmtv.app.io.memory import give_back_memory
 from irmtv.core.messages import shown
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.ranks import Ranks
@@ -21,10 +22,14 @@ from irmtv.core.ranks import Ranks
 def train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None, together: Mapping[str, Any]) -> None:
     """The choice on all rows, of which every process of a group reads its own."""
     family, stream = searches.family, prepared.stream
+    why = "the table fits into the memory" if stream is None else "it is not for trees"
+    if together["checkpoint"] is not None and (stream is None or not isinstance(family, Networks)):
+        prepared.data["notes"].append(f"no checkpoint (--checkpoint) was written, since {why}")
     if stream is None:
         searches.estimator.fit_choice(family.all_rows, searches.search)
         return
     began = time.perf_counter()
+    give_back_memory()  # rows of folds, which the search has left
     source = stream.source(family.reads, family.all_rows, reading_reports(bar, "training on all rows"))
     if together["process_group"] is not None:
         source = _own_share(source, Ranks.of(together["process_group"]))
@@ -35,7 +40,8 @@ def train_choice(prepared: Prepared, searches: Searches, bar: ProgressBar | None
     single = source.blocks_read / max(1, len(source.rows_of_blocks))
     beside = f", and {single:.1f} times in blocks drawn at random" if single else ""
     prepared.data["notes"].append(
-        f"the files were read {stream.passes} times before training and {source.passes} times by it{beside}"
+        "the files were read once before training, their target and environments twice, and "
+        f"{source.passes} times by it{beside}"
     )
 
 

@@ -16,7 +16,6 @@ from irmtv.app.fit.summary import FeaturesKind
 from irmtv.app.io.stream import Environments, Reading, Sample
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.core.types import Runs
-from irmtv.data.tables.passes import LearnedTable
 from irmtv.data.training import TrainingData, WholeRows
 from irmtv.estimators import (
     InvariantBoostingClassifierCV,
@@ -319,10 +318,10 @@ def searched_rows(seed: int, memory: int) -> Sample:
     """Which rows of a table that is larger than the memory are searched: those that would be of one in memory, or
     fewer, so that the search has room."""
 
-    def sample(learned: LearnedTable, places: Environments | None) -> npt.NDArray[np.int64]:
-        room = max(FEWEST_SEARCHED, memory // (SEARCH_BYTES * max(1, len(learned.columns))))
+    def sample(n_rows: int, n_columns: int, places: Environments | None) -> npt.NDArray[np.int64]:
+        room = max(FEWEST_SEARCHED, memory // (SEARCH_BYTES * max(1, n_columns)))
         codes = None if places is None else places.codes
-        return drawn(codes, learned.n_kept, min(SEARCHED_ROWS, room), seed)
+        return drawn(codes, n_rows, min(SEARCHED_ROWS, room), seed)
 
     return sample
 

@@ -127,7 +127,6 @@ def prepare_stream(
     keep_labels: bool = True,
     needed: bool = False,
     min_rows: int = 10,
-    scaled: bool = True,
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Prepared:
@@ -145,36 +144,35 @@ def prepare_stream(
             keep_labels=keep_labels,
             min_rows=min_rows,
             needed=needed,
-            scaled=scaled,
             processes=processes,
             progress=progress,
         )
     )
-    learned = stream.learned
-    kind, why = task_of_target(learned.target, task)
+    learned, rows = stream.learned, stream.learned.rows
+    kind, why = task_of_target(rows.target, task)
     score = score_for(kind, metric)
     if kind == "regression":
-        assert learned.moments is not None
-        stream.y = learned.moments.scaler(constant=1.0)
-    elif learned.target.has_more:
+        assert rows.moments is not None
+        stream.y = rows.moments.scaler(constant=1.0)
+    elif rows.target.has_more:
         raise TableError(
-            f"target {target!r} has more than {len(learned.target.values):,} different values: too many for classes. "
+            f"target {target!r} has more than {len(rows.target.values):,} different values: too many for classes. "
             "Use --task regression (in Python task='regression'), or choose another target."
         )
     else:
-        stream.classes = np.unique(target_values(pd.Series(learned.target.values)))
+        stream.classes = np.unique(target_values(pd.Series(rows.target.values)))
     few = {name: n for name, n in learned.few_values.items() if name not in set(categorical)}
     notes = [
         *table.notes,
         *learned.notes,
         *([why] if why else []),
-        *about_few_values(few, learned.n_kept),
-        *_about_metric(score, list(learned.target.values), kind),
+        *about_few_values(few, rows.n_kept),
+        *_about_metric(score, list(rows.target.values), kind),
         *warned,
     ]
     options = {**reading, "task": task, "encoding": None}
     roles = target, environment, aux
-    data = _about(table.path, table.names, learned.n_rows, learned.n_kept, roles, stream.columns, options, notes)
+    data = _about(table.path, table.names, rows.n_rows, rows.n_kept, roles, stream.columns, options, notes)
     return Prepared(stream.columns, kind, score, data, categorical, stream=stream)
 
 

@@ -30,6 +30,7 @@ from irmtv.app.fit.preparation import (
     prepare,
     prepare_stream,
 )
+from irmtv.app.fit.ranks import agreed, check_same_table
 from irmtv.app.fit.summary import Feature, FirstLook, FitSummary, LossCurve
 from irmtv.app.fit.summary_parts import (
     Searches,
@@ -194,19 +195,23 @@ def fit_table(
     # processes must cut the table in the same way, whatever the memory of their machines
     limit = memory_limit(memory if process_group is None else memory or MEMORY_OF_PROCESS)
     if isinstance(source, (str, PathLike)):
-        source = open_table(source, limit, encoding=encoding, in_blocks=process_group is not None)
+        opened = partial(open_table, source, limit, encoding=encoding, in_blocks=process_group is not None)
+        source = agreed(process_group, opened)
     if process_group is not None and not isinstance(source, ParquetTable):
         raise ValueError(
             "several processes share the row groups of a Parquet file or a folder of them. Got another table; write it "
             "as Parquet, or use one process."
         )
+    if process_group is not None and isinstance(source, ParquetTable):
+        check_same_table(process_group, source)
     if isinstance(source, ParquetTable) and process_group is None and source.fits(limit):
         source = Table.of(source)
     clock.lap("reading")
     roles = target, _names(environment), _names(aux)
     how: dict[str, Any] = {"drop": _names(drop), "features": _names(features), "categorical": _names(categorical)}
     if isinstance(source, ParquetTable):
-        prepared = prepare_stream(
+        prepare_here = partial(
+            prepare_stream,
             source,
             *roles,
             **how,
@@ -217,10 +222,10 @@ def fit_table(
             keep_labels=looks_at_labels(objective),
             needed=needs_labels(objective, bool(roles[1])),
             min_rows=min_rows,
-            scaled=model != "trees",
             processes=1 if process_group is None else Ranks.of(process_group).size,
             progress=reading_reports(bar, "reading all rows"),
         )
+        prepared = agreed(process_group, prepare_here)
     else:
         prepared = prepare(Table.of(source), *roles, **how, task=task, metric=metric, encoding=encoding)
     other = None if test is None else read_other_rows(test, prepared, encoding)

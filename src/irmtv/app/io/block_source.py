@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
-from irmtv.app.io.parquet_blocks import ParquetBlocks
+from irmtv.app.io.parquet_blocks import ParquetBlocks, block_frame, shares
+from irmtv.app.io.parquet_types import as_levels, as_numbers, is_number, word_of
 from irmtv.core.read_ahead import read_ahead
 from irmtv.core.types import Rows
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.tables.errors import TableError
+from irmtv.data.tables.kinds import as_frame, as_kind
 from irmtv.data.tables.passes import LearnedTable, Piece
+from irmtv.data.tables.reading import Levels
 from irmtv.data.training import TrainingData
 
 Ints = npt.NDArray[np.integer]
+FEW_CLASSES = 20
 
 
 class TableBlocks:
@@ -53,6 +57,12 @@ class TableBlocks:
         self._starts = np.concatenate([[0], np.cumsum(self._kept)])
         self._there = np.flatnonzero(self._kept)  # blocks that have rows
         self._codes, self._progress = codes, progress
+        # columns that need no DataFrame
+        kinds, types = steps[0].kinds_, blocks.table.types
+        self._numbers = [name for name, kind in kinds.items() if kind == "number" and is_number(types[name])]
+        self._texts = [name for name in steps[-1].recipes if kinds[name] == "text" and word_of(types[name]) == "text"]
+        if isinstance(data.x, CategoricalColumns):
+            self._numbers = self._texts = []
         self.passes = 0  # that were begun
         self.blocks_read = 0  # by themselves
 
@@ -105,35 +115,53 @@ class TableBlocks:
     def blocks(self) -> Iterator[Rows]:
         """One pass, read ahead by a thread and prepared ahead by another one."""
         self.passes += 1
-        return read_ahead(self._rows())
+        own = ((i, i + 1, table) for i, table in enumerate(self._blocks.tables()))
+        return read_ahead(self._rows(own, iter(range(1, len(self._kept) + 1))))
 
-    def _rows(self) -> Iterator[Rows]:
-        for i, frame in enumerate(read_ahead(self._blocks.frames())):
-            if self._kept[i]:
-                yield self._prepared(i, frame)
+    def spans(self, most: int) -> list[Iterator[Rows]]:
+        """One pass in at most so many spans, each of them read ahead by a thread. Some blocks come as one."""
+        self.passes += 1
+        done = iter(range(1, len(self._kept) + 1))  # counted by the threads that work on them
+        return [self._rows(self._blocks.pieces(first, last), done) for first, last in self._blocks.spans(most)]
+
+    def _rows(self, pieces: Iterator[tuple[int, int, pa.Table]], done: Iterator[int]) -> Iterator[Rows]:
+        for first, last, table in read_ahead(pieces):
+            if self._starts[first] < self._starts[last]:
+                yield self._prepared(first, last, table)
+            n = [next(done) for _ in range(first, last)][-1]
             if self._progress is not None:
-                self._progress((i + 1) / len(self._kept))
+                self._progress(n / len(self._kept))
 
     def block(self, i: int) -> Rows:
         """One of the blocks of a pass."""
         number = int(self._there[i])
         self.blocks_read += 1
-        return self._prepared(number, self._blocks.frame(number))
+        return self._prepared(number, number + 1, self._blocks.block(number))
 
-    def _prepared(self, i: int, frame: pd.DataFrame) -> Rows:
-        piece, like = self._learned.read(frame), self._data.task.train
-        codes = None
+    def _prepared(self, first: int, last: int, table: pa.Table) -> Rows:
+        """The rows of neighbouring blocks."""
+        numbers = {name: as_numbers(table.column(name)) for name in self._numbers}
+        texts = {name: as_levels(table.column(name)) for name in self._texts}
+        levels = {name: text for name, text in texts.items() if text is not None}
+        piece = self._learned.read(block_frame(table.drop_columns([*numbers, *levels])))
+        if (kept := piece.kept) is not None:
+            numbers = {name: values[kept] for name, values in numbers.items()}
+            levels = {name: Levels(text.values, text.codes[kept]) for name, text in levels.items()}
+        like, codes = self._data.task.train, None
         if self._codes is not None:
-            codes = torch.from_numpy(self._codes[self._starts[i] : self._starts[i + 1]].astype(np.int64))
+            codes = torch.from_numpy(self._codes[self._starts[first] : self._starts[last]].astype(np.int64))
         aux = None if piece.aux is None else torch.from_numpy(piece.aux.to_numpy(dtype=np.float64).copy())
-        return Rows(self._features(piece), self._target(piece), codes, aux, like.names if codes is not None else ())
+        x = self._features(piece, {**numbers, **levels})
+        return Rows(x, self._target(piece), codes, aux, like.names if codes is not None else ())
 
-    def _features(self, piece: Piece) -> Tensor:
-        """(n, D)"""
-        values, x = self._steps.transform(piece.features), self._data.x
+    def _features(self, piece: Piece, columns: Mapping[str, Any]) -> Tensor:
+        """(n, D), of the features of a piece and others beside it."""
+        x = self._data.x
         if isinstance(x, CategoricalColumns):
-            return torch.from_numpy(x.read(values))
-        return torch.from_numpy(x.array(values, _numpy(self._data.task.train.x)))
+            return torch.from_numpy(x.read(self._steps.transform(piece.features)))
+        kinds, others = self._steps[0].kinds_, as_frame(piece.features).items()
+        columns = {**columns, **{str(name): as_kind(column, kinds[str(name)])[0] for name, column in others}}
+        return torch.from_numpy(self._steps[-1].scaled(columns, len(piece.y), x, _numpy(self._data.task.train.x)))
 
     def _target(self, piece: Piece) -> Tensor:
         """(n,) codes of classes, or numbers in standard units."""
@@ -143,28 +171,16 @@ class TableBlocks:
         classes = self._data.classes
         assert classes is not None
         if classes.dtype.kind in "biuf":
-            codes = np.searchsorted(classes, y.to_numpy().astype(classes.dtype))
+            values = y.to_numpy().astype(classes.dtype, copy=False)
+            few = len(classes) <= FEW_CLASSES  # which are counted faster than searched
+            codes = sum(values >= c for c in classes[1:]) if few else np.searchsorted(classes, values)
         else:
             place = {str(label): code for code, label in enumerate(classes)}
-            each, values = pd.factorize(y)
-            codes = np.array([place[str(value)] for value in values])[each]
+            each, labels = pd.factorize(y)
+            codes = np.array([place[str(label)] for label in labels])[each]
         return torch.from_numpy(codes.astype(dtype))
 
 
 def _numpy(like: Tensor) -> Any:
     """The type of its numbers. Blocks are made by NumPy: torch would use threads for each of them."""
     return like.new_empty(0).numpy().dtype
-
-
-def shares(sizes: Sequence[int] | Ints, ranks: int) -> list[tuple[int, int]]:
-    """Blocks of these sizes for so many processes, neighbours together, one each at least: from where to before where.
-
-    >>> shares([10, 10, 10, 30], 2), shares([100, 1, 1], 3)
-    ([(0, 3), (3, 4)], [(0, 1), (1, 2), (2, 3)])
-    """
-    until = np.cumsum(sizes)
-    ends = [0]
-    for k in range(1, ranks + 1):
-        nearest = int(np.searchsorted(until, until[-1] * k / ranks)) + 1
-        ends.append(min(max(nearest, ends[-1] + 1), len(until) - (ranks - k)))
-    return list(pairwise(ends))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
+
+import pyarrow as pa
 
 from irmtv.data.tables.errors import TableError
 
@@ -36,6 +41,14 @@ def memory_limit(given: str | int | None) -> int:
 def available_memory() -> int:
     """Bytes that are free or can be made free, within the share of a container."""
     return min(_of_system(Path("/proc/meminfo")), _of_container(Path("/sys/fs/cgroup")))
+
+
+def give_back_memory() -> None:
+    """Hand what is not used any more back to the system: objects in cycles, and what the allocators keep of them."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError, TypeError):  # not of the GNU C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _of_system(meminfo: Path) -> int:

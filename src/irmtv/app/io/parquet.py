@@ -40,6 +40,7 @@ class ParquetTable:
     notes: tuple[str, ...] = ()
     stored: Mapping[str, int] = field(default_factory=dict)  # bytes of columns of text, uncompressed
     any_column: str = ""  # of the files
+    in_levels: bool = False  # text is read as its different values, and a column of it is one of categories
 
     @property
     def names(self) -> list[str]:
@@ -58,6 +59,10 @@ class ParquetTable:
         """Columns of the files; one at least, since that says how many rows there are."""
         own = [name for name in self.types if name not in self.partitions]
         return own or [self.any_column]
+
+    @property
+    def _texts(self) -> list[str]:
+        return [name for name in self._own if word_of(self.types.get(name, pa.null())) == "text"]
 
     def bytes_in_memory(self) -> int:
         """About what the table takes as a DataFrame."""
@@ -94,7 +99,7 @@ class ParquetTable:
         """One of the files, open; it must be the same before and after."""
         shard = self.shards[number]
         shard.check_unchanged()
-        with opened(shard.path) as file:
+        with opened(shard.path, self._texts if self.in_levels else ()) as file:
             yield file
         shard.check_unchanged()
 
@@ -112,15 +117,14 @@ class ParquetTable:
 
     def _in_common_types(self, shard: Shard, table: pa.Table) -> pa.Table:
         """Columns in their order, with the types of the whole table and the labels of the folders."""
-        columns = []
+        columns, texts = [], set(self._texts) if self.in_levels else set()
         for name, kind in self.types.items():
             if name in self.partitions:
                 label = shard.labels[self.partitions.index(name)]
-                n = table.num_rows
-                columns.append(pa.nulls(n, kind) if label is None else pa.repeat(pa.scalar(label, kind), n))
+                columns.append(_repeated(label, kind, table.num_rows, self.in_levels))
                 continue
             column = table.column(name)
-            if column.type != kind:
+            if column.type != kind and not (name in texts and pa.types.is_dictionary(column.type)):
                 try:
                     column = column.cast(kind, safe=not pa.types.is_floating(kind))
                 except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -212,13 +216,22 @@ def cut(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
         yield waiting
 
 
+def _repeated(label: object, kind: pa.DataType, n: int, in_levels: bool) -> pa.Array:
+    """The label of a folder in n rows."""
+    if label is None:
+        return pa.nulls(n, kind)
+    if in_levels and word_of(kind) == "text":
+        return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), n), pa.array([label], kind))
+    return pa.repeat(pa.scalar(label, kind), n)
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[pq.ParquetFile]:
-    """The file, closed in the end."""
+def opened(path: Path, in_levels: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """The file, closed in the end; these columns of text are read as codes of their different values."""
     try:
         if path.stat().st_size == 0:
             raise TableError(f"{str(path)!r} is empty. Copy it again, or write it again.")
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, read_dictionary=in_levels or None)
     except FileNotFoundError as error:
         raise TableNotFoundError(f"{str(path)!r} cannot be found any more. Wait until it is written.") from error
     except (pa.ArrowException, OSError, ValueError) as error:

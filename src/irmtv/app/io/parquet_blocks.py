@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from irmtv.app.io.parquet import ParquetTable
-from irmtv.app.io.parquet_types import as_frame, decoded
+from irmtv.app.io.parquet_types import as_frame
 
 
 class Part(NamedTuple):
@@ -31,9 +33,10 @@ class ParquetBlocks:
     table: ParquetTable
     parts: tuple[tuple[Part, ...], ...]  # by block
     rows: int  # of a block, at most
+    together: int  # of neighbouring blocks that a pass reads as one piece, at most
 
     @classmethod
-    def of(cls, table: ParquetTable, rows: int) -> ParquetBlocks:
+    def of(cls, table: ParquetTable, rows: int, together: int = 0) -> ParquetBlocks:
         """Blocks of at most `rows` rows: small row groups together, large ones in parts of about the same size."""
         blocks: list[tuple[Part, ...]] = []
         waiting: list[Part] = []
@@ -48,7 +51,7 @@ class ParquetBlocks:
                         waiting, n = [], 0
                     waiting.append(part)
                     n += part.last - part.first
-        return cls(table, (*blocks, *([tuple(waiting)] if waiting else [])), rows)
+        return cls(replace(table, in_levels=True), (*blocks, *([tuple(waiting)] if waiting else [])), rows, together)
 
     def select(self, names: list[str]) -> ParquetBlocks:
         """The same blocks, of these columns alone."""
@@ -57,6 +60,15 @@ class ParquetBlocks:
     def between(self, first: int, last: int) -> ParquetBlocks:
         """The blocks from `first` to before `last`."""
         return replace(self, parts=self.parts[first:last])
+
+    def spans(self, most: int) -> list[tuple[int, int]]:
+        """Neighbouring blocks that may be read beside others, at most so many groups of about as many rows each: the
+        first and the one after the last. They begin with row groups, which are then read once."""
+        begins = [i for i, parts in enumerate(self.parts) if i == 0 or parts[0].first == 0]
+        rows = np.add.reduceat(self.sizes(), begins)
+        cuts = shares(rows, min(most, len(begins)))
+        ends = [*begins, len(self.parts)]
+        return [(ends[first], ends[last]) for first, last in cuts]
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -67,17 +79,34 @@ class ParquetBlocks:
 
     def frames(self) -> Iterator[pd.DataFrame]:
         """All blocks, in their order."""
+        return (block_frame(piece) for piece in self.tables())
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The same as the files have them."""
         with self.table.enough_memory():
-            for piece in _recut(self._pieces(), self.sizes()):
-                yield self._frame(piece)
+            yield from _recut(self._pieces(), self.sizes())
+
+    def pieces(self, first: int, last: int) -> Iterator[tuple[int, int, pa.Table]]:
+        """The blocks from `first` to before `last`, neighbours together: from which to before which, and their rows."""
+        ends, n = [first], 0
+        for i, size in enumerate(self.sizes()[first:last], first):
+            if n and n + size > self.together:
+                ends.append(i)
+                n = 0
+            n += size
+        cuts = list(pairwise([*ends, last]))
+        joined = tuple(tuple(part for parts in self.parts[a:b] for part in parts) for a, b in cuts)
+        pieces = replace(self, parts=joined, rows=max(self.rows, self.together)).tables()
+        return ((a, b, piece) for (a, b), piece in zip(cuts, pieces, strict=True))
 
     def frame(self, i: int) -> pd.DataFrame:
         """One block."""
-        with self.table.enough_memory():
-            return self._frame(pa.concat_tables([self._part(part) for part in self.parts[i]]))
+        return block_frame(self.block(i))
 
-    def _frame(self, piece: pa.Table) -> pd.DataFrame:
-        return as_frame(decoded(piece), self.table.names)
+    def block(self, i: int) -> pa.Table:
+        """One block as the files have it."""
+        with self.table.enough_memory():
+            return pa.concat_tables([self._part(part) for part in self.parts[i]])
 
     def _pieces(self) -> Iterator[pa.Table]:
         every = (part for parts in self.parts for part in parts)
@@ -102,6 +131,25 @@ class ParquetBlocks:
             if end >= parts[-1].last:
                 return
             start = end
+
+
+def block_frame(table: pa.Table) -> pd.DataFrame:
+    """A block as a DataFrame, where text is categories."""
+    return as_frame(table, table.column_names, in_levels=True)
+
+
+def shares(sizes: Sequence[int] | npt.NDArray[np.integer], n: int) -> list[tuple[int, int]]:
+    """Pieces of these sizes in n shares, neighbours together, one each at least: from where to before where.
+
+    >>> shares([10, 10, 10, 30], 2), shares([100, 1, 1], 3)
+    ([(0, 3), (3, 4)], [(0, 1), (1, 2), (2, 3)])
+    """
+    until = np.cumsum(sizes)
+    ends = [0]
+    for k in range(1, n + 1):
+        nearest = int(np.searchsorted(until, until[-1] * k / n)) + 1
+        ends.append(min(max(nearest, ends[-1] + 1), len(until) - (n - k)))
+    return list(pairwise(ends))
 
 
 def _step(size: int, rows: int) -> int:

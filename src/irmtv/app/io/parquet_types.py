@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from pandas.api.types import is_datetime64_any_dtype
 
 from irmtv.data.tables.errors import TableError
+from irmtv.data.tables.reading import Levels
 
 _FIRST, _LAST = (np.datetime64(day, "s") for day in ("0002-01-01", "9998-12-31"))
 _UNITS = ("s", "ms", "us", "ns")
@@ -90,9 +92,12 @@ def bytes_of(kind: pa.DataType, rows: int, stored: int) -> int:
 # ---- to pandas ----------------------------------------------------------------------------------------------------
 
 
-def as_frame(table: pa.Table, names: Sequence[str]) -> pd.DataFrame:
-    """Column by column, so that no second copy of the whole is made."""
-    series = {name: _series(table.column(name)) for name in names}
+def as_frame(table: pa.Table, names: Sequence[str], in_levels: bool = False) -> pd.DataFrame:
+    """Column by column, so that no second copy of the whole is made.
+
+    With `in_levels` text that the table has as codes of its different values stays so, as a column of categories.
+    """
+    series = {name: _series(table.column(name), in_levels) for name in names}
     for name, values in series.items():
         if is_datetime64_any_dtype(values.dtype):
             _check_years(name, values)
@@ -118,9 +123,40 @@ def _check_years(name: str, times: pd.Series) -> None:
         )
 
 
-def _series(column: pa.ChunkedArray) -> pd.Series:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether NumPy has this type of numbers and can have gaps among them, as whole numbers in float64."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind))
+
+
+def as_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.number]:
+    """Such a column as `as_frame` has it, without pandas; not copied where nothing is missing."""
+    if column.null_count and pa.types.is_integer(column.type):
+        column = column.cast(pa.float64(), safe=False)
+    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    values: npt.NDArray[np.number] = whole.to_numpy(zero_copy_only=False)
+    return values
+
+
+def as_levels(column: pa.ChunkedArray) -> Levels | None:
+    """A column of text by its different values, without pandas; None unless it is read so, with fewer than rows."""
+    if not pa.types.is_dictionary(column.type):
+        return None
+    column = column.unify_dictionaries()
+    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    values = whole.dictionary
+    if len(values) > len(whole):
+        return None
+    codes = whole.indices.cast(pa.int64()).fill_null(len(values))
+    return Levels(values.to_pylist(), codes.to_numpy(zero_copy_only=False))
+
+
+def _series(column: pa.ChunkedArray, in_levels: bool) -> pd.Series:
     kind = column.type
     if pa.types.is_dictionary(kind):
+        few = sum(len(chunk.dictionary) for chunk in column.chunks) <= len(column)  # not all of a row group's texts
+        if in_levels and few and word_of(kind) == "text":
+            return pd.Series(column.unify_dictionaries().to_pandas(), copy=False)
         column = column.cast(kind.value_type)
         kind = column.type
     # pandas does not compare halves with a list

@@ -1,4 +1,4 @@
-"""A table that is larger than the memory: one pass learns what it holds, one draws a sample, and training reads all.
+"""A table that is larger than the memory: one pass learns what it holds and draws a sample, and training reads all.
 
 The search and everything that is said of it use the sample. Units, categories, classes and environments are those of
 all rows, and the choice is trained on all rows, block by block.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Event, Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -18,15 +19,16 @@ from sklearn.pipeline import Pipeline
 
 from irmtv.app.io.block_source import TableBlocks
 from irmtv.app.io.parquet import ParquetTable, with_rows
-from irmtv.app.io.parquet_blocks import ParquetBlocks
-from irmtv.app.io.parquet_types import word_of
+from irmtv.app.io.parquet_blocks import ParquetBlocks, block_frame
+from irmtv.app.io.parquet_types import as_numbers, is_number, word_of
+from irmtv.core.cores import InOrder, side_by_side
 from irmtv.core.read_ahead import read_ahead
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.environments import as_labels, check_label_rows, encode_labels, pool_labels
-from irmtv.data.moments import Moments
 from irmtv.data.scaling import Scaler
-from irmtv.data.tables.columns import Columns, roles_of
-from irmtv.data.tables.passes import FirstPass, LearnedTable
+from irmtv.data.tables.columns import Columns, Roles, roles_of
+from irmtv.data.tables.kinds import as_frame, as_text
+from irmtv.data.tables.passes import FeatureTallies, FirstPass, LearnedTable, whole_rows
 from irmtv.data.tables.steps import table_steps
 from irmtv.data.tables.summaries import MOST_LEVELS
 from irmtv.data.training import TrainingData, WholeRows
@@ -35,13 +37,16 @@ Ints = npt.NDArray[np.integer]
 Progress = Callable[[float], None]
 Reading = Literal["numbers", "gaps and categories"]  # how a family reads features
 BLOCK_SHARE = 32  # the part of the memory that a block may take as it is read: there are several, in several forms
-BLOCK_ROWS = (1_000, 1 << 15)
+BLOCK_ROWS, PIECE_ROWS = (1_000, 1 << 15), 1 << 17
 BLOCKS_EACH = 4  # of a process, at least, so that all have about as many rows
+MOST_SPANS = 32  # of a table, which are read side by side
+FIRST_SHARE = 0.1  # of the time of two passes that the first takes, over few columns
 NUMBERS = ("numbers", "true and false")
-LEVEL_BYTES, FEWEST_LEVELS = 200, 10_000  # of a distinct text; how many are counted however small the memory is
+LEVEL_BYTES, FEWEST_LEVELS = 600, 10_000  # of a distinct text in several spans; how many are counted in any case
 
 
-Sample = Callable[["LearnedTable", "Environments | None"], npt.NDArray[np.int64]]
+# kept rows, features and environments -> positions of the rows to keep in memory, in rising order
+Sample = Callable[[int, int, "Environments | None"], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,6 @@ class Stream:
     y: Scaler | None = None
     classes: npt.NDArray[Any] | None = None
     steps: dict[Reading, Pipeline] = field(default_factory=dict)
-    scalers: dict[Reading, Scaler] = field(default_factory=dict)
-    passes: int = 0  # over all rows, before training
     processes: int = 1  # that share the blocks
     seconds: float = 0.0  # that training on all rows took
 
@@ -87,15 +90,16 @@ class Stream:
 
     def whole(self, reading: Reading) -> WholeRows:
         """What the sample has of all rows."""
+        steps = self.fitted_steps(reading)
         x: Scaler | CategoricalColumns
-        x = self.scalers[reading] if reading == "numbers" else _categories(self.fitted_steps(reading))
+        x = steps[-1].scaler(self.learned.columns) if reading == "numbers" else _categories(steps)
         return WholeRows(x, self.y, self.classes, self.names)
 
     def source(self, reading: Reading, data: TrainingData[Any], progress: Progress | None = None) -> TableBlocks:
         """All rows as blocks, in the units of `data`, which has the sample."""
         roles = self.learned.roles
         used = [str(roles.target), *roles.aux, *self.learned.columns]
-        if self.learned.n_kept < self.learned.n_rows:
+        if self.learned.rows.n_kept < self.learned.rows.n_rows:
             used += roles.environment  # their gaps
         codes = None if data.task.train.environment is None else self.codes
         blocks = self.blocks.select(used)
@@ -128,76 +132,85 @@ def open_stream(
     keep_labels: bool = True,
     min_rows: int = 10,
     needed: bool = False,
-    scaled: bool = True,
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Stream:
-    """Two passes over a table: what it holds, and the rows of a sample.
+    """What a table holds, and the rows of a sample: two passes, the first one over target, environment and aux alone.
 
     Parameters
     ----------
     table, target, environment, aux : the table, and columns by their role.
     options : drop, features, categorical.
     memory : bytes; blocks are as large as it allows.
-    sample : which rows to keep in memory, given what is known of all.
+    sample : which rows to keep in memory.
     keep_labels : whether environments serve training; then those with fewer than `min_rows` rows are pooled.
     needed : whether there must be two.
-    scaled : whether units of all rows are needed, as models other than trees do.
     processes : how many are to share the blocks.
     progress : called with the share of the passes that is done.
     """
     with_rows(table)
     roles = roles_of(table.names, target=target, environment=environment, aux=aux, **options)
-    blocks = ParquetBlocks.of(table, rows_of_block(table, memory, processes))
+    blocks = ParquetBlocks.of(table, *rows_of_block(table, memory, processes))
     used = [name for name in table.names if name not in set(roles.unused)]
     blocks = blocks.select(used)
     texts = max(1, sum(word_of(table.types[name]) not in NUMBERS for name in used))
     most = min(MOST_LEVELS, max(FEWEST_LEVELS, memory // (LEVEL_BYTES * texts)))
     first = FirstPass(roles, options.get("categorical", ()), most)
-    report = _half_of(progress, table.n_rows)
-    kept = [report(0, first.add(frame), len(frame)) for frame in read_ahead(blocks.frames())]
-    learned = first.learned()
-    places = None
-    if learned.labels is not None and learned.places is not None:
-        places = Environments(learned.labels, learned.places)
+    report = _Reading(progress, table.n_rows)
+    kept = []
+    for frame in read_ahead(blocks.select(roles.taken).frames()):
+        kept.append(len(first.add_rows(frame)))
+        report(0, len(frame))
+    rows, places = first.rows(), None
+    if rows.labels is not None and rows.places is not None:
+        places = Environments(rows.labels, rows.places)
         places = _pooled(places, min_rows, needed) if keep_labels else places
-        learned = replace(learned, places=None)  # not twice in memory
-    positions = sample(learned, places)
-    stream = Stream(
+        rows = replace(rows, places=None)  # not twice in memory
+    positions = sample(rows.n_kept, len(used) - len(roles.taken), places)
+    drawn = _features(blocks, first.features, kept, positions, roles, lambda n: report(1, n))
+    learned = first.learned(rows)
+    piece, labels = learned.read(drawn), None
+    if places is not None:
+        labels = places.labels.iloc[places.places[positions]].reset_index(drop=True)
+    columns = Columns(
+        piece.features, piece.y, labels, piece.aux, rows.aux_is_date, positions, learned.notes, learned.missing
+    )
+    return Stream(
         blocks,
         learned,
         kept,
         positions,
-        _no_columns(),
+        columns,
         None if places is None else places.codes,
         () if places is None else places.names,
         options.get("categorical", ()),
+        processes=processes,
     )
-    _draw(stream, places, scaled, lambda rows: report(1, 0, rows))
-    stream.passes, stream.processes = 2, processes
-    return stream
 
 
-def rows_of_block(table: ParquetTable, memory: int, processes: int = 1) -> int:
-    """As many as a part of the memory holds; of several processes each has some blocks."""
-    each = max(1, table.bytes_in_memory() // max(1, table.n_rows))
+def rows_of_block(table: ParquetTable, memory: int, processes: int = 1) -> tuple[int, int]:
+    """As many as a part of the memory holds, and as many as a pass reads together; of several processes each has some
+    blocks."""
+    room = memory // (BLOCK_SHARE * max(1, table.bytes_in_memory() // max(1, table.n_rows)))
     low, high = BLOCK_ROWS
     if processes > 1:
         low = high = max(1, min(high, table.n_rows // (BLOCKS_EACH * processes)))
-    return int(min(high, max(low, memory // (BLOCK_SHARE * each))))
+    return int(min(high, max(low, room))), int(min(PIECE_ROWS, room))
 
 
-def _half_of(progress: Progress | None, n_rows: int) -> Callable[[int, int, int], int]:
-    """Reports what was read in two passes; gives its second argument back."""
-    done = [0, 0]
+class _Reading:
+    """Reports how much of two passes was read, from any thread."""
 
-    def report(number: int, result: int, rows: int) -> int:
-        done[number] += rows
-        if progress is not None:
-            progress((number + done[number] / n_rows) / 2)
-        return result
+    def __init__(self, progress: Progress | None, n_rows: int) -> None:
+        self._progress, self._done, self._lock = progress, [0, 0], Lock()
+        self._shares = FIRST_SHARE / n_rows, (1 - FIRST_SHARE) / n_rows
 
-    return report
+    def __call__(self, number: int, rows: int) -> None:
+        with self._lock:
+            self._done[number] += rows
+            share = sum(a * b for a, b in zip(self._done, self._shares, strict=True))
+        if self._progress is not None:
+            self._progress(share)
 
 
 def _pooled(places: Environments, min_rows: int, needed: bool) -> Environments:
@@ -210,40 +223,56 @@ def _pooled(places: Environments, min_rows: int, needed: bool) -> Environments:
     return replace(places, names=kept, pooled=lookup[codes])
 
 
-def _no_columns() -> Columns:
-    return Columns(pd.DataFrame(), None, None, None, (), np.zeros(0, np.int64), (), {})
+def _features(
+    blocks: ParquetBlocks,
+    features: FeatureTallies,
+    kept: Sequence[int],
+    sampled: npt.NDArray[np.int64],
+    roles: Roles,
+    report: Callable[[int], None],
+) -> pd.DataFrame:
+    """One pass, in spans side by side: adds up all features, and gives the rows of the sample, with target and aux.
 
+    `kept` are the rows of every block in which nothing is missing that must be there.
+    """
+    table, starts = blocks.table, np.concatenate([[0], np.cumsum(kept)])
+    own = [name for name in table.names if name not in set(roles.taken)]
+    numbers = [name for name in own if is_number(table.types[name]) and name not in features.categorical]
+    gaps = sum(kept) < table.n_rows  # of environments, too
+    beside = [str(roles.target), *roles.aux, *(roles.environment if gaps else [])]
+    blocks = blocks.select([*own, *beside])
+    drawn, unwanted = list[pd.DataFrame](), Event()
 
-def _draw(stream: Stream, places: Environments | None, scaled: bool, report: Callable[[int], int]) -> None:
-    """The second pass: the rows of the sample, and the units of all rows as numbers."""
-    moments, parts = Moments(), list[Any]()
-    learned = stream.learned
-    steps = stream.fitted_steps("numbers") if scaled else None
-    start = place = 0
-    for frame, n in zip(read_ahead(stream.blocks.frames()), stream.kept, strict=True):
-        piece = learned.read(frame)
-        if steps is not None and n:
-            moments.add(steps.transform(piece.features))
-        end = int(np.searchsorted(stream.sampled, start + n))
-        own = stream.sampled[place:end] - start
-        if len(own):
-            aux = None if piece.aux is None else piece.aux.iloc[own]
-            parts.append((piece.features.iloc[own], piece.y.iloc[own], aux))
-        start, place = start + n, end
-        report(len(frame))
-    if scaled:
-        stream.scalers["numbers"] = moments.scaler()
-    features, y, aux = (_joined(list(each)) for each in zip(*parts, strict=True))
-    labels = None
-    if places is not None:
-        labels = places.labels.iloc[places.places[stream.sampled]].reset_index(drop=True)
-    stream.columns = Columns(
-        features, y, labels, aux, learned.aux_is_date, stream.sampled, learned.notes, learned.missing
-    )
+    def take(found: tuple[FeatureTallies, list[pd.DataFrame]]) -> None:
+        features.join(found[0])
+        drawn.extend(found[1])
 
+    ready = InOrder(take)
 
-def _joined(parts: list[Any]) -> Any:
-    return None if parts[0] is None else pd.concat(parts, ignore_index=True)
+    def work(span: tuple[int, tuple[int, int]]) -> None:
+        number, (first, last) = span
+        tallies, parts = FeatureTallies(features.categorical, features.most_levels), list[pd.DataFrame]()
+        for begin, end, piece in read_ahead(blocks.pieces(first, last)):
+            if unwanted.is_set():
+                return
+            arrays = {name: as_numbers(piece.column(name)) for name in numbers}
+            frame = block_frame(piece.drop_columns(numbers))
+            whole = starts[end] - starts[begin] == len(frame)
+            index = None if whole else whole_rows(frame, roles.taken)[0]
+            if index is not None:
+                frame, arrays = frame.iloc[index], {name: values[index] for name, values in arrays.items()}
+            others = as_frame(frame[[name for name in own if name not in arrays]])
+            tallies.add({name: arrays[name] if name in arrays else others[name] for name in own})
+            place, until = np.searchsorted(sampled, starts[[begin, end]])
+            some = sampled[place:until] - starts[begin]
+            if len(some):
+                texts = {name: as_text(column).array for name, column in frame.iloc[some].items()}
+                parts.append(pd.DataFrame({**{name: values[some] for name, values in arrays.items()}, **texts}))
+            report(piece.num_rows)
+        ready.put(number, (tallies, parts))
+
+    side_by_side(work, list(enumerate(blocks.spans(MOST_SPANS))), stop=unwanted.set)
+    return pd.concat(drawn, ignore_index=True)
 
 
 def caught(call: Callable[[], Stream]) -> tuple[Stream, list[str]]:

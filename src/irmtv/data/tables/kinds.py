@@ -54,7 +54,9 @@ def as_kind(column: pd.Series, kind: str) -> tuple[pd.Series, int]:
     if kind == "category":
         return _as_categories(column), 0
     if own == "category":
-        column, own = column.astype(object), "text"
+        if kind == "text":
+            return column, 0  # by its different values
+        column, own = as_text(column), "text"
     if kind == own:
         return column, 0
     if kind == "text":
@@ -72,6 +74,19 @@ def as_kind(column: pd.Series, kind: str) -> tuple[pd.Series, int]:
         if (read.isna() & given).any():
             read = read.fillna(words.map(lambda value: {"true": 1.0, "false": 0.0}.get(str(value).lower(), np.nan)))
     return read, int((read.isna() & given).sum())
+
+
+def as_text(column: pd.Series) -> pd.Series:
+    """Categories as their values, row by row; any other column as it is."""
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return column
+    own = column.dtype.categories.dtype
+    return column.astype(own if isinstance(own, pd.StringDtype) else object)
+
+
+def plain_dtype(column: pd.Series) -> Any:
+    """The type of its values, also of categories."""
+    return column.dtype.categories.dtype if isinstance(column.dtype, pd.CategoricalDtype) else column.dtype
 
 
 def _as_words(column: pd.Series) -> pd.Series:

@@ -6,7 +6,7 @@ in memory, and divides later pieces by it (`LearnedTable.read`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from irmtv.data.tables.columns import (
     whole_numbers,
 )
 from irmtv.data.tables.errors import TableError
-from irmtv.data.tables.kinds import as_frame
+from irmtv.data.tables.kinds import as_frame, as_text, plain_dtype
 from irmtv.data.tables.summaries import MOST_LEVELS, LevelTally, NumberTally, Summary, Tally, tally_of
 from irmtv.data.tables.target import TargetSummary
 
@@ -45,20 +45,17 @@ class Piece:
     features: pd.DataFrame
     y: pd.Series
     aux: pd.DataFrame | None
+    kept: Ints | None = None  # positions of the rows in the piece; None: all
 
 
 @dataclass(frozen=True, eq=False)
-class LearnedTable:
-    """What is known of a table after one pass.
+class LearnedRows:
+    """What is known of a table's rows by target, environment and aux.
 
     Attributes
     ----------
-    roles : Roles
-        `unused` has the columns with too many distinct texts, too.
     n_rows, n_kept : int
         All rows, and those without a gap in target, environment and aux.
-    columns : dict of str to Summary
-        The features.
     target : TargetSummary
     moments : Moments or None
         Of a target of numbers.
@@ -67,46 +64,71 @@ class LearnedTable:
     dates : dict of str to dict
         Of aux columns that are text: decimal years by text.
     aux_is_date : tuple of bool, one per aux column
-    few_values : dict of str to int
-        Features of numbers that have a few whole ones only: how many.
-    notes, missing : as in `irmtv.data.tables.columns.Columns`.
+    notes : tuple of str
     """
 
-    roles: Roles
     n_rows: int
     n_kept: int
-    columns: dict[str, Summary]
     target: TargetSummary
     moments: Moments | None
     places: Ints | None
     labels: pd.Series | None
     dates: dict[str, dict[Any, float]]
     aux_is_date: tuple[bool, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedTable:
+    """What is known of a table.
+
+    Attributes
+    ----------
+    rows : LearnedRows
+    roles : Roles
+        `unused` has the columns with too many distinct texts, too.
+    columns : dict of str to Summary
+        The features.
+    few_values : dict of str to int
+        Features of numbers that have a few whole ones only: how many.
+    notes, missing : as in `irmtv.data.tables.columns.Columns`.
+    """
+
+    rows: LearnedRows
+    roles: Roles
+    columns: dict[str, Summary]
     few_values: dict[str, int]
     notes: tuple[str, ...]
     missing: dict[str, float]
 
     def read(self, frame: pd.DataFrame) -> Piece:
-        """A piece of the table by its roles."""
-        part = frame if self.n_kept == self.n_rows else _whole_rows(frame, self.roles.taken)[0]
+        """A piece of the table by its roles; of the features those that are there."""
+        part, kept = frame, None
+        if self.rows.n_kept < self.rows.n_rows:
+            kept = whole_rows(frame, self.roles.taken)[0]
+            part = frame if kept is None else frame.iloc[kept]
         target = part[str(self.roles.target)]
-        values = self.target.values
-        y = target if self.target.numeric or is_bool_dtype(values.dtype) else target.astype(str)
-        if values.dtype.kind in "iu" and y.dtype.kind == "f" and not self.target.has_more:
+        values = self.rows.target.values
+        y = target if self.rows.target.numeric or is_bool_dtype(values.dtype) else as_text(target).astype(str)
+        if values.dtype.kind in "iu" and y.dtype.kind == "f" and not self.rows.target.has_more:
             y = y.astype(values.dtype)  # whole numbers, which gaps elsewhere made others
-        features = part[list(self.columns)]
-        flags = [name for name in self.columns if features[name].dtype == bool and self.columns[name].kind == "text"]
+        features = part[[name for name in self.columns if name in part]]
+        flags = [
+            name
+            for name in self.columns
+            if name in part and features[name].dtype == bool and self.columns[name].kind == "text"
+        ]
         features = features.astype(dict.fromkeys(flags, object)) if flags else features  # it has gaps elsewhere
-        return Piece(features, y, self._aux(part))
+        return Piece(features, y, self._aux(part), kept)
 
     def _aux(self, part: pd.DataFrame) -> pd.DataFrame | None:
         if not self.roles.aux:
             return None
         made = {}
-        for name, is_date in zip(self.roles.aux, self.aux_is_date, strict=True):
+        for name, is_date in zip(self.roles.aux, self.rows.aux_is_date, strict=True):
             values = part[name]
-            if name in self.dates:
-                values = values.map(self.dates[name])
+            if name in self.rows.dates:
+                values = values.map(self.rows.dates[name])
             elif is_date:
                 values = decimal_years(values)
             made[name] = values.astype(np.float64)
@@ -114,7 +136,7 @@ class LearnedTable:
 
 
 class FirstPass:
-    """Adds up the pieces of a table.
+    """Adds up the pieces of a table: `add_rows` the columns that say which rows are kept, `features` the others.
 
     Parameters
     ----------
@@ -127,10 +149,10 @@ class FirstPass:
     """
 
     def __init__(self, roles: Roles, categorical: Collection[str] = (), most_levels: int = MOST_LEVELS) -> None:
-        self.roles, self.categorical, self.most_levels = roles, frozenset(categorical), most_levels
+        self.roles = roles
         self.n_rows = self.n_kept = 0
         self._gaps: dict[str, int] = {}
-        self._features: dict[str, Tally] = {}
+        self.features = FeatureTallies(categorical, most_levels)
         self._aux: dict[str, Tally] = {}
         self._aux_dates: dict[str, bool] = {}
         self._target = _Target(str(roles.target))
@@ -138,7 +160,16 @@ class FirstPass:
 
     def add(self, frame: pd.DataFrame) -> int:
         """The next piece; how many of its rows are kept."""
-        part, gaps = _whole_rows(frame, self.roles.taken)
+        part = self.add_rows(frame)
+        others = {*self.roles.taken, *self.roles.unused}
+        features = as_frame(part[[name for name in part.columns if name not in others]])
+        self.features.add({name: features[name] for name in features.columns})
+        return len(part)
+
+    def add_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Target, environment and aux of the next piece; the rows that are kept."""
+        kept, gaps = whole_rows(frame, self.roles.taken)
+        part = frame if kept is None else frame.iloc[kept]
         self.n_rows += len(frame)
         self.n_kept += len(part)
         for name, n in gaps.items():
@@ -151,55 +182,49 @@ class FirstPass:
             values = decimal_years(values) if is_datetime64_any_dtype(values.dtype) else values
             self._aux.setdefault(name, _aux_tally(values)).add(values)
             self._aux_dates.setdefault(name, is_datetime64_any_dtype(part[name].dtype))
-        others = {*self.roles.taken, *self.roles.unused}
-        features = as_frame(part[[name for name in part.columns if name not in others]])
-        for name in features.columns:
-            column = features[name]
-            if name not in self._features:
-                self._features[name] = tally_of(column, name in self.categorical, self.most_levels)
-            self._features[name].add(column)
-        return len(part)
+        return part
 
-    def learned(self) -> LearnedTable:
-        """What is known of the table, with the errors and notes that `split_columns` has of one in memory."""
+    def rows(self) -> LearnedRows:
+        """What is known of the rows, with the errors and notes that `split_columns` has of a table in memory."""
         notes = about_left_out(self._gaps, self.roles.taken, self.n_rows, self.n_kept)
         target = self._target.summary(self._gaps.get(str(self.roles.target), 0) > 0, self.n_kept)
         places = None if self._places is None else self._places.codes()
         labels = None if self._places is None else self._places.labels()
         dates, is_date, date_notes = self._read_aux()
-        notes += date_notes
-        numbers = {name: tally for name, tally in self._features.items() if isinstance(tally, NumberTally)}
+        moments = self._target.numbers.moments if target.numeric else None
+        return LearnedRows(
+            self.n_rows, self.n_kept, target, moments, places, labels, dates, is_date, (*notes, *date_notes)
+        )
+
+    def learned(self, rows: LearnedRows | None = None) -> LearnedTable:
+        """What is known of the table; `rows`: of its rows, where it is known already."""
+        rows = self.rows() if rows is None else rows
+        notes, tallies = list(rows.notes), self.features.each
+        numbers = {name: tally for name, tally in tallies.items() if isinstance(tally, NumberTally)}
         refuse_counted({n: t.too_large for n, t in numbers.items() if t.too_large}, self.n_kept, "feature")
-        too_many = [n for n, t in self._features.items() if isinstance(t, LevelTally) and t.too_many]
-        if too_many and len(too_many) == len(self._features):
+        too_many = [n for n, t in tallies.items() if isinstance(t, LevelTally) and t.too_many]
+        if too_many and len(too_many) == len(tallies):
             raise TableError(
-                f"all features are text or dates with more than {self.most_levels:,} different values: "
+                f"all features are text or dates with more than {self.features.most_levels:,} different values: "
                 f"{shown(too_many)}. Name others, or write shorter texts."
             )
         if too_many:
             notes.append(
-                f"left out, since they are text or dates with more than {self.most_levels:,} different values, which "
-                f"are not learned from files that are larger than the memory: {shown(too_many)}"
+                f"left out, since they are text or dates with more than {self.features.most_levels:,} different "
+                f"values, which are not learned from files that are larger than the memory: {shown(too_many)}"
             )
-        counted = {name: tally for name, tally in self._features.items() if name not in set(too_many)}
+        counted = {name: tally for name, tally in tallies.items() if name not in set(too_many)}
         missing = {name: tally.missing / self.n_kept for name, tally in counted.items() if tally.missing}
         notes += about_empty(missing, len(counted))
         few = {name: len(tally.distinct) for name, tally in numbers.items() if tally.distinct}
         roles = Roles(self.roles.target, self.roles.environment, self.roles.aux, [*self.roles.unused, *too_many])
         return LearnedTable(
-            roles,
-            self.n_rows,
-            self.n_kept,
-            {name: tally.summary() for name, tally in counted.items()},
-            target,
-            self._target.numbers.moments if target.numeric else None,
-            places,
-            labels,
-            dates,
-            is_date,
-            few,
-            tuple(notes),
-            missing,
+            rows=rows,
+            roles=roles,
+            columns={name: tally.summary() for name, tally in counted.items()},
+            few_values=few,
+            notes=tuple(notes),
+            missing=missing,
         )
 
     def _read_aux(self) -> tuple[dict[str, dict[Any, float]], tuple[bool, ...], list[str]]:
@@ -227,20 +252,42 @@ class FirstPass:
         return dates, tuple(name in dates or self._aux_dates[name] for name in self.roles.aux), notes
 
 
+class FeatureTallies:
+    """Features, added up; see `FirstPass` for the parameters."""
+
+    def __init__(self, categorical: Collection[str] = (), most_levels: int = MOST_LEVELS) -> None:
+        self.categorical, self.most_levels = frozenset(categorical), most_levels
+        self.each: dict[str, Tally] = {}
+
+    def add(self, columns: Mapping[str, Any]) -> None:
+        """The next rows, every column a Series, or an array of numbers."""
+        for name, column in columns.items():
+            if name not in self.each:
+                self.each[name] = tally_of(column, name in self.categorical, self.most_levels)
+            self.each[name].add(column)
+
+    def join(self, other: FeatureTallies) -> None:
+        """Rows of the same columns that were added up elsewhere."""
+        for name, tally in other.each.items():
+            mine = self.each.setdefault(name, tally)
+            if mine is not tally:
+                mine.join(tally)  # type: ignore[arg-type]  # both began with the same column's type
+
+
 def _aux_tally(values: pd.Series) -> Tally:
     numeric = is_numeric_dtype(values.dtype)
     return NumberTally() if numeric else LevelTally("text")
 
 
-def _whole_rows(frame: pd.DataFrame, taken: Sequence[str]) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Rows without a gap in these columns, and how many gaps each of them has."""
+def whole_rows(frame: pd.DataFrame, taken: Sequence[str]) -> tuple[Ints | None, dict[str, int]]:
+    """Positions of rows without a gap in these columns, None: all; and how many gaps each of them has."""
     whole, gaps = None, {}
     for name in taken:
         missing = frame[name].isna().to_numpy()
         if missing.any():
             gaps[name] = int(missing.sum())
             whole = ~missing if whole is None else whole & ~missing
-    return frame if whole is None else frame.iloc[whole.nonzero()[0]], gaps
+    return None if whole is None else whole.nonzero()[0], gaps
 
 
 class _Target:
@@ -255,8 +302,9 @@ class _Target:
 
     def add(self, y: pd.Series) -> None:
         check_target_kind(y)
-        if y.dtype not in self._dtypes:
-            self._dtypes.append(y.dtype)
+        dtype = plain_dtype(y)
+        if dtype not in self._dtypes:
+            self._dtypes.append(dtype)
         if not len(y):
             return
         if self._is_number(y.dtype):
@@ -313,8 +361,9 @@ class _Places:
             codes, values = pd.factorize(part[name])
             joined = joined * len(values) + codes
             each.append(values.tolist())
-            if part[name].dtype != object or name not in self._dtypes:
-                self._dtypes[name] = part[name].dtype
+            dtype = plain_dtype(part[name])
+            if dtype.kind != "O" or isinstance(dtype, pd.StringDtype) or name not in self._dtypes:
+                self._dtypes[name] = dtype
         codes, found = pd.factorize(joined)
         lookup = np.empty(len(found), dtype=np.int64)
         for i, number in enumerate(found.tolist()):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from irmtv.data.scaling import Scaler
 from irmtv.data.tables.kinds import as_frame, as_kind, check_names
 from irmtv.data.tables.recipes import Categories, Recipe, recipe_of
 
@@ -71,7 +72,7 @@ class Surprises:
             self.unread.update({name: bad} if bad else {})
         elif any(new):
             counts = zip(levels.values, rows.tolist(), new, strict=True)
-            self.new[name] = {str(value): n for value, n, is_new in counts if is_new}
+            self.new[name] = {str(value): n for value, n, is_new in counts if is_new and n}
 
 
 class ReadNumbers:
@@ -87,16 +88,57 @@ class ReadNumbers:
 
     def read(self, X: pd.DataFrame) -> tuple[Any, Surprises]:
         """The numbers of these rows, and what training did not have the like of."""
+        levels, tables, surprises = self._levels(X)
+        return self.filled(X, levels, tables), surprises
+
+    def scaled(self, X: Mapping[str, Any], n: int, scaler: Scaler, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The numbers of n rows in standard units, (n, D), where every column has its rows side by side.
+
+        It is for rows in blocks, given as the columns that `ReadColumns.align` would make of them; numbers may be
+        arrays, and columns with a recipe Levels. Each column is gone through while it is in the cache.
+        """
+        levels, tables, _ = self._levels(X)
+        made = np.empty((scaler.mean.shape[0], n), dtype=dtype)  # (D, n)
+        places = iter(made)
+        units = zip(scaler.mean.tolist(), scaler.scale.tolist(), strict=True)
+        gaps: dict[str, npt.NDArray[np.bool_]] = {}
+        rounded, wide = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float64)
+        for name, outputs in self.input_to_outputs_.items():
+            if name in tables:
+                missing = np.isnan(tables[name])
+                table = np.where(missing, np.asarray(self.fill_[name], np.float32), tables[name]).astype(np.float64)
+                for j in range(len(outputs)):
+                    mean, scale = next(units)
+                    np.take(((table[:, j] - mean) / scale).astype(dtype), levels[name].codes, out=next(places))
+                gaps[name] = np.asarray(missing.any(1))[levels[name].codes]
+                continue
+            values = self._numbers(name, X[name])
+            missing = np.isnan(values)
+            rounded[:] = values
+            if missing.any():
+                rounded[missing] = self.fill_[name][0]
+            gaps[name] = missing
+            mean, scale = next(units)
+            np.subtract(rounded, mean, out=wide, dtype=np.float64)
+            np.divide(wide, scale, out=next(places), casting="same_kind")
+        for name in self.indicated_:
+            mean, scale = next(units)
+            np.take(((np.arange(2) - mean) / scale).astype(dtype), gaps[name].view(np.int8), out=next(places))
+        return made.T
+
+    def _levels(self, X: Mapping[str, Any] | pd.DataFrame) -> tuple[dict[str, Levels], dict[str, Floats], Surprises]:
+        """Columns that are no numbers as their different values, what these become, and what is new among them."""
         levels: dict[str, Levels] = {}
         tables: dict[str, Floats] = {}
         surprises = Surprises({}, {})
         for name, recipe in self.recipes.items():
-            levels[name] = Levels.of(X[name])
+            column: Any = X[name]
+            levels[name] = column if isinstance(column, Levels) else Levels.of(column)
             tables[name] = recipe.table(levels[name].values)
             new = recipe.new(levels[name].values) if isinstance(recipe, Categories) else None
             surprises.look(name, levels[name], tables[name], new)
         self.read_others(X, levels, tables, surprises)
-        return self.filled(X, levels, tables), surprises
+        return levels, tables, surprises
 
     @property
     def recipes(self) -> Mapping[str, Recipe]:
@@ -108,7 +150,11 @@ class ReadNumbers:
         return made
 
     def read_others(
-        self, X: pd.DataFrame, levels: dict[str, Levels], tables: dict[str, Floats], surprises: Surprises
+        self,
+        X: Mapping[str, Any] | pd.DataFrame,
+        levels: dict[str, Levels],
+        tables: dict[str, Floats],
+        surprises: Surprises,
     ) -> None:
         """Columns that are neither numbers nor have a recipe: there are none."""
 
@@ -117,7 +163,7 @@ class ReadNumbers:
         names = [output for outputs in self.input_to_outputs_.values() for output in outputs]
         return [*names, *(f"{name} missing" for name in self.indicated_)]
 
-    def _numbers(self, name: str, column: pd.Series) -> npt.NDArray[Any]:
+    def _numbers(self, name: str, column: Any) -> npt.NDArray[Any]:
         """A column of numbers; one that 32 bits cannot hold well in units of its own."""
         values = as_floats(column)
         units = self.units_.get(name)
@@ -177,9 +223,9 @@ class ReadForTrees(ReadNumbers):
         return pd.DataFrame(made, index=X.index, copy=False)
 
 
-def as_floats(column: pd.Series) -> npt.NDArray[Any]:
+def as_floats(column: pd.Series | npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Numbers and truth values as floats, NaN where missing."""
-    if column.dtype.kind in "fiub" and isinstance(column.dtype, np.dtype):
-        values = column.to_numpy()
+    if isinstance(column, np.ndarray) or (column.dtype.kind in "fiub" and isinstance(column.dtype, np.dtype)):
+        values = np.asarray(column)
         return values if values.dtype.kind == "f" else values.astype(np.float64)
     return column.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,9 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils.validation import check_is_fitted
 
 from irmtv.core.messages import shown, users_stacklevel
+from irmtv.data.scaling import Scaler
 from irmtv.data.tables.errors import TableError
-from irmtv.data.tables.kinds import as_frame, kind_of
+from irmtv.data.tables.kinds import as_frame, as_text, kind_of
 from irmtv.data.tables.reading import Floats, Levels, ReadColumns, ReadForTrees, ReadNumbers, Surprises
 from irmtv.data.tables.recipes import recipe_of
 from irmtv.data.tables.recipes_of_skrub import recipes_of
@@ -253,6 +254,33 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
         self.fill_[name] = (total / np.maximum(known.T @ rows, 1)).tolist()
         self.indicated_ += [name] * bool((rows[np.isnan(table).any(1)] > 0).any())
 
+    def scaler(self, columns: Mapping[str, Summary]) -> Scaler:
+        """What `Scaler.of` gives for the numbers of all rows, whose columns are known in short: those of training."""
+        others = {  # a missing value last
+            name: pd.Series(column.values).reindex(range(len(column.values) + 1))
+            for name, column in columns.items()
+            if isinstance(column, LevelSummary)
+        }
+        levels, tables, _ = self._levels(others)
+        made, gaps = list[_Moments](), dict[str, float]()
+        for name in self.input_to_outputs_:
+            column = columns[name]
+            if isinstance(column, NumberSummary):
+                gaps[name] = column.missing / (column.n + column.missing)
+                made.append(_of_number(column, self.units_.get(name), self.fill_[name][0]))
+                continue
+            table = tables[name]
+            rows = np.zeros(len(table))
+            rows[levels[name].codes] = column.counts
+            missing = np.isnan(table)
+            gaps[name] = float(rows[missing.any(1)].sum() / rows.sum())
+            made += _of_levels(np.where(missing, np.asarray(self.fill_[name], np.float32), table), rows)
+        shares = np.array([gaps[name] for name in self.indicated_])
+        made += [_Moments(p, np.sqrt(p * (1 - p)), float(p == 1), float(p > 0)) for p in shares]
+        mean, deviation, low, high = (np.array(values) for values in zip(*made, strict=True))
+        varies = (high > low) & (deviation > 0)
+        return Scaler(np.where(varies, mean, low), np.where(varies, deviation, np.inf))
+
     def transform(self, X: pd.DataFrame) -> Floats:
         """The numbers of these rows: (N, D) float32, none missing."""
         check_is_fitted(self, "input_to_outputs_")
@@ -260,11 +288,16 @@ class TableNumbers(ReadNumbers, TransformerMixin, BaseEstimator):  # type: ignor
         return made
 
     def read_others(
-        self, X: pd.DataFrame, levels: dict[str, Levels], tables: dict[str, Floats], surprises: Surprises
+        self,
+        X: Mapping[str, Any] | pd.DataFrame,
+        levels: dict[str, Levels],
+        tables: dict[str, Floats],
+        surprises: Surprises,
     ) -> None:
         """Columns that need skrub; of files of older versions all that are no numbers."""
         for group, vectorizer in zip(self.groups_, self.vectorizers_, strict=True):
-            levels |= {name: Levels.of(X[name]) for name in group}
+            said = vectorizer.cardinality_threshold > MOST_CATEGORIES
+            levels |= {name: Levels.of(X[name] if said else as_text(X[name])) for name in group}
             short = {name: LevelSummary.of(levels[name], "text") for name in group}
             answer = _quietly(vectorizer.transform, _level_frame(short))
             for name, kind in vectorizer.column_to_kind_.items():
@@ -340,6 +373,36 @@ def _own_units(column: NumberSummary) -> tuple[float, float] | None:
     spread = column.distance
     well = abs(middle) <= FAR * spread and SMALLEST <= spread <= 1 / SMALLEST
     return None if well else (middle, spread)
+
+
+class _Moments(NamedTuple):
+    """Of a number over all rows."""
+
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+
+def _of_number(column: NumberSummary, units: Sequence[float] | None, fill: float) -> _Moments:
+    """A column of numbers, in units of its own where it has some, with gaps filled."""
+    middle, spread = units or (0.0, 1.0)
+    mean, low, high = ((value - middle) / spread for value in (column.mean, column.low, column.high))
+    share = column.missing / (column.n + column.missing)
+    filled = (1 - share) * mean + share * fill
+    deviation = np.hypot(
+        np.sqrt(1 - share) * np.hypot(column.deviation / spread, mean - filled), np.sqrt(share) * (fill - filled)
+    )
+    ends = np.array([low, high] + [fill] * (column.missing > 0), dtype=np.float32)
+    return _Moments(filled, float(deviation), float(ends.min()), float(ends.max()))
+
+
+def _of_levels(table: Floats, rows: npt.NDArray[np.float64]) -> list[_Moments]:
+    """What different values become, (L + 1, outputs), by the rows (L + 1,) that have them."""
+    table, rows = table[rows > 0].astype(np.float64), rows[rows > 0] / rows.sum()
+    mean = rows @ table
+    deviation = np.sqrt(rows @ np.square(table - mean))
+    return [_Moments(*each) for each in zip(mean, deviation, table.min(0), table.max(0), strict=True)]
 
 
 def _level_frame(levels: Mapping[str, LevelSummary]) -> pd.DataFrame:

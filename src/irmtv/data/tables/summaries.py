@@ -6,7 +6,7 @@ where the table is larger than the memory. What is learned does not see the diff
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype
 
 from irmtv.data.moments import Moments
-from irmtv.data.tables.kinds import as_kind, kind_of
+from irmtv.data.tables.kinds import as_kind, kind_of, plain_dtype
 from irmtv.data.tables.reading import BLOCK, Levels, as_floats
 
 LARGEST = float(np.finfo(np.float32).max)  # models compute in 32 bits
@@ -34,6 +34,7 @@ class NumberSummary:
     low: float = 0.0
     high: float = 0.0
     distance: float = 0.0  # root of the mean squared distance from the middle of low and high
+    deviation: float = 0.0  # the same from the mean; of a column that was added up
     kind = "number"
 
     @classmethod
@@ -107,7 +108,7 @@ class NumberTally:
         self.too_large = 0  # infinite, or beyond 32 bits
         self.distinct: set[float] | None = set()  # None where there are many, or one of them is not whole
 
-    def add(self, column: pd.Series) -> None:
+    def add(self, column: pd.Series | npt.NDArray[Any]) -> None:
         values = as_floats(column)
         gone = np.isnan(values)
         n_gone = int(np.count_nonzero(gone))
@@ -144,7 +145,15 @@ class NumberTally:
         middle, half = middle_and_half(low, high)
         apart = float(of.first[0]) - middle + float(of.ahead[0])  # the mean from the middle, with all digits
         distance = float(np.hypot(deviation, apart)) if 0 < half < np.inf else 0.0
-        return NumberSummary(of.n, self.missing, mean, low, high, distance)
+        return NumberSummary(of.n, self.missing, mean, low, high, distance, deviation)
+
+    def join(self, other: NumberTally) -> None:
+        """Rows that were added up elsewhere."""
+        self.moments.join(other.moments)
+        self.missing += other.missing
+        self.too_large += other.too_large
+        both = None if self.distinct is None or other.distinct is None else self.distinct | other.distinct
+        self.distinct = None if both is None or len(both) > FEW_VALUES else both
 
 
 class LevelTally:
@@ -165,9 +174,22 @@ class LevelTally:
         self.missing += rows[0]
         if self.too_many:
             return
-        if not isinstance(column.dtype, pd.CategoricalDtype) and len(values):
-            self._dtype = column.dtype
-        for value, n in zip(values.tolist(), rows[1:], strict=True):
+        if self.kind != "category" and len(values):
+            self._dtype = plain_dtype(column)
+        self._count(values.tolist(), rows[1:])
+
+    def join(self, other: LevelTally) -> None:
+        """Rows that were added up elsewhere."""
+        self.missing += other.missing
+        self.too_many |= other.too_many
+        if self.too_many:
+            self.known, self.counts = {}, []
+            return
+        self._dtype = other._dtype if other.known else self._dtype
+        self._count(other.known, other.counts)
+
+    def _count(self, values: Iterable[Any], rows: Iterable[int]) -> None:
+        for value, n in zip(values, rows, strict=True):
             place = self.known.setdefault(value, len(self.counts))
             if place == len(self.counts):
                 self.counts.append(n)
@@ -199,22 +221,26 @@ class FlagTally(LevelTally):
     def summary(self) -> Any:
         if self.missing:
             return super().summary()
-        values = np.repeat([float(value) for value in self.known], self.counts)
-        return NumberSummary.of(pd.Series(values))
+        low, high, n = float(min(self.known)), float(max(self.known)), sum(self.counts)
+        mean = sum(float(value) * rows for value, rows in zip(self.known, self.counts, strict=True)) / n
+        half = (high - low) / 2
+        return NumberSummary(n, 0, mean, low, high, half, float(np.sqrt(mean * (1 - mean))) if half else 0.0)
 
 
 Tally = NumberTally | LevelTally
 
 
-def tally_of(column: pd.Series, is_category: bool = False, most: int = MOST_LEVELS) -> Tally:
+def tally_of(column: pd.Series | npt.NDArray[Any], is_category: bool = False, most: int = MOST_LEVELS) -> Tally:
     """What adds up a column that begins like this one."""
-    kind = "category" if is_category else kind_of(column)
-    if kind == "category":
-        return LevelTally(kind, most)
+    if isinstance(column, np.ndarray):
+        return NumberTally()
+    own = kind_of(column)
+    if is_category or own == "category":  # of files categories are text, by its different values
+        return LevelTally("category" if is_category else "text", most)
     # of the files that are read in pieces only truth values with gaps are objects
     if is_bool_dtype(column.dtype) or column.dtype == object:
         return FlagTally()
-    return NumberTally() if kind == "number" else LevelTally(kind, most)
+    return NumberTally() if own == "number" else LevelTally(own, most)
 
 
 def kinds(summaries: Mapping[str, Summary]) -> dict[str, str]:

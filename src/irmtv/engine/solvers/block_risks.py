@@ -12,10 +12,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from threading import Event
 
 import torch
 from torch import Tensor
 
+from irmtv.core.cores import InOrder, side_by_side
 from irmtv.core.losses import Loss, Squared
 from irmtv.core.ranks import Ranks
 from irmtv.core.types import Rows
@@ -25,6 +27,7 @@ from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
 
 NUMBERS_OF_PIECE = 1 << 19  # of rows that are looked at together: they stay in the cache
 FEWEST, MOST = 1 << 12, 1 << 16  # rows of a piece
+MOST_SPANS, NUMBERS_OF_SPANS = 32, 1 << 23  # of blocks side by side; of a model's sums, up to which there are several
 ROWS_PER_ENVIRONMENT = 64  # of a piece, at least, where there are many environments
 
 Codes = Callable[[Rows], Tensor]  # the environments of some rows, (n,)
@@ -159,15 +162,37 @@ class BlockRows(SharedRows):
         return found
 
     def _pass(self, sums: Ask) -> Sums:
+        """Spans of blocks side by side; their sums are added in their order, whatever the number of cores is."""
         total: Sums = []
-        n_rows = 0
-        for rows in self.source.blocks():
-            n_rows += len(rows)
-            for piece, present in self._pieces(rows):
-                found = sums(piece, present)
-                total = total or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
-                for into, v in zip(total, found, strict=True):
-                    into.index_add_(1, present, v)
+        n_rows, unwanted = 0, Event()
+
+        def take(found: tuple[int, Sums]) -> None:
+            nonlocal n_rows
+            n_rows += found[0]
+            if total:
+                for into, v in zip(total, found[1], strict=True):
+                    into.add_(v)
+            total.extend([] if total else found[1])
+
+        ready = InOrder(take)
+
+        def work(span: tuple[int, Iterator[Rows]]) -> None:
+            number, blocks = span
+            own: Sums = []
+            n = 0
+            for rows in blocks:
+                if unwanted.is_set():
+                    return
+                n += len(rows)
+                for piece, present in self._pieces(rows):
+                    found = sums(piece, present)
+                    own = own or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
+                    for into, v in zip(own, found, strict=True):
+                        into.index_add_(1, present, v)
+            ready.put(number, (n, own))
+
+        small = self.n_environments * self.n_parameters**2 <= NUMBERS_OF_SPANS
+        side_by_side(work, list(enumerate(self.source.spans(MOST_SPANS if small else 1))), stop=unwanted.set)
         if n_rows != self.source.n_rows or not n_rows:
             raise ValueError(
                 f"blocks must have the rows that they say, {self.source.n_rows}, at every pass, and at least one. Got "

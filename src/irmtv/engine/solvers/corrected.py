@@ -56,21 +56,26 @@ def by_passes(
     Every pass looks at all of them, and is followed by solutions on samples that are corrected by it.
     """
     ends, each = [FixedPoint() for _ in theta], owner.tolist()
+    still_erm = still = False
     for _ in range(MOST_PASSES):
         if ranks is not None:  # those of the first rank: others may differ in rounding
             erm, theta = ranks.of_first(erm), ranks.of_first(theta)
         for t, one in enumerate(sets):
-            one.blocks.look_ahead(torch.cat([erm[owner == t], theta[owner == t]]))
+            one.blocks.look_ahead(theta[owner == t])
+            if not still_erm:
+                one.blocks.look_ahead(erm[owner == t])
         apart = torch.arange(len(each))  # every run on a data set of its own
-        near_erm = [CorrectedRisks(samples[t], sets[t], v) for t, v in zip(each, erm, strict=True)]
+        if not still_erm:  # it comes to rest first
+            near_erm = [CorrectedRisks(samples[t], sets[t], v) for t, v in zip(each, erm, strict=True)]
+            new_erm, of_erm = solve_erm(near_erm, erm)
+            erm, still_erm = new_erm, _is_still(erm, new_erm)
         near = [CorrectedRisks(samples[t], sets[t], v) for t, v in zip(each, theta, strict=True)]
-        new_erm, of_erm = solve_erm(near_erm, erm)
-        new = solve(near, apart, theta, new_erm, of_erm)
-        still = _is_still(erm, new_erm) and _is_still(theta, new)
-        erm, theta = new_erm, torch.stack([p.next(a, b) for p, a, b in zip(ends, theta, new, strict=True)])
-        if still:
+        new = solve(near, apart, theta, erm, of_erm)
+        still = _is_still(theta, new)
+        theta = torch.stack([p.next(a, b) for p, a, b in zip(ends, theta, new, strict=True)])
+        if still and still_erm:
             break
-    return Solved(erm, theta, still)
+    return Solved(erm, theta, still and still_erm)
 
 
 def _is_still(before: Tensor, after: Tensor) -> bool:

@@ -139,7 +139,7 @@ class SharedRows:
         one = cls.__new__(cls)
         one.share = torch.ones(1, len(x), dtype=torch.float64)
         one.mass = torch.empty(1, len(ends))
-        one._hold(x.double(), y, ends, loss, n_outputs)
+        one._hold(x, y, ends, loss, n_outputs)
         if isinstance(loss, Squared):
             one._make_moments()
         return one
@@ -147,7 +147,11 @@ class SharedRows:
     def _hold(self, x: Tensor, y: Tensor, ends: Sequence[int], loss: Loss, n_outputs: int) -> None:
         """Rows (N, D), environment by environment."""
         self.parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
-        self.x = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
+        by_column = x.stride(0) == 1  # as it comes, so that it is copied as it lies
+        whole = x.new_empty((x.shape[1] + 1, len(x)) if by_column else (len(x), x.shape[1] + 1), dtype=torch.float64)
+        self.x = whole.T if by_column else whole
+        self.x[:, :-1] = x
+        self.x[:, -1] = 1
         if isinstance(loss, Multiclass):
             self.y = y
             self.one_hot = torch.nn.functional.one_hot(y, n_outputs).T.double()  # (C, N)

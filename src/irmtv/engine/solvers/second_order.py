@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from irmtv.core.cores import side_by_side
 from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
 
 TOLERANCE = 1e-10  # of the decrease that a step promises, as a share of 1 + |F|
@@ -33,6 +34,7 @@ FIRST_DAMPING = 1e-4
 SHORT = 0.01  # a step that changes no parameter by more than this share of the largest
 FLOOR = 1e-10  # of the damping: columns may be collinear
 NUMBERS_AT_ONCE = 1 << 23  # of all environments' Hessians, or of rows, of the runs that are evaluated together: 64 MiB
+PRODUCTS_WORTH_A_THREAD = 1 << 24  # of columns, of a model's Hessians: a few milliseconds
 ARRAYS = 8  # numbers that are kept for every row and run meanwhile
 
 
@@ -87,14 +89,17 @@ class Problem:
         """
         n, size = theta.shape
         each = max(self.sets[0].n_environments * size * size, ARRAYS * max(one.x.shape[0] for one in self.sets))
-        at_once = max(1, NUMBERS_AT_ONCE // each)
-        if n <= at_once:
-            own = self.components if kind is None else self.components[kind]
-            return self._local(theta, owner, l2, weights, eps, own)
-        parts = [
-            self.local(theta[k], owner[k], l2[k], weights[k], eps[k], None if kind is None else kind[k])
-            for k in torch.split(torch.arange(n), at_once)
-        ]
+        large = max(one.x.shape[0] for one in self.sets) * size * size >= PRODUCTS_WORTH_A_THREAD
+        at_once = 1 if large else max(1, NUMBERS_AT_ONCE // each)
+
+        def part(k: Tensor) -> Local:
+            own = self.components if kind is None else self.components[kind[k]]
+            return self._local(theta[k], owner[k], l2[k], weights[k], eps[k], own)
+
+        pieces = torch.split(torch.arange(n), at_once)
+        if len(pieces) == 1:
+            return part(pieces[0])
+        parts = side_by_side(part, pieces, None if large else 1)
         return Local(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
     def _local(
