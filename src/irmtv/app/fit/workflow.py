@@ -43,7 +43,7 @@ from irmtv.app.fit.summary_parts import (
     path_points,
 )
 from irmtv.app.io import ParquetTable, Table, open_table
-from irmtv.app.io.memory import memory_limit
+from irmtv.app.io.memory import give_back_memory, memory_limit
 from irmtv.core.messages import check_positive, did_you_mean
 from irmtv.core.plain_json import plain_json
 from irmtv.core.progress_bar import ProgressBar
@@ -226,6 +226,7 @@ def fit_table(
             progress=reading_reports(bar, "reading all rows"),
         )
         prepared = agreed(process_group, prepare_here)
+        give_back_memory()  # pieces of the files
     else:
         prepared = prepare(Table.of(source), *roles, **how, task=task, metric=metric, encoding=encoding)
     other = None if test is None else read_other_rows(test, prepared, encoding)
