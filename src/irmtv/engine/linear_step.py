@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Binary
-from irmtv.core.membership import Blocks, RowMembership
+from irmtv.core.membership import Blocks
 from irmtv.engine.components.base import Phase
 from irmtv.engine.step import GradientStep
 from irmtv.objectives.environments.aux_network import GroupedRows
@@ -50,6 +50,7 @@ class LinearStep:
         self.gradient = torch.empty_like(self.w)
         self.margin, self.p, self.slope = (empty(n_sets, context.per_set, n_rows) for _ in range(3))
         self.shape = (n_sets, context.per_set, *rows.shape)
+        self.p_of_rows, self.slope_of_rows = self.p.view(self.shape), self.slope.view(self.shape)
         self.one = self.x.new_ones(())
         self.n_rows = len(context.tasks[0].train)
 
@@ -77,38 +78,36 @@ class LinearStep:
 
     @torch.no_grad()
     def _take(self, phase: Phase, scale: Tensor, unit: Tensor) -> None:
-        step = self.step
-        phi, slope, value = step.phi, self.slope, None
+        step, phi, slope, pull, sums = self.step, self.step.phi, self.slope, None, None
         torch.index_select(phi.vector, 0, self.there, out=self.w.view(-1))
         torch.bmm(self.w, self.x, out=self.margin)
         by_margin = torch.sigmoid(self.margin, out=self.p)
         if phase.penalised or phase.climbing is not None:
             torch.mul(self.margin, self.p, out=slope)
         if phase.climbing is not None:
-            step.climb(None, slope.view(self.shape), step.rows.whole, False)
+            step.climb(None, self.slope_of_rows, step.rows.whole, False)
         if phase.penalised:
             membership = self.given or step.inferred(step.rows.whole, phase)
-            by_slope, value = self._pull(phase, unit, membership)
+            sums = membership.sums(self.slope_of_rows)
+            # what the penalty pulls at the slope of every row, in units of what the loss does
+            pull = step.pull_of(phase, membership, unit)(sums)
             torch.lerp(slope, self.one, self.p, out=slope)  # ds/du
-            each = slope.view(self.shape)
-            by_margin = torch.addcmul(self.p.view(self.shape), each, by_slope, out=each).view(self.p.shape)
+            torch.addcmul(
+                self.p_of_rows, self.slope_of_rows, membership.spread(pull, self.shape), out=self.slope_of_rows
+            )
+            by_margin = slope
         torch.bmm(by_margin, self.transposed, out=self.gradient)
         torch.index_select(self.gradient.mul_(scale).view(-1), 0, self.back, out=phi.gradient)
         if step.l2_gradient is not None:
             phi.gradient.addcmul_(phi.vector, step.l2_gradient)
-        step.guard.check(self._watched(value), step.context.now, step.adam, *step.moved_optimizers(phase))
+        step.guard.check(self._watched(pull, sums), step.context.now, step.adam, *step.moved_optimizers(phase))
         step.adam.step()
 
-    def _pull(self, phase: Phase, unit: Tensor, membership: RowMembership) -> tuple[Tensor, Tensor]:
-        """What the penalty pulls at the slope of every row, in units of what the loss does; and (R,) what is finite
-        where the penalty is."""
-        pull, value = self.step.pull_of(phase, membership, unit)(membership.sums(self.slope.view(self.shape)))
-        return membership.spread(pull, self.shape), value
-
-    def _watched(self, value: Tensor | None) -> Tensor | None:
+    def _watched(self, pull: Tensor | None, sums: Tensor | None) -> Tensor | None:
         """(R,) what is finite where the objective is; None: that it is follows from how long rows and weights are."""
         vector = self.step.phi.vector
-        if math.sqrt(torch.dot(vector, vector).item()) * self.longest < torch.finfo(vector.dtype).max / self.n_rows**2:
-            return value
+        longest = math.sqrt(torch.dot(vector, vector).item()) * self.longest  # no margin, and no slope, is larger
+        if longest < math.sqrt(torch.finfo(vector.dtype).max) / self.n_rows:
+            return None
         margins = self.margin.sum(2).flatten()
-        return margins if value is None else margins + value
+        return margins if pull is None or sums is None else margins + (pull * sums).sum(1)

@@ -46,14 +46,14 @@ class SlopePull:
         e = Statistics(mass[:, 0], mass)
         mu = penalty.weights(e, static.get("measure"), static.get("reduction"))
         rows = membership.rows.to(factor.dtype)
-        self.share = divide(mu, rows) if self.l1 else divide(divide(mu, rows), rows) * (2 * factor)  # (R or 1, E)
-        self.twice = 2 * factor
+        if self.l1:  # half of lambda on each side of the square: one operation fewer at every step
+            self.share = divide(mu, rows) * (2 * factor).sqrt()  # (R, E)
+        else:
+            self.share = divide(divide(mu, rows), rows) * (2 * factor)
 
-    def __call__(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """(R, E) -> (R, E); and (R,) what is finite where the penalty is."""
+    def __call__(self, sums: Tensor) -> Tensor:
+        """(R, E) -> (R, E)"""
         if not self.l1:
-            pull = sums * self.share
-            return pull, (pull * sums).sum(1)
+            return sums * self.share
         signs = sums.sign().mul_(self.share)
-        variation = (signs * sums).sum(1, keepdim=True)
-        return signs.mul_(variation * self.twice), variation.square().squeeze(1)
+        return signs.mul_((signs * sums).sum(1, keepdim=True))

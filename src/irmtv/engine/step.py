@@ -200,8 +200,9 @@ class GradientStep:
         if membership is None:
             return head.pull_back_rows(self.by_loss, None)
         assert head.slope is not None
-        pull, value = self.pull_of(phase, membership)(membership.sums(head.slope))  # (R, E), (R,)
-        total += value
+        sums = membership.sums(head.slope)
+        pull = self.pull_of(phase, membership)(sums)
+        total += (pull * sums).sum(1)  # lambda P, twice: all that is asked is whether it is finite
         shape = (self.context.n_sets, self.context.per_set, *rows.shape)
         return head.pull_back_rows(self.by_loss, membership.spread(pull, shape))
 
