@@ -2,8 +2,8 @@
 
 python -m benchmarks.roofline      two minutes; OMP_NUM_THREADS=1, as the pages have it
 
-The roofline: a step reads x twice, once for the logits and once for the gradient, and makes 4 D floating-point
-operations per row and run; beside that it goes over the rows' logits, residuals and slopes a few times. Runs on one
+The roofline: a step reads x twice, once for the margins and once for the gradient, and makes 4 D floating-point
+operations per row and run; beside that it goes over the rows' margins and slopes a few times. Runs on one
 data set share the reading of x. What reading and arithmetic cost on this machine is measured here too.
 """
 
@@ -24,9 +24,10 @@ from benchmarks.speed import AUTHORS, medians, simulation
 from irmtv import Runs, make_task, train
 
 FLOAT = 4  # bytes
-# times that one number per row and run is read or written: logits, sigmoid, residual, scale, sums; with the penalty
-# slopes, their sums and the curve, too
-PASSES = {"erm": 11, "irm-tv-l1": 21}
+# times that one number per row and run is read or written (`irmtv.engine.linear_step`): margins, their sigmoid, the
+# gradient; with the penalty slopes, their sums, the curve and what is pulled, too
+PASSES = {"erm": 4, "irm-tv-l1": 14}
+COLUMNS = 16  # of x, with that of the intercept
 SIZES = ((1_000, 10), (10_000, 10), (10_000, 100), (99_000, 10), (100_000, 10))
 STEPS, WEIGHTS = 500, 10
 
@@ -72,8 +73,8 @@ def roofline(console: Console) -> list[Ratio]:
     ratios = []
     for name, per_set in (("erm", 1), ("irm-tv-l1", 1), ("erm", 5), ("irm-tv-l1", 5)):
         rows = 10 * 5000
-        read = rows * FLOAT * (2 * 15 + PASSES[name] * per_set)
-        flops = rows * per_set * 4 * 15
+        read = rows * FLOAT * (2 * COLUMNS + PASSES[name] * per_set)
+        flops = rows * per_set * 4 * COLUMNS
         least = max(read / cache, flops / arithmetic)
         settings = {"l2": 1e-3} if name == "erm" else {"warmup": 0, **AUTHORS}
         runs = Runs(seed=range(10 * per_set), data=[i % 10 for i in range(10 * per_set)])

@@ -115,7 +115,7 @@ def test_rows():
     for bad, message in (
         ({"X": gap}, "Input X contains NaN"),
         ({"X": np.where(np.isnan(gap), np.inf, gap)}, "Input X contains infinity"),
-        ({"X": text.drop(columns="site")}, r"'colour' \(str\), 'when' \(datetime64.*skrub.TableVectorizer"),
+        ({"X": text.drop(columns="site")}, r"'colour' \((str|object)\), 'when' \(datetime64.*skrub.TableVectorizer"),
         ({"X": text[["stable", "colour"]].astype({"colour": object})}, r"'colour' \(object\).*skrub.TableVectorizer"),
         ({"X": frame[["stable", "site"]].astype({"site": "category"})}, r"'site' \(category\).*skrub.TableVectorizer"),
         ({"X": pl.from_pandas(text[["stable", "colour"]])}, r"'colour' \(String\).*skrub.TableVectorizer"),

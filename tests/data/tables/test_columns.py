@@ -34,6 +34,7 @@ def test_left_out_rows_are_counted():
     assert found.y.tolist() == [0, 0, 0, 0, 1, 0, 1] and found.y.dtype == np.int64  # not 0.0 and 1.0
 
 
+@pytest.mark.skipif(int(pd.__version__.split(".")[0]) < 3, reason="pandas 2 copies columns")
 def test_nothing_is_copied_where_nothing_is_left_out():
     frame = table()
     found = split_columns(frame, target="y")

@@ -210,16 +210,17 @@ class LevelTally:
 
 
 class FlagTally(LevelTally):
-    """A column of truth values: numbers where none is missing, else text, as in memory."""
+    """A column of objects: truth values, which are numbers where none is missing, else text, as in memory; with pandas
+    before 3 also text."""
 
-    def __init__(self) -> None:
-        super().__init__("text")
+    def __init__(self, most: int = MOST_LEVELS) -> None:
+        super().__init__("text", most)
 
     def add(self, column: pd.Series) -> None:
         super().add(column.astype(object))
 
     def summary(self) -> Any:
-        if self.missing:
+        if self.missing or not all(isinstance(value, bool) for value in self.known):
             return super().summary()
         low, high, n = float(min(self.known)), float(max(self.known)), sum(self.counts)
         mean = sum(float(value) * rows for value, rows in zip(self.known, self.counts, strict=True)) / n
@@ -237,9 +238,9 @@ def tally_of(column: pd.Series | npt.NDArray[Any], is_category: bool = False, mo
     own = kind_of(column)
     if is_category or own == "category":  # of files categories are text, by its different values
         return LevelTally("category" if is_category else "text", most)
-    # of the files that are read in pieces only truth values with gaps are objects
+    # of the files that are read in pieces truth values with gaps are objects, and text with pandas before 3
     if is_bool_dtype(column.dtype) or column.dtype == object:
-        return FlagTally()
+        return FlagTally(most)
     return NumberTally() if own == "number" else LevelTally(own, most)
 
 
