@@ -10,6 +10,7 @@ of penalty weights costs one warm-up, not one for each weight.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,8 @@ from irmtv.engine.start import Start
 from irmtv.objectives.base import Objective, warmup_steps
 
 # Elements of the largest activation tensor over all runs of a chunk. Measured by `benchmarks/chunks.py`: below it a
-# step's fixed cost is not spread over enough runs, above it tensors fall out of the cache.
+# step's fixed cost is not spread over enough runs, above it tensors fall out of the cache. Also those of x over all
+# data sets of a chunk that reads all rows at every step: ten of Adult's took a third longer together than in turns.
 CACHE_ELEMENTS = 1 << 20
 MEMORY_SHARE = 0.4
 FOR_TWO = 1 << 19  # elements of a step from which on two chunks are worth the calls of the second
@@ -88,7 +90,11 @@ def plan(
             if count > limit:  # many runs on few data sets: cut the runs, one data set at a time
                 parts = [([d], part) for d in sets for part in _pieces(by_data[d], limit)]
             else:
-                most = -(-len(sets) // _at_a_time(count * len(sets) * values)) if on_cpu else len(sets)
+                most = len(sets)
+                if on_cpu:
+                    most = -(-most // _at_a_time(count * most * values))
+                if on_cpu and values and per_step == n_rows:
+                    most = min(most, CACHE_ELEMENTS // math.prod(shape[0]))
                 together = _pieces(sets, max(1, min(most, limit // count)))
                 parts = [(part, [i for d in part for i in by_data[d]]) for part in together]
             chunks += [Chunk(tuple(runs), tuple(data), shared, len(runs) * values) for data, runs in parts]
