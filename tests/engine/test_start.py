@@ -10,7 +10,7 @@ from torch import nn
 from engine.problems import close, losses, parameters, refuse, task_of
 from irmtv import Runs, train
 from irmtv.engine import MLP
-from irmtv.engine.step import GradientStep
+from irmtv.engine.program import Program
 
 S = {"dtype": torch.float64, "steps": 12}
 PENALTY = {"warmup": 4, "penalty_weight": 20.0}
@@ -104,13 +104,18 @@ def test_a_module_starts_there_too():
 @pytest.mark.parametrize("name", ["irm-tv-l1", "minimax-tv-l1"])
 @pytest.mark.parametrize("kind", ["one for all", "the same by pairs", "each its own"])
 def test_runs_share_a_warm_up_only_from_the_same_start(name, kind, monkeypatch):
-    seen, step = [], GradientStep.__call__
+    seen, advance = [], Program._advance
 
-    def counted(self, phase):
-        seen.append(self.context.n_runs)
-        step(self, phase)
+    def counted(program, phase):
+        step = advance(program, phase)
 
-    monkeypatch.setattr(GradientStep, "__call__", counted)
+        def one():
+            seen.append(program.context.n_runs)
+            step()
+
+        return one
+
+    monkeypatch.setattr(Program, "_advance", counted)
     task = task_of()
     seeds = {"one for all": [20] * 4, "the same by pairs": [20, 21, 20, 21], "each its own": [20, 21, 22, 23]}[kind]
     start = initial(20) if kind == "one for all" else stacked(*(initial(s) for s in seeds))

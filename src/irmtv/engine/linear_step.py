@@ -78,7 +78,7 @@ class LinearStep:
 
     @torch.no_grad()
     def _take(self, phase: Phase, scale: Tensor, unit: Tensor) -> None:
-        step, phi, slope, pull, sums = self.step, self.step.phi, self.slope, None, None
+        step, phi, slope, sums = self.step, self.step.phi, self.slope, None
         torch.index_select(phi.vector, 0, self.there, out=self.w.view(-1))
         torch.bmm(self.w, self.x, out=self.margin)
         by_margin = torch.sigmoid(self.margin, out=self.p)
@@ -100,14 +100,14 @@ class LinearStep:
         torch.index_select(self.gradient.mul_(scale).view(-1), 0, self.back, out=phi.gradient)
         if step.l2_gradient is not None:
             phi.gradient.addcmul_(phi.vector, step.l2_gradient)
-        step.guard.check(self._watched(pull, sums), step.context.now, step.adam, *step.moved_optimizers(phase))
+        step.guard.check(self._watched(sums), step.context.now, step.adam, *step.moved_optimizers(phase))
         step.adam.step()
 
-    def _watched(self, pull: Tensor | None, sums: Tensor | None) -> Tensor | None:
+    def _watched(self, sums: Tensor | None) -> Tensor | None:
         """(R,) what is finite where the objective is; None: that it is follows from how long rows and weights are."""
         vector = self.step.phi.vector
         longest = math.sqrt(torch.dot(vector, vector).item()) * self.longest  # no margin, and no slope, is larger
         if longest < math.sqrt(torch.finfo(vector.dtype).max) / self.n_rows:
             return None
         margins = self.margin.sum(2).flatten()
-        return margins if pull is None or sums is None else margins + (pull * sums).sum(1)
+        return margins if sums is None else margins + sums.square().sum(1)

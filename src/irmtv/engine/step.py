@@ -202,7 +202,7 @@ class GradientStep:
         assert head.slope is not None
         sums = membership.sums(head.slope)
         pull = self.pull_of(phase, membership)(sums)
-        total += (pull * sums).sum(1)  # lambda P, twice: all that is asked is whether it is finite
+        total += sums.square().sum(1)  # finite where the penalty is, which is all that is asked
         shape = (self.context.n_sets, self.context.per_set, *rows.shape)
         return head.pull_back_rows(self.by_loss, membership.spread(pull, shape))
 
