@@ -73,11 +73,10 @@ class LinearStep:
         if phase.climbing is not None and not step.climbs_by_hand:
             return None
         scale = (phase.scale / self.n_rows).view(*self.shape[:2], 1)  # of dl/du in the objective
-        unit = scale.view(-1, 1)
-        return lambda: self._take(phase, scale, unit)
+        return lambda: self._take(phase, scale)
 
     @torch.no_grad()
-    def _take(self, phase: Phase, scale: Tensor, unit: Tensor) -> None:
+    def _take(self, phase: Phase, scale: Tensor) -> None:
         step, phi, slope, sums = self.step, self.step.phi, self.slope, None
         torch.index_select(phi.vector, 0, self.there, out=self.w.view(-1))
         torch.bmm(self.w, self.x, out=self.margin)
@@ -90,7 +89,7 @@ class LinearStep:
             membership = self.given or step.inferred(step.rows.whole, phase)
             sums = membership.sums(self.slope_of_rows)
             # what the penalty pulls at the slope of every row, in units of what the loss does
-            pull = step.pull_of(phase, membership, unit)(sums)
+            pull = step.pull_of(phase, membership, scale.view(-1, 1))(sums)
             torch.lerp(slope, self.one, self.p, out=slope)  # ds/du
             torch.addcmul(
                 self.p_of_rows, self.slope_of_rows, membership.spread(pull, self.shape), out=self.slope_of_rows

@@ -93,8 +93,8 @@ def plan(
                 most = len(sets)
                 if on_cpu:
                     most = -(-most // _at_a_time(count * most * values))
-                if on_cpu and values and per_step == n_rows:
-                    most = min(most, CACHE_ELEMENTS // math.prod(shape[0]))
+                    if values and per_step == n_rows:
+                        most = min(most, CACHE_ELEMENTS // math.prod(shape[0]))
                 together = _pieces(sets, max(1, min(most, limit // count)))
                 parts = [(part, [i for d in part for i in by_data[d]]) for part in together]
             chunks += [Chunk(tuple(runs), tuple(data), shared, len(runs) * values) for data, runs in parts]

@@ -343,11 +343,10 @@ class Store:
         with self._snapshot():
             if everything:
                 self._check_integrity()
-            digests = self._digests() if where == ALL else self._digests(where, values)
+            digests = self._digests(where, values)
             found = self._runs(digests, where, values, also, names)
             if everything:
-                for what in self._damaged_groups(digests).values():
-                    raise StoreDamaged(self._path, what)
+                self._check_groups(digests)
         return found
 
     def _runs(
@@ -398,8 +397,7 @@ class Store:
         """Raise StoreDamaged where a run or a group is lost; what the runs hold is compared when they are read."""
         with self._snapshot():
             self._check_integrity()
-            for what in self._damaged_groups(self._digests()).values():
-                raise StoreDamaged(self._path, what)
+            self._check_groups(self._digests())
 
     def _digests(self, where: str = ALL, values: Sequence[Any] = ()) -> Digests:
         """Of the runs for which `where` holds, and of all groups and specs."""
@@ -413,6 +411,10 @@ class Store:
         ((word, *_), *_) = self._select("PRAGMA integrity_check(1)")
         if word != "ok":
             raise StoreDamaged(self._path, f"SQLite finds: {str(word).splitlines()[-1]}")
+
+    def _check_groups(self, digests: Digests) -> None:
+        for what in self._damaged_groups(digests).values():
+            raise StoreDamaged(self._path, what)
 
     def _damaged_groups(self, digests: Digests) -> dict[Any, str]:
         """What is wrong with groups, by their number."""
