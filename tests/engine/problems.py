@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from irmtv import make_task
 from irmtv.engine.networks import MLP
+from irmtv.engine.program import Program
 from irmtv.engine.rows import StratifiedBatches
 from irmtv.objectives.environments import AuxNetwork
 
@@ -186,3 +187,20 @@ def train_by_hand(
         total.backward()
         adam.step()
     return torch.cat([p.detach().flatten() for p in phi.values()])
+
+
+def steps_taken(monkeypatch):
+    """A list that trainings from now on fill: the number of every step, of any kind, and how many runs take it."""
+    found, advance = [], Program._advance
+
+    def counted(program, phase):
+        step = advance(program, phase)
+
+        def one():
+            found.append((program.context.step, program.context.n_runs))
+            step()
+
+        return one
+
+    monkeypatch.setattr(Program, "_advance", counted)
+    return found

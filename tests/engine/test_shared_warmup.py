@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.problems import close, parameters, task_of
+from engine.problems import close, parameters, steps_taken, task_of
 from irmtv import OBJECTIVES, Runs, train
 from irmtv.engine import TrainingInterrupted
-from irmtv.engine.program import Program
 from irmtv.engine.snapshots import History
 
 WEIGHTS = [0.0, 10.0, 1e3]
@@ -50,20 +49,7 @@ def runs_and_settings(settings):
 @pytest.fixture
 def seen(monkeypatch):
     """(step, runs that train) of every step."""
-    found = []
-    step = Program._advance
-
-    def counted(program, phase):
-        advance = step(program, phase)
-
-        def one():
-            found.append((program.context.step, program.context.n_runs))
-            advance()
-
-        return one
-
-    monkeypatch.setattr(Program, "_advance", counted)
-    return found
+    return steps_taken(monkeypatch)
 
 
 @pytest.mark.parametrize(("name", "settings"), SHARING + NOT_SHARING, ids=str)

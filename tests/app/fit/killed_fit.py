@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return passes
 
-    TableBlocks.spans = counted  # type: ignore[method-assign]
+    TableBlocks.spans = counted
     run()
 
 
