@@ -170,19 +170,18 @@ class Blocks:
 
     def gather_blocks(self, per_block: Tensor) -> Tensor:
         """From sums over blocks (T, K, n_blocks, ...) to sums over environments (R, E, ...)."""
+        if self.identity:
+            return per_block.flatten(0, 1)
         trailing = per_block.shape[3:]
         n_runs = per_block.shape[0] * per_block.shape[1]
-        if self.identity:
-            return per_block.reshape(n_runs, -1, *trailing)
         index = self.environment.view(*self.environment.shape, *(1,) * len(trailing)).expand_as(per_block)
         shape = (*per_block.shape[:2], self.n_environments, *trailing)
         return per_block.new_zeros(shape).scatter_add(2, index, per_block).reshape(n_runs, -1, *trailing)
 
     def spread(self, per_environment: Tensor, shape: tuple[int, ...]) -> Tensor:
-        shaped = per_environment.view(*shape[:2], self.n_environments)
+        shaped = per_environment.view(shape[0], shape[1], self.counts.shape[1], 1)
         if not self.identity:
-            shaped = shaped.gather(2, self.environment.expand(*shape[:2], -1))
-        shaped = shaped.unsqueeze(3)
+            shaped = shaped.gather(2, self.environment.unsqueeze(3).expand(*shape[:2], -1, 1))
         return shaped if self.weight is None else shaped * self.weight
 
 

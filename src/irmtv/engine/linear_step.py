@@ -48,9 +48,10 @@ class LinearStep:
         empty = self.x.new_empty
         self.w = empty(n_sets, context.per_set, n_features + 1)
         self.gradient = torch.empty_like(self.w)
-        self.margin, self.p, self.slope = (empty(n_sets, context.per_set, n_rows) for _ in range(3))
+        # where the slopes are asked for, they take the place of the margins
+        self.margin, self.p = (empty(n_sets, context.per_set, n_rows) for _ in range(2))
         self.shape = (n_sets, context.per_set, *rows.shape)
-        self.p_of_rows, self.slope_of_rows = self.p.view(self.shape), self.slope.view(self.shape)
+        self.p_of_rows, self.slope_of_rows = self.p.view(self.shape), self.margin.view(self.shape)
         self.one = self.x.new_ones(())
         self.n_rows = len(context.tasks[0].train)
 
@@ -77,12 +78,12 @@ class LinearStep:
 
     @torch.no_grad()
     def _take(self, phase: Phase, scale: Tensor) -> None:
-        step, phi, slope, sums = self.step, self.step.phi, self.slope, None
+        step, phi, slope, sums = self.step, self.step.phi, self.margin, None
         torch.index_select(phi.vector, 0, self.there, out=self.w.view(-1))
         torch.bmm(self.w, self.x, out=self.margin)
-        by_margin = torch.sigmoid(self.margin, out=self.p)
+        torch.sigmoid(self.margin, out=self.p)
         if phase.penalised or phase.climbing is not None:
-            torch.mul(self.margin, self.p, out=slope)
+            slope.mul_(self.p)
         if phase.climbing is not None:
             step.climb(None, self.slope_of_rows, step.rows.whole, False)
         if phase.penalised:
@@ -90,12 +91,9 @@ class LinearStep:
             sums = membership.sums(self.slope_of_rows)
             # what the penalty pulls at the slope of every row, in units of what the loss does
             pull = step.pull_of(phase, membership, scale.view(-1, 1))(sums)
-            torch.lerp(slope, self.one, self.p, out=slope)  # ds/du
-            torch.addcmul(
-                self.p_of_rows, self.slope_of_rows, membership.spread(pull, self.shape), out=self.slope_of_rows
-            )
-            by_margin = slope
-        torch.bmm(by_margin, self.transposed, out=self.gradient)
+            slope.lerp_(self.one, self.p)  # ds/du
+            self.p_of_rows.addcmul_(self.slope_of_rows, membership.spread(pull, self.shape))
+        torch.bmm(self.p, self.transposed, out=self.gradient)
         torch.index_select(self.gradient.mul_(scale).view(-1), 0, self.back, out=phi.gradient)
         if step.l2_gradient is not None:
             phi.gradient.addcmul_(phi.vector, step.l2_gradient)
@@ -108,5 +106,4 @@ class LinearStep:
         longest = math.sqrt(torch.dot(vector, vector).item()) * self.longest  # no margin, and no slope, is larger
         if longest < math.sqrt(torch.finfo(vector.dtype).max) / self.n_rows:
             return None
-        margins = self.margin.sum(2).flatten()
-        return margins if sums is None else margins + sums.square().sum(1)
+        return self.margin.sum(2).flatten() if sums is None else sums.square().sum(1)
