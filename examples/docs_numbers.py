@@ -4,6 +4,8 @@
     python examples/docs_numbers.py --run         runs those of a few minutes (make docs-numbers)
     python examples/docs_numbers.py --run --all   runs all that this machine has the files for (make docs-numbers ALL=1)
     python examples/docs_numbers.py --page theory  of one page only
+    python examples/docs_numbers.py --only adult   the commands that have this in them
+    python examples/docs_numbers.py --run --with "--device cuda"  with this in place of the pages' `--jobs 2`
 
 A run that ends well writes its date and duration to examples/docs_numbers.json, which a page of the site shows.
 What is printed, or written to results/, is then compared with the page by eye: a change of numbers is a change of the
@@ -17,9 +19,9 @@ import datetime
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 LAST_RUNS = Path(__file__).with_suffix(".json")
 QUICK = 6.0  # minutes
+TWO_JOBS = "--jobs 2"
 # linear models solved outright, of the specs on selection
 SOLVED = '--methods "TV-l1, Newton" --methods "TV-l1, vector, Newton" --methods EILLS'
 INFERRED = '--methods "Minimax-TV-l1, Newton" --methods "Minimax-TV-l1, vector, Newton"'
@@ -53,7 +56,7 @@ class Numbers:
         return ", ".join(["IRMTV_DATA"] * self.data + ["a GPU"] * self.gpu)
 
 
-def reproduce(name: str, more: str = "--jobs 2") -> str:
+def reproduce(name: str, more: str = TWO_JOBS) -> str:
     return f"irmtv reproduce {name} {more} --out results/{name}"
 
 
@@ -133,7 +136,8 @@ def ready(one: Numbers) -> bool:
     """Whether this machine has what a command needs: files, a device, the results of a command before it."""
     results = [Path(word) for word in shlex.split(one.command) if word.startswith("results/")]
     missing = "--out" not in one.command and any(not (ROOT / folder).exists() for folder in results)
-    return not (one.gpu or missing or (one.data and not os.environ.get("IRMTV_DATA")))
+    no_gpu = one.gpu and shutil.which("nvidia-smi") is None
+    return not (no_gpu or missing or (one.data and not os.environ.get("IRMTV_DATA")))
 
 
 def last_runs() -> dict[str, dict[str, Any]]:
@@ -141,25 +145,27 @@ def last_runs() -> dict[str, dict[str, Any]]:
     return json.loads(LAST_RUNS.read_text(encoding="utf-8")) if LAST_RUNS.exists() else {}
 
 
-def record(command: str, seconds: float, processor: float) -> None:
+def record(command: str, seconds: float, processor: float, options: str = TWO_JOBS) -> None:
     """Keeps when a command ran, how long it took, and the processor time, which other work does not change."""
     runs = last_runs()
     runs[command] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "seconds": round(seconds)}
     runs[command]["processor_seconds"] = round(processor)
+    if TWO_JOBS in command and options != TWO_JOBS:
+        runs[command]["with"] = options
     LAST_RUNS.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n", encoding="utf-8")
 
 
-def run(one: Numbers) -> int:
+def run(one: Numbers, options: str = TWO_JOBS) -> int:
     """Runs a command with this Python, in the repository; its exit code."""
-    words = shlex.split(one.command)
-    words[:1] = {"python": [sys.executable], "irmtv": [str(Path(sysconfig.get_path("scripts")) / "irmtv")]}[words[0]]
+    words = shlex.split(one.command.replace(TWO_JOBS, options))
+    words[:1] = {"python": [sys.executable], "irmtv": [sys.executable, "-m", "irmtv"]}[words[0]]
     print(f"\n== docs/{one.page}.md, {one.table}: {one.command}", flush=True)
     start, before = time.perf_counter(), os.times()
     code = subprocess.run(words, cwd=ROOT, env={"OMP_NUM_THREADS": "1", **os.environ}, check=False).returncode
     if code == 0:
         after = os.times()
         processor = after.children_user + after.children_system - before.children_user - before.children_system
-        record(one.command, time.perf_counter() - start, processor)
+        record(one.command, time.perf_counter() - start, processor, options)
     return code
 
 
@@ -168,8 +174,10 @@ def main() -> None:
     parser.add_argument("--run", action="store_true", help=f"run those of at most {QUICK:g} minutes")
     parser.add_argument("--all", action="store_true", help="with --run: the long ones too (hours)")
     parser.add_argument("--page", help="only those of one page, such as theory")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only commands with this in them")
+    parser.add_argument("--with", dest="options", default=TWO_JOBS, help="of commands with %(default)s, in its place")
     asked = parser.parse_args()
-    rows = [one for one in NUMBERS if asked.page in (None, one.page)]
+    rows = [one for one in NUMBERS if asked.page in (None, one.page) and asked.only in one.command]
     for one in rows:
         minutes = "?" if one.minutes is None else f"{one.minutes:g}"
         print(f"{one.page:16} {one.table:31} {minutes:>4} min  {one.command}  {f'({one.needs})' if one.needs else ''}")
@@ -177,7 +185,7 @@ def main() -> None:
         return
     chosen = [one for one in rows if (asked.all or one.quick) and ready(one)]
     print(f"\n{len(chosen)} of {len(rows)} are run" + ("" if asked.all else "; the long ones with --all"))
-    failed = [one.command for one in chosen if run(one) != 0]
+    failed = [one.command for one in chosen if run(one, asked.options) != 0]
     if failed:
         sys.exit("failed: " + "; ".join(failed))
 

@@ -187,10 +187,11 @@ def numbers_page() -> str:
     runs = last_runs()
     rows = []
     for one in NUMBERS:
-        run = runs.get(one.command)
+        run = runs.get(one.command, {})
         minutes = "?" if one.minutes is None else f"{one.minutes:g}"
         page = "README" if one.page == "README" else f"[{one.page}](../{one.page}.md)"
         when = f"{run['date']}, {run['seconds']} s ({run['processor_seconds']} s)" if run else "not recorded"
+        when += f", with `{run['with']}`" if "with" in run else ""
         rows.append((page, one.table, f"`{one.command}`", one.needs or "–", minutes, when))
     return (
         "# The commands behind the numbers\n\nEvery number in these pages comes from a command. "

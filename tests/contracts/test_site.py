@@ -165,6 +165,8 @@ def test_a_run_of_a_command_is_recorded(monkeypatch, tmp_path):
     assert (run["seconds"], run["processor_seconds"]) == (12, 21) and re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
     (row,) = [line for line in site_pages.numbers_page().splitlines() if f"| `{command}` |" in line]
     assert row.endswith(f"| {run['date']}, 12 s (21 s) |")
+    docs_numbers.record(f"irmtv reproduce x {docs_numbers.TWO_JOBS}", 1, 1, "--device cuda")
+    assert [run.get("with") for run in docs_numbers.last_runs().values()] == ["--device cuda", None]
 
 
 def test_the_record_has_commands_of_the_list_only():
