@@ -146,11 +146,15 @@ def last_runs() -> dict[str, dict[str, Any]]:
 
 
 def record(command: str, seconds: float, processor: float, options: str = TWO_JOBS) -> None:
-    """Keeps when a command ran, how long it took, and the processor time, which other work does not change."""
+    """Keeps when a command ran, how long it took, and the processor time, which other work does not change.
+
+    Processes that train are no children of the command: what they took is not known here.
+    """
     runs = last_runs()
     runs[command] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "seconds": round(seconds)}
-    runs[command]["processor_seconds"] = round(processor)
-    if TWO_JOBS in command and options != TWO_JOBS:
+    if TWO_JOBS not in command:
+        runs[command]["processor_seconds"] = round(processor)
+    elif options != TWO_JOBS:
         runs[command]["with"] = options
     LAST_RUNS.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n", encoding="utf-8")
 

@@ -190,14 +190,15 @@ def numbers_page() -> str:
         run = runs.get(one.command, {})
         minutes = "?" if one.minutes is None else f"{one.minutes:g}"
         page = "README" if one.page == "README" else f"[{one.page}](../{one.page}.md)"
-        when = f"{run['date']}, {run['seconds']} s ({run['processor_seconds']} s)" if run else "not recorded"
+        when = f"{run['date']}, {run['seconds']} s" if run else "not recorded"
+        when += f" ({run['processor_seconds']} s)" if "processor_seconds" in run else ""
         when += f", with `{run['with']}`" if "with" in run else ""
         rows.append((page, one.table, f"`{one.command}`", one.needs or "–", minutes, when))
     return (
         "# The commands behind the numbers\n\nEvery number in these pages comes from a command. "
         "`make docs-numbers` runs the quick ones (`ALL=1`: all), and `python examples/docs_numbers.py --page theory "
         "--run` those of one page. A run writes its date and duration to `examples/docs_numbers.json`, which the last "
-        "column shows, with the processor time in brackets. Minutes are those of two cores; ? was not measured.\n\n"
+        "column shows, with the processor time in brackets where one process did the work. Minutes are those of two cores; ? was not measured.\n\n"
         f"{len(runs)} of {len(NUMBERS)} commands have a recorded run. *Not recorded* are those that ran before this "
         "record began and not since: most of them take tens of minutes or hours, or need a GPU.\n\n"
         + table(("page", "numbers", "command", "needs", "minutes", "last run"), rows)
