@@ -198,7 +198,8 @@ def numbers_page() -> str:
         "# The commands behind the numbers\n\nEvery number in these pages comes from a command. "
         "`make docs-numbers` runs the quick ones (`ALL=1`: all), and `python examples/docs_numbers.py --page theory "
         "--run` those of one page. A run writes its date and duration to `examples/docs_numbers.json`, which the last "
-        "column shows, with the processor time in brackets where one process did the work. Minutes are those of two cores; ? was not measured.\n\n"
+        "column shows, with the processor time in brackets where one process did the work. "
+        "Minutes are those of two cores; ? was not measured.\n\n"
         f"{len(runs)} of {len(NUMBERS)} commands have a recorded run. *Not recorded* are those that ran before this "
         "record began and not since: most of them take tens of minutes or hours, or need a GPU.\n\n"
         + table(("page", "numbers", "command", "needs", "minutes", "last run"), rows)
