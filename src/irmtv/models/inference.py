@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from irmtv.core.types import Rows, Runs, Task
@@ -62,9 +63,10 @@ def infer_environments(
     names = tuple(f"inferred {e + 1}" for e in range(n_environments))
 
     def memberships(aux: Sequence[Tensor]) -> list[Tensor]:  # of every task: (N, E)
-        if len({len(a) for a in aux}) == 1:
-            return list(fitted.membership(list(aux) if len(tasks) > 1 else aux[0]))
-        return [fitted.membership(a)[i] for i, a in enumerate(aux)]  # folds of unequal size
+        longest = max(map(len, aux))  # folds differ by a row: the last one again, in their place
+        filled = [torch.cat([a, a[-1:].expand(longest - len(a), -1)]) for a in aux]
+        found = fitted.membership(filled if len(tasks) > 1 else filled[0])
+        return [q[: len(a)] for q, a in zip(found, aux, strict=True)]
 
     shared = memberships(all_aux)
     order = [align(shared[alike[i]], shared[i]) for i in range(len(tasks))]

@@ -302,23 +302,25 @@ def test_what_a_setting_lacks_is_found_before_anything_is_trained(tmp_path, trai
 # --- inferred environments of the folds ----------------------------------------------------------------------------
 
 
-def test_environments_are_inferred_once_for_each_repetition_and_kind(tmp_path, monkeypatch):
-    """Methods that come later, and groups of a repetition that was divided, take the same labels."""
-    small_groups(monkeypatch)
-    calls: list[tuple[int, int]] = []
-    seen: dict[tuple[int, str], set[bytes]] = {}
+@pytest.mark.parametrize(("divided", "wanted"), [(True, [(0,), (0, 0), (1,), (1, 1)]), (False, [(0, 0, 1, 1), (0, 1)])])
+def test_environments_are_inferred_once_for_each_repetition_and_kind(tmp_path, monkeypatch, divided, wanted):
+    """Methods that come later, and groups of a repetition that was divided, take the same labels; those of all
+    repetitions of a group are inferred in one program."""
+    if divided:
+        small_groups(monkeypatch)
+    calls: list[tuple[int, ...]] = []
+    seen: dict[bytes, set[bytes]] = {}  # labels by the rows
     infer, train = run_module.infer_environments, run_module.train
 
     def inferring(tasks: Any, seeds: Any, *more: Any, **settings: Any) -> Any:
-        calls.append((seeds[0], len(tasks)))
+        calls.append(tuple(seeds))
         return infer(tasks, seeds, *more, **settings)
 
     def watched(tasks: Any, objective: str, runs: Any, **settings: Any) -> FittedRuns:
         for task in tasks if "progress" in settings else ():  # models of one environment do not count
-            part = "all" if task.held_out is None else task.held_out.x.numpy().tobytes().hex()
             rows = [task.train, *([] if task.held_out is None else [task.held_out])]
             codes = b"".join(r.environment.numpy().tobytes() for r in rows)
-            seen.setdefault((runs.column("seed")[0], part), set()).add(codes)
+            seen.setdefault(task.train.x.numpy().tobytes(), set()).add(codes)
         return train(tasks, objective, runs, **settings)
 
     monkeypatch.setattr(run_module, "infer_environments", inferring)
@@ -326,7 +328,7 @@ def test_environments_are_inferred_once_for_each_repetition_and_kind(tmp_path, m
     erm = {**ERM, "environments": "inferred"}
     tv = {**TV, "environments": "inferred"}
     run_experiment(small(erm, tv, INFERRED, repetitions=2, rules=["invariance"]), tmp_path / "x")
-    assert sorted(calls) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert sorted(calls) == wanted
     assert len(seen) == 2 * 3 and all(len(codes) == 1 for codes in seen.values())
 
 

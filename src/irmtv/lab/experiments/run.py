@@ -53,6 +53,7 @@ from irmtv.models.networks.batches import divergence_is_recorded
 from irmtv.selection.folds import constant_risk, fold_tasks, left_out_tasks
 
 GPU_BYTES = 4 << 30  # of a GPU's memory for every process that trains on it
+KEPT = 64  # settings and seeds whose data a process keeps
 MOST_RUNS = 500_000  # that begin without being asked for again
 VERSIONS = {
     "irmtv": __version__,
@@ -333,8 +334,9 @@ class _Tasks:
         self.spec, self.device = spec, device
         self.dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
         self.fetch: Fetch | None = None  # gets what was loaded elsewhere, where the files are
-        self.whole = lru_cache(maxsize=64)(self._whole)
-        self.parts = lru_cache(maxsize=64)(self._parts)
+        self.whole = lru_cache(maxsize=KEPT)(self._whole)
+        self.cut = lru_cache(maxsize=KEPT)(self._cut)
+        self.labelled: dict[tuple[str, int, str], dict[str, Task]] = {}  # by setting, seed and kind
 
     def _whole(self, setting: str, seed: int) -> Task:
         if self.fetch is not None:
@@ -343,23 +345,49 @@ class _Tasks:
         make = DATASETS[self.spec.data.name].make
         return make(**self.spec.data.arguments_of(setting), random_state=seed)
 
-    def _parts(self, setting: str, seed: int, kind: str, environments: str) -> dict[str, Task]:
-        """By the name of the part. Inferred environments are the same for every method, ERM among them."""
+    def _cut(self, setting: str, seed: int, kind: str) -> dict[str, Task]:
+        """By the name of the part."""
         whole, n_folds = self.whole(setting, seed), self.spec.selection.folds
         if kind == "all":
-            parts = {ALL: whole}
-        elif kind == "folds":
-            parts = dict(zip(fold_names(n_folds), fold_tasks(whole, n_folds, seed), strict=True))
-        else:
-            parts = dict(zip(left_out_names(whole.train.names), left_out_tasks(whole), strict=True))
+            return {ALL: whole}
+        if kind == "folds":
+            return dict(zip(fold_names(n_folds), fold_tasks(whole, n_folds, seed), strict=True))
+        return dict(zip(left_out_names(whole.train.names), left_out_tasks(whole), strict=True))
+
+    def parts(
+        self, keys: Sequence[tuple[str, int]], kind: str, environments: str
+    ) -> dict[tuple[str, int], dict[str, Task]]:
+        """Of every setting and seed: its parts by their names."""
         if environments == "given":
-            return parts
-        n = len(parts)
-        labelled = infer_environments(
-            list(parts.values()), [seed] * n, [aux_of(whole)] * n, [0] * n,
-            net=flat(whole) if whole.train.x.ndim > 2 else None, device=self.device, dtype=self.dtype, **INFERENCE,
-        )  # fmt: skip
-        return dict(zip(parts, labelled, strict=True))
+            return {key: self.cut(*key, kind) for key in keys}
+        self._infer([key for key in keys if (*key, kind) not in self.labelled], kind)
+        found = {key: self.labelled[*key, kind] for key in keys}
+        for oldest in list(self.labelled)[:-KEPT]:
+            del self.labelled[oldest]
+        return found
+
+    def _infer(self, keys: Sequence[tuple[str, int]], kind: str) -> None:
+        """Inferred environments, which are the same for every method, ERM among them."""
+        if not keys:
+            return
+        cut = {key: self.cut(*key, kind) for key in keys}
+        tasks = [task for parts in cut.values() for task in parts.values()]
+        of_task = [key for key, parts in cut.items() for _ in parts]
+        whole = self.whole(*keys[0])
+        labelled = iter(
+            infer_environments(
+                tasks,
+                [seed for _, seed in of_task],
+                [aux_of(self.whole(*key)) for key in of_task],
+                [of_task.index(key) for key in of_task],
+                net=flat(whole) if whole.train.x.ndim > 2 else None,
+                device=self.device,
+                dtype=self.dtype,
+                **INFERENCE,
+            )
+        )
+        for key, parts in cut.items():
+            self.labelled[*key, kind] = {name: next(labelled) for name in parts}
 
 
 def _train_group(work: Work, spec: Spec, data: _Tasks, device: str, report: Callable[[Progress], None]) -> Trained:
@@ -416,12 +444,14 @@ def _train_group(work: Work, spec: Spec, data: _Tasks, device: str, report: Call
 
 def _tasks_and_runs(work: Work, data: _Tasks) -> tuple[list[Task], Runs]:
     """The tasks of a group, each once, and its runs on them."""
+    keys = list(dict.fromkeys((m.setting, m.seed) for m in work.members))
+    parts = data.parts(keys, work.kind, work.members[0].method.environments)
     places: dict[tuple[str, int, str], int] = {}  # (setting, seed, part) -> position among the tasks
     tasks: list[Task] = []
     for m in work.members:
         if (m.setting, m.seed, m.part) not in places:
             places[m.setting, m.seed, m.part] = len(tasks)
-            tasks.append(data.parts(m.setting, m.seed, work.kind, m.method.environments)[m.part])
+            tasks.append(parts[m.setting, m.seed][m.part])
     runs = Runs(
         seed=[m.seed for m in work.members],
         data=[places[m.setting, m.seed, m.part] for m in work.members],
