@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from irmtv.lab.tables.identifiability import Identifiability
     from irmtv.lab.tables.running_times import RunningTimesReport
     from irmtv.lab.theory import TheoryReport
+
+
+AFTER_TRAINING = ("irmtv.lab.tables.experiment_page", "matplotlib.backends.backend_svg")
 
 
 class Written(Protocol):
@@ -201,6 +206,7 @@ def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
     spec = spec.with_(
         repetitions=options.repetitions, settings=settings, methods=options.methods, device=options.device
     )
+    threading.Thread(target=_import_what_comes_after, daemon=True).start()
     with progress(escape(spec.name), "stopped before anything was trained; the same command continues.") as bar:
         try:
             report = run_experiment(
@@ -222,14 +228,20 @@ def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
     return spec, report
 
 
+def _import_what_comes_after() -> None:
+    """Tables and figures take seconds to import: while models are trained nobody waits for them."""
+    for module in AFTER_TRAINING:
+        import_module(module)
+
+
 def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     options.prepare()
+    spec, trained = _train(path, out, options)
     from irmtv.html.page import write_page
     from irmtv.lab.tables import report_experiment, to_terminal
     from irmtv.lab.tables.experiment import stored_versions
     from irmtv.lab.tables.experiment_page import experiment_content
 
-    spec, trained = _train(path, out, options)
     made = report_experiment(spec, out, trained.jobs)
     if made.results.empty:
         _no_result(out)
@@ -251,11 +263,11 @@ def _no_result(out: Path) -> NoReturn:
 
 def _identifiability(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
     options.prepare()
+    spec, trained = _train(path, out, options)
     from irmtv.lab.tables.experiment import stored_versions
     from irmtv.lab.tables.experiment_page import identifiability_content
     from irmtv.lab.tables.identifiability import report_identifiability
 
-    spec, trained = _train(path, out, options)
     made = report_identifiability(spec, out)
     if made is None:
         _no_result(out)
