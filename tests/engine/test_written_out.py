@@ -39,10 +39,14 @@ def task_of(seed, layout="sorted", weighted=False, n_rows=300):
         ("minimax-tv-l2", {}),
         ("minimax-tv-l2", {"n_environments": 3}),
         ("zin", {}),
+        ("eiil", {"variant": "joint"}),
+        ("eiil", {"variant": "joint", "batch_size": 50}),
+        ("tiva", {}),
+        ("tiva", {"gated": False, "batch_size": 50}),
     ],
     ids=str,
 )
-def test_rho_climbs_by_the_gradient_of_the_penalty(monkeypatch, name, more, layout, weighted):
+def test_environments_climb_by_the_gradient_of_the_penalty(monkeypatch, name, more, layout, weighted):
     """At every step, what is written out beside what autograd finds."""
     seen = []
     climb = GradientStep.climb
@@ -81,6 +85,8 @@ def test_rho_climbs_by_the_gradient_of_the_penalty(monkeypatch, name, more, layo
         ("irm-tv-l2", {"reduction": "authors"}),
         ("minimax-tv-l1", {"schedule": "alternating"}),
         ("zin", {}),
+        ("eiil", {"variant": "joint"}),
+        ("tiva", {}),
     ],
     ids=str,
 )

@@ -41,7 +41,7 @@ def fused_step(step: GradientStep, phase: Phase) -> Callable[[], None] | None:
 
 
 def _suits(step: GradientStep, phase: Phase) -> bool:
-    context, net = step.context, step.by_hand
+    context, net = step.context, step.through.mlp
     if (
         net is None
         or not net.linear
@@ -50,7 +50,13 @@ def _suits(step: GradientStep, phase: Phase) -> bool:
         or net.widths[0] > MOST_FEATURES
     ):
         return False
-    if step.weights.varies or step.measure is not None or step.mixtures is not None or not step.explicit:
+    if (
+        step.row_weights is not None
+        or step.weights.varies
+        or step.measure is not None
+        or step.mixtures is not None
+        or not step.explicit
+    ):
         return False
     if phase.penalised and (phase.climbing is not None or _norm(step) is None):
         return False
@@ -82,7 +88,6 @@ class FusedStep:
         # imported where it is used: a CPU build of torch has no Triton
         from irmtv.engine import kernels
 
-        assert step.by_hand is not None
         self.kernels, self.step, self.phase, context = kernels, step, phase, step.context
         rows = step.rows.whole
         self.x = rows.x  # (T, D, M)

@@ -58,7 +58,7 @@ class LinearStep:
     @classmethod
     def of(cls, step: GradientStep) -> LinearStep | None:
         """None where steps are of another kind."""
-        context, net = step.context, step.by_hand
+        context, net = step.context, step.through.mlp
         if context.device.type != "cpu" or net is None or not net.linear or not step.plain:
             return None
         if not isinstance(step.loss, Binary) or context.weights is not None:

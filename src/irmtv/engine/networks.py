@@ -19,6 +19,7 @@ from torch.nn import functional
 from irmtv.core.layers import layer_shapes
 from irmtv.core.risk import LastLayer
 from irmtv.core.types import Task
+from irmtv.engine.optim import FlatParameters
 
 Parameters = Mapping[str, Tensor]
 
@@ -125,6 +126,39 @@ class MLP(_Layers):
                 back = p[f"W{i}"].transpose(1, 2)  # (R, in, out)
                 by = back * by if back.shape[2] == 1 else torch.bmm(back, by)
                 by = torch.ops.aten.threshold_backward(by, h, 0)  # 0 where h is: in one pass, as autograd does
+
+
+class ThereAndBack:
+    """From rows to logits, and from the gradient in these to that in the parameters.
+
+    Of an MLP both are written out where nothing stands between the parameters and it; else autograd keeps the graph.
+    """
+
+    def __init__(self, net: Net, by_hand: bool = True) -> None:
+        self.net, self.mlp = net, net if by_hand and isinstance(net, MLP) else None
+        self.values: list[Tensor] = []
+        self.logits: Tensor
+
+    def forward(self, views: Parameters, x: Tensor) -> Output:
+        with torch.set_grad_enabled(self.mlp is None):
+            if self.mlp is None:
+                out = self.net.forward(views, x, training=True)
+            else:
+                self.values = self.mlp.layers(views, x)
+                out = self.mlp.output(views, self.values)
+        self.logits = out.logits
+        return out
+
+    def pull_back(self, parameters: FlatParameters, by_logits: Tensor | None) -> None:
+        """The gradient in the parameters, in the place of the one before, from that in the logits of `forward`."""
+        by_logits = None if by_logits is None else by_logits.reshape(self.logits.shape)
+        if self.mlp is None:
+            parameters.gradient.zero_()
+            torch.autograd.backward(self.logits, by_logits)
+        else:
+            assert by_logits is not None
+            with torch.no_grad():
+                self.mlp.pull_back(parameters.views, self.values, by_logits)
 
 
 class Linear(MLP):

@@ -9,7 +9,7 @@ logits to the gradient in them, is done in one of three ways, chosen once for a 
   slopes, their means and the gradient in the logits are written out, of linear models and networks without a mask the
   gradient in their weights too.
 * `_by_autograd`: everything else (halves of batches, a vector classifier, a user's loss or module).
-* `_of_weighted_rows`: the mean loss, with a weight on every row.
+* `_of_weighted_rows`: the mean loss, with a weight on every row; written out, too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from irmtv.engine.components import ENVIRONMENT_SOURCES, MASKS, ROW_WEIGHTS
 from irmtv.engine.components.base import Phase, StepRows
 from irmtv.engine.components.learned_measure import LearnedMeasure
 from irmtv.engine.components.penalty_weights import PenaltyWeights
-from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
-from irmtv.engine.networks import MLP, Conv1d, Net
+from irmtv.engine.networks import MLP, Conv1d, Net, ThereAndBack
 from irmtv.engine.optim import Adam, FlatParameters, Guard
 from irmtv.engine.slope_pull import SlopePull, pulling_penalty
 from irmtv.objectives.base import Weight
@@ -71,7 +70,7 @@ class GradientStep:
         followed = self.weights.varies or self.measure is not None or self.mixtures is not None
         mean = self.source is not None or objective.measure_of(self.static) == "empirical"
         # the mean loss, with a weight that stays, and at most one penalty on slopes beside it
-        self.plain = mean and not followed and self.rows.batches is None and alone
+        self.plain = mean and not followed and self.rows.batches is None and alone and self.row_weights is None
         self.pulling = pulling_penalty(objective) if self.plain else None
         self.pull: SlopePull | None = None
         self.climbs_by_hand = self._climbs_by_hand()
@@ -80,16 +79,15 @@ class GradientStep:
         self.gradient = self._choose_gradient()
         self._membership: RowMembership | None = None
         self._no_mass = context.full((1, self.n_environments), 0.0)
-        in_closed_form = self.gradient == self._in_closed_form
-        # nothing is then left to autograd
-        self.by_hand = net if in_closed_form and isinstance(net, MLP) and self.mask is None else None
+        by_hand = self.gradient in (self._in_closed_form, self._of_weighted_rows) and self.mask is None
+        self.through = ThereAndBack(net, by_hand)
 
     def _climbs_by_hand(self) -> bool:
-        """Whether rho's gradient is written out: one penalty, on slopes alone."""
+        """Whether the gradient of what climbs is written out: of one penalty, on slopes alone."""
         penalties, measure = self.objective.penalties, self.static.get("measure")
         plain = self.mixtures is None and self.measure is None and measure in (None, "empirical") and not self.vector
         plain &= self.context.ranks is None
-        return plain and type(self.source) is RhoOnAux and len(penalties) == 1 and penalties[0].by_sums is not None
+        return plain and len(penalties) == 1 and penalties[0].by_sums is not None
 
     def _choose_gradient(self) -> Gradient:
         if self.row_weights is not None:
@@ -123,12 +121,7 @@ class GradientStep:
         """Rows, logits, the gradient of the objective and of l2, a look at it, Adam; then the mask's own step."""
         context, rows = self.context, self.rows.next()
         views = self.phi.views if self.mask is None else self.mask.apply(self.phi.views)
-        if self.by_hand is None:
-            out = self.net.forward(views, rows.x, training=True)
-        else:
-            with torch.no_grad():
-                self.values = self.by_hand.layers(views, rows.x)
-                out = self.by_hand.output(views, self.values)
+        out = self.through.forward(views, rows.x)
         f = out.logits.view(context.n_sets, context.per_set, *rows.shape, *out.logits.shape[2:])
         total, scale = self.gradient(phase, rows, f, out.last)
         if self.l2_gradient is not None:
@@ -162,7 +155,7 @@ class GradientStep:
             if not want_value and (self.plain if not phase.penalised else self.pulling is not None):
                 total = head.value.flatten(2).sum(2).flatten()
                 by_logits = self._pulled(phase, rows, head, membership if phase.penalised else None, total)
-                self._through_the_network(rows, f, by_logits)
+                self._through_the_network(by_logits)
                 return total, phase.scale
             if membership is None:  # Phi does not see the inferred environments yet
                 e = Statistics(self._mean_loss(head.value, rows), self._no_mass)
@@ -174,20 +167,13 @@ class GradientStep:
             else:
                 total, *grads = self._differentiated(phase, e, weights, scale)
             by_logits = head.pull_back(membership, self.rows.share_of(rows), *grads)
-        self._through_the_network(rows, f, by_logits)
+        self._through_the_network(by_logits)
         self.weights.learn(phase, e, scale)
         return total, scale
 
-    def _through_the_network(self, rows: StepRows, f: Tensor, by_logits: Tensor | None) -> None:
+    def _through_the_network(self, by_logits: Tensor | None) -> None:
         """From the gradient in the logits to that in Phi's parameters."""
-        if self.by_hand is None:
-            self.phi.gradient.zero_()
-            torch.autograd.backward(f, by_logits)
-        else:
-            assert by_logits is not None
-            with torch.no_grad():
-                by_logits = by_logits.view(f.shape).flatten(0, 1).flatten(1, len(rows.shape))
-                self.by_hand.pull_back(self.phi.views, self.values, by_logits)
+        self.through.pull_back(self.phi, by_logits)
         self._sum_gradient(self.phi)
 
     def _pulled(
@@ -255,12 +241,14 @@ class GradientStep:
         self, phase: Phase, rows: StepRows, f: Tensor, last: LastLayer | None
     ) -> tuple[Tensor, Tensor]:
         assert self.row_weights is not None
-        value = self.loss.value(f, rows.y)
-        weight = self.row_weights.weigh(rows, f.detach(), value.detach())
-        total = mean_over_rows(weight * value, rows.weight)
-        self.phi.gradient.zero_()
-        torch.autograd.backward(total.sum())
-        return total.detach(), phase.scale
+        assert isinstance(self.loss, ClosedForm)
+        with torch.no_grad():
+            head = Head(self.loss, f.detach(), rows.y, True, False)
+            weight = self.row_weights.weigh(rows, f.detach(), head.value)
+            total = mean_over_rows(weight * head.value, rows.weight)
+            by_logits = head.pull_back_rows(weight * rows.share, None)
+        self._through_the_network(by_logits)
+        return total, phase.scale
 
     def _wants_slope(self, phase: Phase) -> bool:
         return "slope" in self.uses and (phase.penalised or phase.climbing is not None)
@@ -303,7 +291,7 @@ class GradientStep:
     def climb(self, value: Tensor | None, slope: Tensor | None, rows: StepRows, halves: bool) -> None:
         """One step of the environments up the penalties; Phi stands still.
 
-        Where rho's gradient is written out, the losses `value` are not looked at and need not be known.
+        Where the gradient is written out, the losses `value` are not looked at and need not be known.
         """
         source = self.source
         assert source is not None
@@ -311,7 +299,6 @@ class GradientStep:
         if source.parameters is None or source.adam is None:
             return
         if self.climbs_by_hand and not halves and slope is not None and slope.ndim == 2 + len(rows.shape):
-            assert isinstance(source, RhoOnAux)
             source.climb(rows, slope, self.objective.penalties[0], self.static.get("reduction"))
         else:
             assert value is not None

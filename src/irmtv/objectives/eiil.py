@@ -27,7 +27,7 @@ from torch import Tensor
 
 from irmtv.objectives.base import Climbs, Objective, Penalty
 from irmtv.objectives.build import AUTHORS_L2
-from irmtv.objectives.irm_tv_l2 import tv_l2
+from irmtv.objectives.irm_tv_l2 import tv_l2, tv_l2_by_sums, tv_l2_subgradient
 from irmtv.objectives.parameters import (
     choice,
     common_hyperparameters,
@@ -52,7 +52,9 @@ def _climbs(settings: Mapping[str, Any]) -> Climbs:
     return "always" if settings["variant"] == "joint" else "never"
 
 
-PENALTY = Penalty("eiil", tv_l2, power=2, reduction="authors")
+PENALTY = Penalty(
+    "eiil", tv_l2, power=2, reduction="authors", subgradient=tv_l2_subgradient, norm="l2", by_sums=tv_l2_by_sums
+)
 
 EIIL = Objective(
     name="eiil",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from irmtv.objectives.base import HyperParameter, Objective, Penalty
 from irmtv.objectives.build import penalised
-from irmtv.objectives.irm_tv_l2 import tv_l2
+from irmtv.objectives.irm_tv_l2 import tv_l2, tv_l2_by_sums, tv_l2_subgradient
 from irmtv.objectives.parameters import check_at_least_zero, choice, number
 
 RATE = 0.01  # of Phi, rho and the selector in the released code; Phi's is a setting of `train`
@@ -61,7 +61,9 @@ def _choose(objective: Objective, settings: Mapping[str, Any]) -> Objective:
 
 _ZIN_LIKE = penalised(
     "tiva",
-    Penalty("tiva", tv_l2, power=2, reduction="authors"),
+    Penalty(
+        "tiva", tv_l2, power=2, reduction="authors", subgradient=tv_l2_subgradient, norm="l2", by_sums=tv_l2_by_sums
+    ),
     needs="aux",
     formula="mean l + lambda max_rho sum_e |m_e S_e|^2, q = rho((1 - gates) [x, aux])",
     summary="as ZIN, with environments inferred from the inputs and aux that do not predict y",

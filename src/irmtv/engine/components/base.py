@@ -15,18 +15,21 @@ Every component has `state()`: what a fitted model keeps of it, a name and a ten
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from irmtv.core.membership import RowMembership, mean_over_rows
-from irmtv.core.types import Rows
+from irmtv.core.types import Reduction, Rows
 from irmtv.engine.networks import Parameters
 from irmtv.engine.optim import Adam, FlatParameters
-from irmtv.objectives.base import Weight
+from irmtv.objectives.base import Penalty, Weight
+from irmtv.objectives.environments.aux_network import Climbing
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class StepRows(NamedTuple):
     given: RowMembership | None  # given environments; None where they are inferred
     inferred: Any  # what the source of inferred environments reads of them
     weight: Tensor | None = None  # (T, 1 or K, *shape) the rows' weights, summing to 1; None where all are equal
+
+    @property
+    def share(self) -> Tensor | float:
+        """Of each row in the mean."""
+        return 1 / math.prod(self.shape) if self.weight is None else self.weight
 
 
 class EnvironmentSource(ABC):
@@ -86,6 +94,18 @@ class EnvironmentSource(ABC):
         `weight` (T, 1 or K, N) are the rows' weights, summing to 1; None where all are equal.
         """
         return
+
+    @abstractmethod
+    def climbing(self, rows: StepRows, slope: Tensor) -> Climbing:
+        """A step up a penalty on slopes (T, K, *rows.shape), written out."""
+
+    @torch.no_grad()
+    def climb(self, rows: StepRows, slope: Tensor, penalty: Penalty, reduction: Reduction | None) -> None:
+        """The gradient of a penalty on slopes in the parameters, written into them."""
+        assert self.parameters is not None and penalty.by_sums is not None
+        climbing = self.climbing(rows, slope)
+        by_sum, by_mass = penalty.by_sums(climbing.sums(), climbing.mass, reduction or penalty.reduction)
+        self.parameters.write(climbing.pull_back(by_sum, by_mass))
 
     @abstractmethod
     def membership(self, rows: Any) -> RowMembership:

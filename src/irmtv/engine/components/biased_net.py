@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 from irmtv.core.losses import Binary, Multiclass
-from irmtv.core.membership import mean_over_rows
+from irmtv.core.risk import Head
 from irmtv.engine.components.base import StepRows
 from irmtv.engine.context import Context
-from irmtv.engine.networks import Module, Net
+from irmtv.engine.networks import Module, Net, ThereAndBack
 from irmtv.engine.optim import Adam, FlatParameters, Guard
 from irmtv.objectives.lff import (
     class_maximum,
     gce_weight,
-    generalised_cross_entropy,
     moving_average,
     relative_difficulty,
     relative_to_class,
@@ -34,9 +33,10 @@ class RelativeDifficulty:
                 f"objective {context.objective.name!r} needs the probability of the right class, that is the built-in "
                 f"loss 'binary' or 'multiclass'. Got {context.loss.name!r}; make the task with one of them."
             )
-        self.context = context
+        self.context, self.loss = context, context.loss
         # a user's module keeps the state of every run it started (averages, random streams): b needs its own
         self.net: Net = Module(net.factory, net.n_outputs) if isinstance(net, Module) else net
+        self.through = ThereAndBack(self.net)
         # a user's module starts from a seed alone: with the run's own it would be Phi's twin
         starts = [self.net.init(int(torch.randint(2**62, (), generator=g)), g) for g in context.generators]
         self.parameters = FlatParameters(starts, context.device, context.dtype)
@@ -64,14 +64,13 @@ class RelativeDifficulty:
 
     def weigh(self, rows: StepRows, f: Tensor, value: Tensor) -> Tensor:
         """(T, K, *shape), from Phi's logits and losses of these rows, both without a graph; takes its own step too."""
-        logits = self.net.forward(self.parameters.views, rows.x, training=True).logits.view(f.shape)
-        loss = self.context.loss.value(logits, rows.y).flatten(2)  # (T, K, n) with a graph
-        of_phi = value.flatten(2)
-        self._step(loss, of_phi, None if rows.weight is None else rows.weight.flatten(2))
+        logits = self.through.forward(self.parameters.views, rows.x).logits
         with torch.no_grad():
+            head = Head(self.loss, logits.detach().view(f.shape), rows.y, True, False)
+            biased, of_phi = head.value.flatten(2), value.flatten(2)  # (T, K, n)
+            self._step(rows, head, biased + of_phi)
             alive = ~self._per_run(self.guard.dead)
-            index = None if rows.numbers is None else rows.numbers.view(loss.shape)  # of these rows
-            biased = loss.detach()
+            index = None if rows.numbers is None else rows.numbers.view(biased.shape)  # of these rows
             if self.averaged:
                 biased = self._relative_average(self.of_biased, biased, index)
                 of_phi = self._relative_average(self.of_phi, of_phi, index)
@@ -79,18 +78,15 @@ class RelativeDifficulty:
             _put(self.last, index, torch.where(alive, weight, _at(self.last, index)))
             return torch.where(alive, weight, torch.nan).view(value.shape)
 
-    def _step(self, loss: Tensor, of_phi: Tensor, weight: Tensor | None) -> None:
-        """b's step on its own objective."""
-        if self.averaged:
-            per_row = loss * gce_weight(loss, self.exponent)
-        else:
-            per_row = generalised_cross_entropy(loss, self.exponent)
-        self.parameters.gradient.zero_()
-        torch.autograd.backward(mean_over_rows(per_row, weight).sum())
-        with torch.no_grad():
-            self.parameters.gradient.addcmul_(self.parameters.vector, self.pull)
-            # b's objective is bounded: what tells of a failure is the losses that weights are made of
-            self.guard.check((loss + of_phi).mean(2).flatten(), self.context.now, self.adam)
+    def _step(self, rows: StepRows, head: Head, losses: Tensor) -> None:
+        """b's step on its own objective, whose gradient in a row's cross-entropy is q p^q or, plain, p^q."""
+        by_loss = gce_weight(head.value.flatten(2), self.exponent)
+        if not self.averaged:
+            by_loss = by_loss / self.exponent
+        self.through.pull_back(self.parameters, head.pull_back_rows(by_loss.view(head.value.shape) * rows.share, None))
+        self.parameters.gradient.addcmul_(self.parameters.vector, self.pull)
+        # b's objective is bounded: what tells of a failure is the losses that weights are made of
+        self.guard.check(losses.mean(2).flatten(), self.context.now, self.adam)
         self.adam.step()
 
     def _relative_average(self, average: Tensor, value: Tensor, index: Tensor | None) -> Tensor:

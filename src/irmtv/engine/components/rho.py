@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from irmtv.core.membership import RowMembership
-from irmtv.core.types import Reduction, Rows
+from irmtv.core.types import Rows
 from irmtv.engine.components.base import EnvironmentSource, StepRows
 from irmtv.engine.context import Context
 from irmtv.engine.optim import Adam, FlatParameters
-from irmtv.objectives.base import Penalty
-from irmtv.objectives.environments.aux_network import AuxNetwork, AuxRows, GroupedRows, PlainRows, lay_out
+from irmtv.objectives.environments.aux_network import AuxNetwork, AuxRows, Climbing, GroupedRows, PlainRows, lay_out
 
 
 class RhoOnAux(EnvironmentSource):
@@ -63,14 +61,9 @@ class RhoOnAux(EnvironmentSource):
     def membership(self, rows: AuxRows) -> RowMembership:
         return rows.membership(self.net, self.views())
 
-    @torch.no_grad()
-    def climb(self, rows: StepRows, slope: Tensor, penalty: Penalty, reduction: Reduction | None) -> None:
-        """The gradient of a penalty on slopes (T, K, *rows.shape) in rho's parameters, written into them."""
-        assert penalty.by_sums is not None
+    def climbing(self, rows: StepRows, slope: Tensor) -> Climbing:
         places: AuxRows = rows.inferred
-        climbing = places.climbing(self.net, self.parameters.views, slope, rows.weight)
-        by_sum, by_mass = penalty.by_sums(climbing.sums(), climbing.mass, reduction or penalty.reduction)
-        self.parameters.write(climbing.pull_back(self.net, by_sum, by_mass))
+        return places.climbing(self.net, self.parameters.views, slope, rows.weight)
 
     def membership_of(self, rows: Sequence[Rows]) -> Callable[[], RowMembership]:
         z = self.read(rows).transpose(1, 2).contiguous()

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from irmtv.core.membership import SoftPair
-from irmtv.engine.components.base import EnvironmentSource, Phase
+from irmtv.engine.components.base import EnvironmentSource, Phase, StepRows
 from irmtv.engine.context import Context
 from irmtv.engine.optim import Adam, FlatParameters
 from irmtv.objectives.eiil import exact_split, inference_gradient
+from irmtv.objectives.environments.aux_network import Climbing
 
 
 class RowEnvironments(EnvironmentSource):
@@ -49,6 +50,16 @@ class RowEnvironments(EnvironmentSource):
             a = self.parameters.views["a"]
             q = torch.sigmoid(a if rows is None else a.gather(1, rows))
         return SoftPair(q.view(self.context.n_sets, self.context.per_set, -1))
+
+    def climbing(self, rows: StepRows, slope: Tensor) -> Climbing:
+        assert self.parameters is not None
+        a = self.parameters.views["a"]
+
+        def gradient(by_logits: Tensor) -> dict[str, Tensor]:
+            by_row = by_logits.squeeze(1)
+            return {"a": by_row if rows.inferred is None else torch.zeros_like(a).scatter_(1, rows.inferred, by_row)}
+
+        return Climbing.of_rows(self.membership(rows.inferred), slope, rows.weight, gradient)
 
     def begin(self, phase: Phase, slopes: Callable[[], Tensor]) -> None:
         """Split the rows of the runs whose warm-up ends here."""

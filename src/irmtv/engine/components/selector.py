@@ -7,18 +7,19 @@ see the gates without noise: rho climbs on what Phi will see after the warm-up a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from irmtv.core.membership import mean_over_rows
 from irmtv.core.types import Rows
-from irmtv.engine.components.base import Mask, gated
+from irmtv.engine.components.base import Mask, StepRows, gated
 from irmtv.engine.components.rho import RhoOnAux
 from irmtv.engine.context import Context
 from irmtv.engine.networks import MLP, Net, Parameters
 from irmtv.engine.optim import Adam, FlatParameters
-from irmtv.objectives.environments.aux_network import AuxRows, PlainRows
+from irmtv.objectives.environments.aux_network import AuxRows, Climbing, PlainRows
 from irmtv.objectives.gates import density, gate
 from irmtv.objectives.tiva import selector_loss
 
@@ -89,6 +90,12 @@ class RhoOnTheRest(RhoOnAux):
 
     def learned(self) -> dict[str, Tensor]:
         return self.selector.state()
+
+    def climbing(self, rows: StepRows, slope: Tensor) -> Climbing:
+        gates, places = 1 - self.selector.gates(), rows.inferred
+        through_gates = gated(self.parameters.views, "W", gates)
+        climbing: Climbing = places.climbing(self.net, through_gates, slope, rows.weight)
+        return replace(climbing, gradient=lambda by_logits: gated(climbing.gradient(by_logits), "W", gates))
 
     def views(self) -> Mapping[str, Tensor]:
         return gated(super().views(), "W", 1 - self.selector.gates())

@@ -128,19 +128,20 @@ class AuxNetwork:
             return SoftPair(torch.sigmoid(shaped.squeeze(2)))
         return Soft(torch.softmax(shaped, 2))
 
-    def by_logits(self, q: Soft | SoftPair, v: Tensor, by_environment: Tensor) -> Tensor:
-        """The gradient of sum_e g_e sum_i q_ie v_i in the logits (R, outputs, N), of v (T, K, N) and g (R, E)."""
-        if isinstance(q, SoftPair):
-            curve = torch.ops.aten.sigmoid_backward(v.expand_as(q.rho), q.rho).flatten(0, 1)  # v q (1 - q)
-            first, second = by_environment.unbind(1)
-            return curve.mul_((first - second).unsqueeze(1)).unsqueeze(1)  # type: ignore[no-any-return]
-        by_q = by_environment.view(*q.q.shape[:3], 1) * v.unsqueeze(2)  # (T, K, E, N)
-        return (q.q * (by_q - (q.q * by_q).sum(2, keepdim=True))).flatten(0, 1)
+
+def in_logits(q: Soft | SoftPair, v: Tensor, by_environment: Tensor) -> Tensor:
+    """The gradient of sum_e g_e sum_i q_ie v_i in the logits (R, outputs, N), of v (T, K, N) and g (R, E)."""
+    if isinstance(q, SoftPair):
+        curve = torch.ops.aten.sigmoid_backward(v.expand_as(q.rho), q.rho).flatten(0, 1)  # v q (1 - q)
+        first, second = by_environment.unbind(1)
+        return curve.mul_((first - second).unsqueeze(1)).unsqueeze(1)  # type: ignore[no-any-return]
+    by_q = by_environment.view(*q.q.shape[:3], 1) * v.unsqueeze(2)  # (T, K, E, N)
+    return (q.q * (by_q - (q.q * by_q).sum(2, keepdim=True))).flatten(0, 1)
 
 
 @dataclass(frozen=True)
 class Climbing:
-    """One step of rho up a penalty on slopes, without autograd: places (rows, or distinct rows) and what is there.
+    """A step of environments up a penalty on slopes, without autograd: places (rows, or distinct rows), what is there.
 
     The environments' slopes come as G_e = m_e S_e, which are linear in q.
     """
@@ -149,7 +150,7 @@ class Climbing:
     slope: Tensor  # (T, K, M) sums of the slopes at a place
     count: Tensor | float  # (T, 1, M) rows at a place, or their weights; a number where all are the same
     total: Tensor | float  # rows in all
-    gradient: Callable[[Tensor], dict[str, Tensor]]  # in rho's parameters, from that in its logits (R, outputs, M)
+    gradient: Callable[[Tensor], dict[str, Tensor]]  # in the parameters, from that in the logits (R, outputs, M)
 
     @classmethod
     def of_rows(
@@ -170,12 +171,12 @@ class Climbing:
             return self.q.mass
         return self.q.sums(self.count.expand(self.slope.shape)) / self.total
 
-    def pull_back(self, net: AuxNetwork, by_sum: Tensor, by_mass: Tensor | None) -> dict[str, Tensor]:
-        """The gradient in rho's parameters, from those in G_e and m_e (R, E)."""
-        by_logits = net.by_logits(self.q, self.slope, by_sum / self.total)
+    def pull_back(self, by_sum: Tensor, by_mass: Tensor | None) -> dict[str, Tensor]:
+        """The gradient in the parameters, from those in G_e and m_e (R, E)."""
+        by_logits = in_logits(self.q, self.slope, by_sum / self.total)
         if by_mass is not None:
             count = self.slope.new_full((1, 1, 1), self.count) if isinstance(self.count, float) else self.count
-            by_logits = by_logits + net.by_logits(self.q, count.expand(self.slope.shape), by_mass / self.total)
+            by_logits = by_logits + in_logits(self.q, count.expand(self.slope.shape), by_mass / self.total)
         return self.gradient(by_logits)
 
 
