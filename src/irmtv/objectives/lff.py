@@ -28,13 +28,11 @@ NO_DIVISION_BY_ZERO = 1e-8  # the authors' constant
 
 
 def gce_weight(loss: Tensor, exponent: Tensor | float) -> Tensor:
-    """q p^q, without a graph: what b's cross-entropies are multiplied with. (...) each."""
+    """q p^q, without a graph: what b's cross-entropies are multiplied with. (...) each.
+
+    Divided by q it is the derivative of the generalised cross-entropy (1 - p^q) / q in the cross-entropy -log p.
+    """
     return exponent * torch.exp(-exponent * loss.detach())
-
-
-def generalised_cross_entropy(loss: Tensor, exponent: Tensor | float) -> Tensor:
-    """(1 - p^q) / q from the cross-entropy -log p: it itself as q -> 0, 1 - p at q = 1. (...) each."""
-    return -torch.expm1(-exponent * loss) / exponent
 
 
 def relative_difficulty(biased: Tensor, debiased: Tensor) -> Tensor:
