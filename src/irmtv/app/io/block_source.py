@@ -19,6 +19,7 @@ from irmtv.core.read_ahead import read_ahead
 from irmtv.core.types import Rows
 from irmtv.data.categories import CategoricalColumns
 from irmtv.data.tables.errors import TableError
+from irmtv.data.scaling import Scaler
 from irmtv.data.tables.kinds import as_frame, as_kind
 from irmtv.data.tables.passes import LearnedTable, Piece
 from irmtv.data.tables.reading import Levels
@@ -63,6 +64,8 @@ class TableBlocks:
         self._texts = [name for name in steps[-1].recipes if kinds[name] == "text" and word_of(types[name]) == "text"]
         if isinstance(data.x, CategoricalColumns):
             self._numbers = self._texts = []
+        rows, target = learned.rows, str(learned.roles.target)
+        self._number_target = rows.n_kept == rows.n_rows and rows.target.numeric and is_number(types[target])
         self.passes = 0  # that were begun
         self.blocks_read = 0  # by themselves
 
@@ -140,19 +143,25 @@ class TableBlocks:
 
     def _prepared(self, first: int, last: int, table: pa.Table) -> Rows:
         """The rows of neighbouring blocks."""
-        numbers = {name: as_numbers(table.column(name)) for name in self._numbers}
-        texts = {name: as_levels(table.column(name)) for name in self._texts}
-        levels = {name: text for name, text in texts.items() if text is not None}
-        piece = self._learned.read(block_frame(table.drop_columns([*numbers, *levels])))
-        if (kept := piece.kept) is not None:
-            numbers = {name: values[kept] for name, values in numbers.items()}
-            levels = {name: Levels(text.values, text.codes[kept]) for name, text in levels.items()}
         like, codes = self._data.task.train, None
         if self._codes is not None:
             codes = torch.from_numpy(self._codes[self._starts[first] : self._starts[last]].astype(np.int64))
+        names = like.names if codes is not None else ()
+        columns: dict[str, Any] = {name: as_numbers(table.column(name)) for name in self._numbers}
+        texts = {name: as_levels(table.column(name)) for name in self._texts}
+        columns |= {name: text for name, text in texts.items() if text is not None}
+        others, target = [name for name in table.column_names if name not in columns], str(self._learned.roles.target)
+        if others == [target] and self._number_target:  # nothing needs a DataFrame
+            y = self._target(as_numbers(table.column(target)))
+            return Rows(self._standardised(columns, len(y)), y, codes, names=names)
+        piece = self._learned.read(block_frame(table.select(others)))
+        if (kept := piece.kept) is not None:
+            columns = {
+                name: Levels(column.values, column.codes[kept]) if isinstance(column, Levels) else column[kept]
+                for name, column in columns.items()
+            }
         aux = None if piece.aux is None else torch.from_numpy(piece.aux.to_numpy(dtype=np.float64).copy())
-        x = self._features(piece, {**numbers, **levels})
-        return Rows(x, self._target(piece), codes, aux, like.names if codes is not None else ())
+        return Rows(self._features(piece, columns), self._target(piece.y), codes, aux, names)
 
     def _features(self, piece: Piece, columns: Mapping[str, Any]) -> Tensor:
         """(n, D), of the features of a piece and others beside it."""
@@ -160,18 +169,24 @@ class TableBlocks:
         if isinstance(x, CategoricalColumns):
             return torch.from_numpy(x.read(self._steps.transform(piece.features)))
         kinds, others = self._steps[0].kinds_, as_frame(piece.features).items()
-        columns = {**columns, **{str(name): as_kind(column, kinds[str(name)])[0] for name, column in others}}
-        return torch.from_numpy(self._steps[-1].scaled(columns, len(piece.y), x, _numpy(self._data.task.train.x)))
+        others = {str(name): as_kind(column, kinds[str(name)])[0] for name, column in others}
+        return self._standardised({**columns, **others}, len(piece.y))
 
-    def _target(self, piece: Piece) -> Tensor:
+    def _standardised(self, columns: Mapping[str, Any], n: int) -> Tensor:
+        """(n, D), of all features as `ReadNumbers.scaled` takes them."""
+        x = self._data.x
+        assert isinstance(x, Scaler)
+        return torch.from_numpy(self._steps[-1].scaled(columns, n, x, _numpy(self._data.task.train.x)))
+
+    def _target(self, y: pd.Series | npt.NDArray[np.number]) -> Tensor:
         """(n,) codes of classes, or numbers in standard units."""
-        y, dtype = piece.y, _numpy(self._data.task.train.y)
+        dtype = _numpy(self._data.task.train.y)
         if self._data.y is not None:
-            return torch.from_numpy(self._data.y(y.to_numpy(dtype=np.float64)[:, None])[:, 0].astype(dtype))
+            return torch.from_numpy(self._data.y(np.asarray(y, dtype=np.float64)[:, None])[:, 0].astype(dtype))
         classes = self._data.classes
         assert classes is not None
         if classes.dtype.kind in "biuf":
-            values = y.to_numpy().astype(classes.dtype, copy=False)
+            values = np.asarray(y).astype(classes.dtype, copy=False)
             few = len(classes) <= FEW_CLASSES  # which are counted faster than searched
             codes = sum(values >= c for c in classes[1:]) if few else np.searchsorted(classes, values)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -95,7 +95,7 @@ class ParquetBlocks:
                 n = 0
             n += size
         cuts = list(pairwise([*ends, last]))
-        joined = tuple(tuple(part for parts in self.parts[a:b] for part in parts) for a, b in cuts)
+        joined = tuple(_merged(part for parts in self.parts[a:b] for part in parts) for a, b in cuts)
         pieces = replace(self, parts=joined, rows=max(self.rows, self.together)).tables()
         return ((a, b, piece) for (a, b), piece in zip(cuts, pieces, strict=True))
 
@@ -150,6 +150,17 @@ def shares(sizes: Sequence[int] | npt.NDArray[np.integer], n: int) -> list[tuple
         nearest = int(np.searchsorted(until, until[-1] * k / n)) + 1
         ends.append(min(max(nearest, ends[-1] + 1), len(until) - (n - k)))
     return list(pairwise(ends))
+
+
+def _merged(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The same rows in as few parts as possible: those that follow each other in a row group are read as one."""
+    merged: list[Part] = []
+    for part in parts:
+        if merged and merged[-1][:2] == part[:2] and merged[-1].last == part.first:
+            merged[-1] = merged[-1]._replace(last=part.last)
+        else:
+            merged.append(part)
+    return tuple(merged)
 
 
 def _step(size: int, rows: int) -> int:
