@@ -277,11 +277,11 @@ class Failing(RowsInBlocks):
 
     left = 0
 
-    def spans(self, most):
+    def spans(self, most, rows):
         if Failing.left == 0:
             raise Lost
         Failing.left -= 1
-        return super().spans(most)
+        return super().spans(most, rows)
 
 
 @pytest.mark.slow

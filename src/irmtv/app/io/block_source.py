@@ -18,8 +18,8 @@ from irmtv.app.io.parquet_types import as_levels, as_numbers, is_number, word_of
 from irmtv.core.read_ahead import read_ahead
 from irmtv.core.types import Rows
 from irmtv.data.categories import CategoricalColumns
-from irmtv.data.tables.errors import TableError
 from irmtv.data.scaling import Scaler
+from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import as_frame, as_kind
 from irmtv.data.tables.passes import LearnedTable, Piece
 from irmtv.data.tables.reading import Levels
@@ -119,18 +119,24 @@ class TableBlocks:
         """One pass, read ahead by a thread and prepared ahead by another one."""
         self.passes += 1
         own = ((i, i + 1, table) for i, table in enumerate(self._blocks.tables()))
-        return read_ahead(self._rows(own, iter(range(1, len(self._kept) + 1))))
+        return read_ahead(self._rows(read_ahead(own), iter(range(1, len(self._kept) + 1))))
 
-    def spans(self, most: int) -> list[Iterator[Rows]]:
-        """One pass in at most so many spans, each of them read ahead by a thread. Some blocks come as one."""
+    def spans(self, most: int, rows: int) -> list[Iterator[Rows]]:
+        """One pass in at most so many spans, at most `rows` rows at a time, whose features are not rounded to
+        the type of a block's.
+
+        Nothing is read ahead: spans keep the cores busy, and more threads than cores only take them from each other.
+        """
         self.passes += 1
         done = iter(range(1, len(self._kept) + 1))  # counted by the threads that work on them
-        return [self._rows(self._blocks.pieces(first, last), done) for first, last in self._blocks.spans(most)]
+        return [self._rows(self._blocks.pieces(*span), done, rows) for span in self._blocks.spans(most)]
 
-    def _rows(self, pieces: Iterator[tuple[int, int, pa.Table]], done: Iterator[int]) -> Iterator[Rows]:
-        for first, last, table in read_ahead(pieces):
+    def _rows(
+        self, pieces: Iterator[tuple[int, int, pa.Table]], done: Iterator[int], most: int | None = None
+    ) -> Iterator[Rows]:
+        for first, last, table in pieces:
             if self._starts[first] < self._starts[last]:
-                yield self._prepared(first, last, table)
+                yield from self._prepared(first, last, table, most)
             n = [next(done) for _ in range(first, last)][-1]
             if self._progress is not None:
                 self._progress(n / len(self._kept))
@@ -139,44 +145,53 @@ class TableBlocks:
         """One of the blocks of a pass."""
         number = int(self._there[i])
         self.blocks_read += 1
-        return self._prepared(number, number + 1, self._blocks.block(number))
+        (rows,) = self._prepared(number, number + 1, self._blocks.block(number))
+        return rows
 
-    def _prepared(self, first: int, last: int, table: pa.Table) -> Rows:
-        """The rows of neighbouring blocks."""
-        like, codes = self._data.task.train, None
-        if self._codes is not None:
-            codes = torch.from_numpy(self._codes[self._starts[first] : self._starts[last]].astype(np.int64))
-        names = like.names if codes is not None else ()
-        columns: dict[str, Any] = {name: as_numbers(table.column(name)) for name in self._numbers}
+    def _prepared(self, first: int, last: int, table: pa.Table, most: int | None = None) -> Iterator[Rows]:
+        """The rows of neighbouring blocks, at most `most` at a time in float64; None: together, as a block."""
+        columns: dict[str, Any] = {name: _numbers(table.column(name)) for name in self._numbers}
         texts = {name: as_levels(table.column(name)) for name in self._texts}
         columns |= {name: text for name, text in texts.items() if text is not None}
         others, target = [name for name in table.column_names if name not in columns], str(self._learned.roles.target)
+        aux = None
         if others == [target] and self._number_target:  # nothing needs a DataFrame
             y = self._target(as_numbers(table.column(target)))
-            return Rows(self._standardised(columns, len(y)), y, codes, names=names)
-        piece = self._learned.read(block_frame(table.select(others)))
+            features = self._standardised(columns, len(y), most)
+        else:
+            piece = self._learned.read(block_frame(table.select(others)))
+            y, features = self._target(piece.y), self._features(piece, columns, most)
+            aux = None if piece.aux is None else torch.from_numpy(piece.aux.to_numpy(dtype=np.float64).copy())
+        codes, names = None, self._data.task.train.names
+        if self._codes is not None:
+            codes = torch.from_numpy(self._codes[self._starts[first] : self._starts[last]].astype(np.int64))
+        start = 0
+        for x in features:
+            part = slice(start, start := start + len(x))
+            own = None if codes is None else codes[part]
+            yield Rows(x, y[part], own, None if aux is None else aux[part], () if own is None else names)
+
+    def _features(self, piece: Piece, columns: Mapping[str, Any], most: int | None) -> Iterator[Tensor]:
+        """(m, D), of the features of a piece and others beside it."""
+        x = self._data.x
+        if isinstance(x, CategoricalColumns):
+            whole = torch.from_numpy(x.read(self._steps.transform(piece.features)))
+            return iter(whole.split(most or len(whole)))
         if (kept := piece.kept) is not None:
             columns = {
                 name: Levels(column.values, column.codes[kept]) if isinstance(column, Levels) else column[kept]
                 for name, column in columns.items()
             }
-        aux = None if piece.aux is None else torch.from_numpy(piece.aux.to_numpy(dtype=np.float64).copy())
-        return Rows(self._features(piece, columns), self._target(piece.y), codes, aux, names)
-
-    def _features(self, piece: Piece, columns: Mapping[str, Any]) -> Tensor:
-        """(n, D), of the features of a piece and others beside it."""
-        x = self._data.x
-        if isinstance(x, CategoricalColumns):
-            return torch.from_numpy(x.read(self._steps.transform(piece.features)))
         kinds, others = self._steps[0].kinds_, as_frame(piece.features).items()
         others = {str(name): as_kind(column, kinds[str(name)])[0] for name, column in others}
-        return self._standardised({**columns, **others}, len(piece.y))
+        return self._standardised({**columns, **others}, len(piece.y), most)
 
-    def _standardised(self, columns: Mapping[str, Any], n: int) -> Tensor:
-        """(n, D), of all features as `ReadNumbers.scaled` takes them."""
+    def _standardised(self, columns: Mapping[str, Any], n: int, most: int | None) -> Iterator[Tensor]:
+        """(m, D), of all features of n rows as `ReadNumbers.scaled` takes them."""
         x = self._data.x
         assert isinstance(x, Scaler)
-        return torch.from_numpy(self._steps[-1].scaled(columns, n, x, _numpy(self._data.task.train.x)))
+        pieces = self._steps[-1].scaled(columns, n, x, most or n)
+        return pieces if most is not None else (piece.to(self._data.task.train.x.dtype) for piece in pieces)
 
     def _target(self, y: pd.Series | npt.NDArray[np.number]) -> Tensor:
         """(n,) codes of classes, or numbers in standard units."""
@@ -199,3 +214,10 @@ class TableBlocks:
 def _numpy(like: Tensor) -> Any:
     """The type of its numbers. Blocks are made by NumPy: torch would use threads for each of them."""
     return like.new_empty(0).numpy().dtype
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.number]:
+    """A column as `as_numbers` has it, not read-only, so that torch takes it without a copy."""
+    if column.num_chunks == 1 and not column.null_count:
+        return np.asarray(torch.from_dlpack(column.chunk(0)).numpy())
+    return as_numbers(column)

@@ -34,6 +34,7 @@ class ParquetBlocks:
     parts: tuple[tuple[Part, ...], ...]  # by block
     rows: int  # of a block, at most
     together: int  # of neighbouring blocks that a pass reads as one piece, at most
+    threads: bool = True  # whether columns are decoded side by side
 
     @classmethod
     def of(cls, table: ParquetTable, rows: int, together: int = 0) -> ParquetBlocks:
@@ -96,7 +97,8 @@ class ParquetBlocks:
             n += size
         cuts = list(pairwise([*ends, last]))
         joined = tuple(_merged(part for parts in self.parts[a:b] for part in parts) for a, b in cuts)
-        pieces = replace(self, parts=joined, rows=max(self.rows, self.together)).tables()
+        # others are read beside these: more threads would only take the cores from each other
+        pieces = replace(self, parts=joined, rows=max(self.rows, self.together), threads=False).tables()
         return ((a, b, piece) for (a, b), piece in zip(cuts, pieces, strict=True))
 
     def frame(self, i: int) -> pd.DataFrame:
@@ -122,7 +124,7 @@ class ParquetBlocks:
     def _rows_of(self, number: int, file: pq.ParquetFile, group: int, parts: list[Part]) -> Iterator[pa.Table]:
         """These parts of a row group, which is read no further than to the last of them."""
         step, start = _step(self.table.groups[number][group], self.rows), 0
-        for piece in self.table.rows_of_group(number, file, group, step):
+        for piece in self.table.rows_of_group(number, file, group, step, self.threads):
             end = start + piece.num_rows
             for part in parts:
                 first, last = max(part.first, start), min(part.last, end)

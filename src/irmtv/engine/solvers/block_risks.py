@@ -23,9 +23,9 @@ from irmtv.core.ranks import Ranks
 from irmtv.core.types import Rows
 from irmtv.data.blocks import BlockSource
 from irmtv.engine.agree import together
-from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
+from irmtv.engine.solvers.linear_risks import LinearRisks, Point, Room, SharedRows
 
-NUMBERS_OF_PIECE = 1 << 19  # of rows that are looked at together: they stay in the cache
+NUMBERS_OF_PIECE = 1 << 18  # of rows that are looked at together: they stay in the cache
 FEWEST, MOST = 1 << 12, 1 << 16  # rows of a piece
 MOST_SPANS, NUMBERS_OF_SPANS = 32, 1 << 23  # of blocks side by side; of a model's sums, up to which there are several
 ROWS_PER_ENVIRONMENT = 64  # of a piece, at least, where there are many environments
@@ -179,20 +179,22 @@ class BlockRows(SharedRows):
         def work(span: tuple[int, Iterator[Rows]]) -> None:
             number, blocks = span
             own: Sums = []
-            n = 0
+            n, room = 0, Room()
             for rows in blocks:
                 if unwanted.is_set():
                     return
                 n += len(rows)
-                for piece, present in self._pieces(rows):
-                    found = sums(piece, present)
-                    own = own or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
-                    for into, v in zip(own, found, strict=True):
-                        into.index_add_(1, present, v)
+                piece, present = self._by_environment(rows, room)
+                found = sums(piece, present)
+                own = own or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
+                for into, v in zip(own, found, strict=True):
+                    into.index_add_(1, present, v)
             ready.put(number, (n, own))
 
         small = self.n_environments * self.n_parameters**2 <= NUMBERS_OF_SPANS
-        side_by_side(work, list(enumerate(self.source.spans(MOST_SPANS if small else 1))), stop=unwanted.set)
+        fewest = max(FEWEST, ROWS_PER_ENVIRONMENT * self.n_environments)
+        spans = self.source.spans(MOST_SPANS if small else 1, min(max(fewest, NUMBERS_OF_PIECE // self.size), MOST))
+        side_by_side(work, list(enumerate(spans)), stop=unwanted.set)
         if n_rows != self.source.n_rows or not n_rows:
             raise ValueError(
                 f"blocks must have the rows that they say, {self.source.n_rows}, at every pass, and at least one. Got "
@@ -200,21 +202,16 @@ class BlockRows(SharedRows):
             )
         return total
 
-    def _pieces(self, rows: Rows) -> Iterator[tuple[SharedRows, Tensor]]:
-        """Rows in the cache at a time, and which environments (m,) are among them."""
+    def _by_environment(self, rows: Rows, room: Room) -> tuple[SharedRows, Tensor]:
+        """A piece, environment by environment, and which of them (m,) it has."""
         self._check(rows)
         x, y, codes = rows.x.cpu().flatten(1), rows.y.cpu(), self._codes_of(rows)
-        fewest = max(FEWEST, ROWS_PER_ENVIRONMENT * self.n_environments)
-        for part in torch.split(torch.arange(len(rows)), min(max(fewest, NUMBERS_OF_PIECE // self.size), MOST)):
-            a, b = int(part[0]), int(part[-1]) + 1
-            counts = torch.bincount(codes[a:b], minlength=self.n_environments)
-            present = counts.nonzero().squeeze(1)
-            x_piece, y_piece = x[a:b], y[a:b]
-            if len(present) > 1:
-                order = torch.argsort(codes[a:b], stable=True)
-                x_piece, y_piece = x_piece[order], y_piece[order]
-            ends = counts[present].cumsum(0).tolist()
-            yield SharedRows.sums_of(x_piece, y_piece, ends, self.loss, self.n_outputs), present
+        if bool((codes == codes[0]).all()):  # as where folders are environments
+            return SharedRows.sums_of(x, y, [len(x)], self.loss, self.n_outputs, room), codes[:1]
+        counts = torch.bincount(codes, minlength=self.n_environments)
+        present, order = counts.nonzero().squeeze(1), torch.argsort(codes, stable=True)
+        ends = counts[present].cumsum(0).tolist()
+        return SharedRows.sums_of(x[order], y[order], ends, self.loss, self.n_outputs, room), present
 
     def _codes_of(self, rows: Rows) -> Tensor:
         if self._codes is not None:

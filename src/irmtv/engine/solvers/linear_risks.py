@@ -16,6 +16,7 @@ Everything is float64. Means count rows by their weights, where they have any.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -81,9 +82,25 @@ class Point:
     probability: Tensor | None = None  # (K, C, N) of the classes; of one output (K, 1, N)
 
 
+class Room:
+    """Memory for tables of rows that is used again and again: what the system gives anew costs more than most of what
+    is computed in it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Tensor] = {}
+
+    def empty(self, name: str, *shape: int) -> Tensor:
+        """Float64, in place of the last one of this name."""
+        n = math.prod(shape)
+        if name not in self._known or len(self._known[name]) < n:
+            self._known[name] = torch.empty(n, dtype=torch.float64)
+        return self._known[name][:n].view(shape)
+
+
 class SharedRows:
     """The rows of data sets, environment by environment, each once."""
 
+    room: Room | None = None
     products: Tensor | None  # (N, pairs) of two columns
     share: Tensor | None  # (T, N) what a row counts in its environment, of every data set; None: 1, which makes sums
 
@@ -134,9 +151,15 @@ class SharedRows:
             self._make_moments()
 
     @classmethod
-    def sums_of(cls, x: Tensor, y: Tensor, ends: Sequence[int], loss: Loss, n_outputs: int) -> SharedRows:
-        """One piece of a data set, rows (n, D) environment by environment up to `ends` (E,): sums in place of means."""
+    def sums_of(
+        cls, x: Tensor, y: Tensor, ends: Sequence[int], loss: Loss, n_outputs: int, room: Room | None = None
+    ) -> SharedRows:
+        """One piece of a data set, rows (n, D) environment by environment up to `ends` (E,): sums in place of means.
+
+        `room` is where it is computed: one piece after another.
+        """
         one = cls.__new__(cls)
+        one.room = room
         one.share = None
         one.mass = torch.empty(1, len(ends))
         one._hold(x, y, ends, loss, n_outputs)
@@ -148,7 +171,8 @@ class SharedRows:
         """Rows (N, D), environment by environment."""
         self.parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
         by_column = x.stride(0) == 1  # as it comes, so that it is copied as it lies
-        whole = x.new_empty((x.shape[1] + 1, len(x)) if by_column else (len(x), x.shape[1] + 1), dtype=torch.float64)
+        shape = (x.shape[1] + 1, len(x)) if by_column else (len(x), x.shape[1] + 1)
+        whole = torch.empty(shape, dtype=torch.float64) if self.room is None else self.room.empty("rows", *shape)
         self.x = whole.T if by_column else whole
         self.x[:, :-1] = x
         self.x[:, -1] = 1
@@ -276,6 +300,12 @@ class SharedRows:
     def _pairs(self) -> list[tuple[int, int]]:
         return [(c, d) for c in range(self.n_outputs) for d in range(c, self.n_outputs)]
 
+    def _like(self, x: Tensor) -> Tensor:
+        """Room for rows that lie like these."""
+        if self.room is None:
+            return torch.empty_like(x)
+        return self.room.empty("weighted", *x.T.shape).T if x.stride(0) == 1 else self.room.empty("weighted", *x.shape)
+
     def _second_moments(self, weights: Tensor, part: slice) -> Tensor:
         """sum_i w_i x_i x_i' over a part of the rows, for pairs of outputs (K, pairs, N): (K, P, P)."""
         n, w = len(weights), weights[..., part].flatten(0, 1)
@@ -283,7 +313,8 @@ class SharedRows:
             blocks = (w @ self.products[part])[:, self.position]  # (K pairs, (D + 1)^2)
         else:
             x = self.x[part]
-            blocks = torch.stack([(one.unsqueeze(1) * x).T @ x for one in w])
+            weighted = self._like(x)
+            blocks = torch.stack([torch.mul(one.unsqueeze(1), x, out=weighted).T @ x for one in w])
         blocks = blocks.view(n, -1, self.size, self.size)
         if self.n_outputs == 1:
             return blocks.squeeze(1)
