@@ -111,5 +111,5 @@ class RowsInBlocks:
 
 def _cut(parts: Sequence[Rows], rows: int) -> Iterator[Rows]:
     """The same rows, at most so many at a time."""
-    pieces = (torch.arange(len(part)).split(rows) for part in parts)
+    pieces = (torch.split(torch.arange(len(part)), rows) for part in parts)
     return (part.take(index) for part, each in zip(parts, pieces, strict=True) for index in each if len(index))

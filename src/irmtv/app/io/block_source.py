@@ -176,14 +176,14 @@ class TableBlocks:
         x = self._data.x
         if isinstance(x, CategoricalColumns):
             whole = torch.from_numpy(x.read(self._steps.transform(piece.features)))
-            return iter(whole.split(most or len(whole)))
+            return iter(torch.split(whole, most or len(whole)))
         if (kept := piece.kept) is not None:
             columns = {
                 name: Levels(column.values, column.codes[kept]) if isinstance(column, Levels) else column[kept]
                 for name, column in columns.items()
             }
-        kinds, others = self._steps[0].kinds_, as_frame(piece.features).items()
-        others = {str(name): as_kind(column, kinds[str(name)])[0] for name, column in others}
+        kinds, frame = self._steps[0].kinds_, as_frame(piece.features)
+        others = {str(name): as_kind(column, kinds[str(name)])[0] for name, column in frame.items()}
         return self._standardised({**columns, **others}, len(piece.y), most)
 
     def _standardised(self, columns: Mapping[str, Any], n: int, most: int | None) -> Iterator[Tensor]:
@@ -219,5 +219,5 @@ def _numpy(like: Tensor) -> Any:
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.number]:
     """A column as `as_numbers` has it, not read-only, so that torch takes it without a copy."""
     if column.num_chunks == 1 and not column.null_count:
-        return np.asarray(torch.from_dlpack(column.chunk(0)).numpy())
+        return np.asarray(torch.utils.dlpack.from_dlpack(column.chunk(0)).numpy())
     return as_numbers(column)

@@ -157,10 +157,12 @@ def open_stream(
     most = min(MOST_LEVELS, max(FEWEST_LEVELS, memory // (LEVEL_BYTES * texts)))
     first = FirstPass(roles, options.get("categorical", ()), most)
     report = _Reading(progress, table.n_rows)
-    kept = []
-    for frame in read_ahead(blocks.select(roles.taken).frames()):
-        kept.append(len(first.add_rows(frame)))
-        report(0, len(frame))
+    kept, sizes = list[int](), blocks.sizes()
+    for begin, end, piece in read_ahead(blocks.select(roles.taken).pieces(0, len(blocks))):
+        part = first.add_rows(block_frame(piece))
+        until = np.searchsorted(part.index, np.cumsum(sizes[begin:end]))  # the index has places in the piece
+        kept += np.diff(until, prepend=0).tolist()
+        report(0, piece.num_rows)
     rows, places = first.rows(), None
     if rows.labels is not None and rows.places is not None:
         places = Environments(rows.labels, rows.places)
@@ -252,7 +254,7 @@ def _features(
     def work(span: tuple[int, tuple[int, int]]) -> None:
         number, (first, last) = span
         tallies, parts = FeatureTallies(features.categorical, features.most_levels), list[pd.DataFrame]()
-        for begin, end, piece in read_ahead(blocks.pieces(first, last)):
+        for begin, end, piece in blocks.pieces(first, last):
             if unwanted.is_set():
                 return
             arrays = {name: as_numbers(piece.column(name)) for name in numbers}

@@ -72,14 +72,14 @@ class _Numbers:
         self.columns, self.places = columns, torch.tensor([column.place for column in columns], dtype=torch.long)
         self.mean, self.scale = mean[self.places].unsqueeze(1), scale[self.places].unsqueeze(1)
         wide = [np.require(column.values, np.float64, "W") for column in columns]  # torch cannot look at others
-        self.pieces = zip(*(torch.from_numpy(values).split(most) for values in wide), strict=True)
+        self.pieces = zip(*(torch.split(torch.from_numpy(values), most) for values in wide), strict=True)
         self.gaps = [k for k, values in enumerate(wide) if np.isnan(values.min(initial=0.0))]
         self.rounded = torch.empty(len(columns), made.shape[1])
         self.together = len(columns) > 0 and columns[-1].place - columns[0].place == len(columns) - 1
         self.spare = made[:0] if self.together else torch.empty(self.rounded.shape, dtype=torch.float64)
 
     def put(self, made: Tensor, m: int) -> Iterator[tuple[int | None, Tensor]]:
-        """The next m rows among the numbers of all columns (D, most); flags of columns with gaps, and where they are."""
+        """The next m rows among the numbers of all columns (D, most); flags of columns with gaps, and their places."""
         if not self.columns:
             return
         first = self.columns[0].place
