@@ -18,6 +18,7 @@ from irmtv.app.io.parquet_types import as_levels, as_numbers, is_number, word_of
 from irmtv.core.read_ahead import read_ahead
 from irmtv.core.types import Rows
 from irmtv.data.categories import CategoricalColumns
+from irmtv.data.environments import rows_of_codes
 from irmtv.data.scaling import Scaler
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import as_frame, as_kind
@@ -103,7 +104,7 @@ class TableBlocks:
     def rows_of_environments(self) -> tuple[int, ...]:
         if self._codes is None:
             return ()
-        return tuple(np.bincount(self._codes, minlength=len(self.names)).tolist())
+        return tuple(rows_of_codes(self._codes, len(self.names)).tolist())
 
     @property
     def rows_of_blocks(self) -> tuple[tuple[int, ...], ...]:

@@ -24,7 +24,7 @@ from irmtv.app.io.parquet_types import as_numbers, is_number, word_of
 from irmtv.core.cores import InOrder, side_by_side
 from irmtv.core.read_ahead import read_ahead
 from irmtv.data.categories import CategoricalColumns
-from irmtv.data.environments import as_labels, check_label_rows, encode_labels, pool_labels
+from irmtv.data.environments import as_labels, check_label_rows, encode_labels, pool_labels, rows_of_codes
 from irmtv.data.scaling import Scaler
 from irmtv.data.tables.columns import Columns, Roles, roles_of
 from irmtv.data.tables.kinds import as_frame, as_text
@@ -218,7 +218,7 @@ class _Reading:
 def _pooled(places: Environments, min_rows: int, needed: bool) -> Environments:
     """With the checks and warnings of environments in memory."""
     codes, names = encode_labels(as_labels(places.labels), "environment")
-    rows = np.bincount(places.places, minlength=len(codes))
+    rows = rows_of_codes(places.places, len(codes))
     sizes = np.bincount(codes, weights=rows, minlength=len(names)).astype(np.int64)
     check_label_rows(sizes, names, min_rows, needed)
     lookup, kept, _ = pool_labels(sizes, names, min_rows)

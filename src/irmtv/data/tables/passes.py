@@ -364,7 +364,8 @@ class _Places:
             dtype = plain_dtype(part[name])
             if dtype.kind != "O" or isinstance(dtype, pd.StringDtype) or name not in self._dtypes:
                 self._dtypes[name] = dtype
-        codes, found = pd.factorize(joined)
+        # of one column these are the numbers of its values
+        codes, found = pd.factorize(joined) if len(self.names) > 1 else (joined, np.arange(len(each[0])))
         lookup = np.empty(len(found), dtype=np.int64)
         for i, number in enumerate(found.tolist()):
             value: list[Any] = []
