@@ -215,8 +215,11 @@ class SharedRows:
 
     # ---- any loss ----------------------------------------------------------------------------------------------
 
-    def at(self, theta: Tensor, member: Tensor) -> Point:
-        """Risks, gradients and Hessians at theta (K, P) on the data sets `member` (K,)."""
+    def at(self, theta: Tensor, member: Tensor, curved: int | None = None) -> Point:
+        """Risks, gradients and Hessians at theta (K, P) on the data sets `member` (K,).
+
+        `curved` is of how many models, the first ones, there are to be Hessians; None: of all.
+        """
         if isinstance(self.loss, Squared):
             return self._squared(theta, member)
         f = self._outputs(theta)
@@ -232,7 +235,7 @@ class SharedRows:
                 [p[:, c : c + 1] * (float(c == d) - p[:, d : d + 1]) for c, d in self._pairs()], 1
             )  # (K, pairs of outputs, N)
         value = self._counted(value.unsqueeze(1), member).squeeze(1)
-        residual, curve = self._counted(residual, member), self._counted(curve, member)
+        residual, curve = self._counted(residual, member), self._counted(curve, member)[:curved]
         risk = torch.stack([value[:, part].sum(1) for part in self.parts], 1)
         gradient = torch.stack([residual[..., part] @ self.x[part] for part in self.parts], 1)  # (K, E, C, D + 1)
         hessian = torch.stack([self._second_moments(curve, part) for part in self.parts], 1)
@@ -314,7 +317,8 @@ class SharedRows:
         else:
             x = self.x[part]
             weighted = self._like(x)
-            blocks = torch.stack([torch.mul(one.unsqueeze(1), x, out=weighted).T @ x for one in w])
+            each = [torch.mul(one.unsqueeze(1), x, out=weighted).T @ x for one in w]
+            blocks = torch.stack(each) if each else x.new_empty(0, self.size, self.size)
         blocks = blocks.view(n, -1, self.size, self.size)
         if self.n_outputs == 1:
             return blocks.squeeze(1)
