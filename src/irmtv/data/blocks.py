@@ -45,9 +45,10 @@ class BlockSource(Protocol):
     def blocks(self) -> Iterator[Rows]:
         """One pass: Rows of x (n, D) float32 or float64, y and codes into `names`. It may read ahead."""
 
-    def spans(self, most: int) -> Sequence[Iterator[Rows]]:
-        """One pass in at most so many parts, which may be gone through side by side: neighbouring blocks each, some of
-        them as one."""
+    def spans(self, most: int, rows: int) -> Sequence[Iterator[Rows]]:
+        """One pass in at most so many parts, which may be gone through side by side: neighbouring blocks each, whose
+        rows come in pieces of at most so many, cut in another way than blocks, with x in float64;
+        a piece may take the place of the one before it in memory."""
 
     def block(self, i: int) -> Rows:
         """One block of a pass by itself: for networks, which read blocks in random order.
@@ -100,9 +101,15 @@ class RowsInBlocks:
     def blocks(self) -> Iterator[Rows]:
         return iter(self.parts)
 
-    def spans(self, most: int) -> list[Iterator[Rows]]:
+    def spans(self, most: int, rows: int) -> list[Iterator[Rows]]:
         each = -(-len(self.parts) // most)
-        return [iter(self.parts[i : i + each]) for i in range(0, len(self.parts), each)]
+        return [_cut(self.parts[i : i + each], rows) for i in range(0, len(self.parts), each)]
 
     def block(self, i: int) -> Rows:
         return self.parts[i]
+
+
+def _cut(parts: Sequence[Rows], rows: int) -> Iterator[Rows]:
+    """The same rows, at most so many at a time."""
+    pieces = (torch.split(torch.arange(len(part)), rows) for part in parts)
+    return (part.take(index) for part, each in zip(parts, pieces, strict=True) for index in each if len(index))

@@ -133,6 +133,18 @@ def pool(codes: Ints, labels: list[Any], min_rows: int) -> tuple[Tensor, tuple[H
     return torch.from_numpy(pooled), names, book
 
 
+def rows_of_codes(codes: npt.NDArray[np.integer], n: int, at_a_time: int = 1 << 16) -> npt.NDArray[np.int64]:
+    """How many rows have each of n codes, (n,). `numpy.bincount` would first copy those of many rows as whole numbers.
+
+    >>> rows_of_codes(np.array([0, 2, 2], dtype=np.uint8), 3).tolist()
+    [1, 0, 2]
+    """
+    counts, step = np.zeros(n, dtype=np.int64), max(at_a_time, n)
+    for start in range(0, len(codes), step):
+        counts += np.bincount(codes[start : start + step], minlength=n)
+    return counts
+
+
 def pool_labels(rows: Ints, labels: list[Any], min_rows: int) -> tuple[Ints, tuple[Hashable, ...], dict[Hashable, int]]:
     """The same by the rows that each label has: the code of every label after pooling, names, and codes by label."""
     n_rows = int(rows.sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +35,8 @@ class Moments:
     low: Floats = field(default_factory=_none)  # (D,)
     high: Floats = field(default_factory=_none)
 
-    def add(self, values: npt.NDArray[np.floating]) -> None:
-        """Rows (m, D) of finite numbers."""
+    def add(self, values: npt.NDArray[np.floating], ends: tuple[Floats, Floats] | None = None) -> None:
+        """Rows (m, D) of finite numbers; the smallest and largest of each column (D,), where they are known."""
         m = len(values)
         if m == 0:
             return
@@ -43,7 +44,7 @@ class Moments:
             self.first = np.asarray(values[0], dtype=np.float64)
             self.low = self.high = self.first
             self.ahead, self.squares, self.unit = (np.zeros(len(self.first)) for _ in range(3))
-        self._join(*_block(values, self.first))
+        self._join(*_block(values, self.first, ends or (values.min(0), values.max(0))))
 
     def join(self, other: Moments) -> None:
         """Rows that were added up elsewhere."""
@@ -80,12 +81,14 @@ class Moments:
         return Scaler(np.where(varies, self.mean, self.low), np.where(varies, self.deviation, constant))
 
 
-def _block(values: npt.NDArray[np.floating], first: Floats) -> tuple[int, Floats, Floats, Floats, Floats, Floats]:
+def _block(
+    values: npt.NDArray[np.floating], first: Floats, ends: tuple[npt.NDArray[Any], npt.NDArray[Any]]
+) -> tuple[int, Floats, Floats, Floats, Floats, Floats]:
     """Of rows (m, D): m, the mean less `first`, squares of distances from it, their unit, smallest and largest."""
     distance = values - first  # (m, D) float64
     mean = distance.mean(0)
     distance -= mean
-    low, high = np.asarray(values.min(0), np.float64), np.asarray(values.max(0), np.float64)
+    low, high = (np.asarray(end, np.float64) for end in ends)
     unit = np.maximum(high - first - mean, mean - (low - first))
     if not ((unit > 1e-9) & (unit < 1e9)).all():  # squares may be out of range
         distance /= np.where(unit > 0, unit, 1.0)

@@ -22,8 +22,8 @@ def main(folder: Path) -> None:
     rank, life = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     spans = TableBlocks.spans
 
-    def counted(self: TableBlocks, most: int):
-        passes = spans(self, most)
+    def counted(self: TableBlocks, most: int, rows: int):
+        passes = spans(self, most, rows)
         (folder / f"passes-{life}-{rank}").write_text(str(self.passes))
         if (rank, life, self.passes) == (1, 0, KILLED_AT):
             next(passes[0])

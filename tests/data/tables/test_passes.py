@@ -133,8 +133,10 @@ def test_units_of_all_rows_follow_from_their_columns_in_short():
     np.testing.assert_allclose(short.scale, whole.scale, rtol=1e-6)
     assert np.isinf(short.scale).sum() == np.isinf(whole.scale).sum() >= 1
     columns = steps[0].transform(rows)
-    made = steps[-1].scaled({name: columns[name] for name in columns}, len(columns), whole, np.float32)
-    assert np.array_equal(made, whole.array(steps.transform(rows), np.float32))
+    given = {name: columns[name] for name in columns}
+    pieces = [piece.numpy().copy() for piece in steps[-1].scaled(given, len(columns), whole, 64)]
+    assert [len(piece) for piece in pieces[:-1]] == [64] * (len(pieces) - 1) and len(pieces) > 1
+    assert np.array_equal(np.concatenate(pieces).astype(np.float32), whole.array(steps.transform(rows), np.float32))
 
 
 def test_roles_notes_and_labels_are_those_of_the_table_in_memory():

@@ -78,6 +78,26 @@ def test_sums_over_blocks_are_the_risks_of_all_rows(kind, monkeypatch):
     assert torch.allclose(blocks.effective, memory.effective)
 
 
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_a_pass_leaves_out_hessians_that_nothing_asks_for(kind, passes):
+    task = whole_task(kind)
+    memory = LinearRisks(task.train, task.train.environment, 4, task.loss, task.n_outputs)
+    rows = BlockRows(blocks_of(task), 4, task.loss, task.n_outputs)
+    blocks = BlockRisks(rows).count()
+    g = torch.Generator().manual_seed(0)
+    theta = torch.randn(2, memory.n_parameters, generator=g, dtype=torch.float64)
+    rows.look_ahead(theta[1:], curved=False)
+    at = memory.at(theta)
+    assert torch.allclose(blocks.at(theta[:1]).hessian, at.hessian[:1], rtol=1e-11, atol=1e-12)
+    flat = blocks.at_some(theta[1:], curved=False)
+    assert len(passes) == 1 and not len(flat.hessian)
+    assert torch.allclose(flat.risk, at.risk[1:], rtol=1e-11, atol=1e-12)
+    assert torch.allclose(flat.gradient, at.gradient[1:], rtol=1e-11, atol=1e-12)
+    assert torch.allclose(blocks.at(theta[1:]).hessian, at.hessian[1:], rtol=1e-11, atol=1e-12)
+    assert len(passes) == 2  # what a Hessian is asked of after all
+    assert torch.equal(blocks.at_some(theta[1:], curved=False).risk, blocks.at(theta[1:]).risk) and len(passes) == 2
+
+
 def test_moments_of_blocks_are_those_of_all_rows():
     task = whole_task("targets")
     memory = LinearRisks(task.train, task.train.environment, 4, task.loss, task.n_outputs)
@@ -277,11 +297,11 @@ class Failing(RowsInBlocks):
 
     left = 0
 
-    def spans(self, most):
+    def spans(self, most, rows):
         if Failing.left == 0:
             raise Lost
         Failing.left -= 1
-        return super().spans(most)
+        return super().spans(most, rows)
 
 
 @pytest.mark.slow

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from irmtv.data.environments import rows_of_codes
 from irmtv.data.training import TrainingData
 
 Ints = npt.NDArray[np.integer]
 FEWEST_OF_ENVIRONMENT = 1000
-BLOCK = 1 << 20  # rows that are looked at together
+BLOCK = 1 << 17  # rows that are looked at together
 
 
 def some_rows(data: TrainingData[Any], most: int, seed: int) -> TrainingData[Any]:
@@ -37,7 +38,7 @@ def drawn(codes: Ints | None, n: int, most: int, seed: int) -> npt.NDArray[np.in
     order = torch.randperm(
         n, generator=torch.Generator().manual_seed(seed), dtype=torch.int32 if n < 2**31 else torch.int64
     ).numpy()
-    sizes = np.array([n]) if codes is None else np.bincount(codes)
+    sizes = np.array([n]) if codes is None else rows_of_codes(codes, int(codes.max()) + 1)
     left = np.minimum(sizes, [max(FEWEST_OF_ENVIRONMENT, round(int(size) * most / n)) for size in sizes])
     taken = []
     for start in range(0, n, BLOCK):

@@ -18,6 +18,8 @@ from irmtv.app.io.parquet_types import as_levels, as_numbers, is_number, word_of
 from irmtv.core.read_ahead import read_ahead
 from irmtv.core.types import Rows
 from irmtv.data.categories import CategoricalColumns
+from irmtv.data.environments import rows_of_codes
+from irmtv.data.scaling import Scaler
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import as_frame, as_kind
 from irmtv.data.tables.passes import LearnedTable, Piece
@@ -63,6 +65,8 @@ class TableBlocks:
         self._texts = [name for name in steps[-1].recipes if kinds[name] == "text" and word_of(types[name]) == "text"]
         if isinstance(data.x, CategoricalColumns):
             self._numbers = self._texts = []
+        rows, target = learned.rows, str(learned.roles.target)
+        self._number_target = rows.n_kept == rows.n_rows and rows.target.numeric and is_number(types[target])
         self.passes = 0  # that were begun
         self.blocks_read = 0  # by themselves
 
@@ -100,7 +104,7 @@ class TableBlocks:
     def rows_of_environments(self) -> tuple[int, ...]:
         if self._codes is None:
             return ()
-        return tuple(np.bincount(self._codes, minlength=len(self.names)).tolist())
+        return tuple(rows_of_codes(self._codes, len(self.names)).tolist())
 
     @property
     def rows_of_blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -116,18 +120,24 @@ class TableBlocks:
         """One pass, read ahead by a thread and prepared ahead by another one."""
         self.passes += 1
         own = ((i, i + 1, table) for i, table in enumerate(self._blocks.tables()))
-        return read_ahead(self._rows(own, iter(range(1, len(self._kept) + 1))))
+        return read_ahead(self._rows(read_ahead(own), iter(range(1, len(self._kept) + 1))))
 
-    def spans(self, most: int) -> list[Iterator[Rows]]:
-        """One pass in at most so many spans, each of them read ahead by a thread. Some blocks come as one."""
+    def spans(self, most: int, rows: int) -> list[Iterator[Rows]]:
+        """One pass in at most so many spans, at most `rows` rows at a time, whose features are not rounded to
+        the type of a block's.
+
+        Nothing is read ahead: spans keep the cores busy, and more threads than cores only take them from each other.
+        """
         self.passes += 1
         done = iter(range(1, len(self._kept) + 1))  # counted by the threads that work on them
-        return [self._rows(self._blocks.pieces(first, last), done) for first, last in self._blocks.spans(most)]
+        return [self._rows(self._blocks.pieces(*span), done, rows) for span in self._blocks.spans(most)]
 
-    def _rows(self, pieces: Iterator[tuple[int, int, pa.Table]], done: Iterator[int]) -> Iterator[Rows]:
-        for first, last, table in read_ahead(pieces):
+    def _rows(
+        self, pieces: Iterator[tuple[int, int, pa.Table]], done: Iterator[int], most: int | None = None
+    ) -> Iterator[Rows]:
+        for first, last, table in pieces:
             if self._starts[first] < self._starts[last]:
-                yield self._prepared(first, last, table)
+                yield from self._prepared(first, last, table, most)
             n = [next(done) for _ in range(first, last)][-1]
             if self._progress is not None:
                 self._progress(n / len(self._kept))
@@ -136,42 +146,63 @@ class TableBlocks:
         """One of the blocks of a pass."""
         number = int(self._there[i])
         self.blocks_read += 1
-        return self._prepared(number, number + 1, self._blocks.block(number))
+        (rows,) = self._prepared(number, number + 1, self._blocks.block(number))
+        return rows
 
-    def _prepared(self, first: int, last: int, table: pa.Table) -> Rows:
-        """The rows of neighbouring blocks."""
-        numbers = {name: as_numbers(table.column(name)) for name in self._numbers}
+    def _prepared(self, first: int, last: int, table: pa.Table, most: int | None = None) -> Iterator[Rows]:
+        """The rows of neighbouring blocks, at most `most` at a time in float64; None: together, as a block."""
+        columns: dict[str, Any] = {name: _numbers(table.column(name)) for name in self._numbers}
         texts = {name: as_levels(table.column(name)) for name in self._texts}
-        levels = {name: text for name, text in texts.items() if text is not None}
-        piece = self._learned.read(block_frame(table.drop_columns([*numbers, *levels])))
-        if (kept := piece.kept) is not None:
-            numbers = {name: values[kept] for name, values in numbers.items()}
-            levels = {name: Levels(text.values, text.codes[kept]) for name, text in levels.items()}
-        like, codes = self._data.task.train, None
+        columns |= {name: text for name, text in texts.items() if text is not None}
+        others, target = [name for name in table.column_names if name not in columns], str(self._learned.roles.target)
+        aux = None
+        if others == [target] and self._number_target:  # nothing needs a DataFrame
+            y = self._target(as_numbers(table.column(target)))
+            features = self._standardised(columns, len(y), most)
+        else:
+            piece = self._learned.read(block_frame(table.select(others)))
+            y, features = self._target(piece.y), self._features(piece, columns, most)
+            aux = None if piece.aux is None else torch.from_numpy(piece.aux.to_numpy(dtype=np.float64).copy())
+        codes, names = None, self._data.task.train.names
         if self._codes is not None:
             codes = torch.from_numpy(self._codes[self._starts[first] : self._starts[last]].astype(np.int64))
-        aux = None if piece.aux is None else torch.from_numpy(piece.aux.to_numpy(dtype=np.float64).copy())
-        x = self._features(piece, {**numbers, **levels})
-        return Rows(x, self._target(piece), codes, aux, like.names if codes is not None else ())
+        start = 0
+        for x in features:
+            part = slice(start, start := start + len(x))
+            own = None if codes is None else codes[part]
+            yield Rows(x, y[part], own, None if aux is None else aux[part], () if own is None else names)
 
-    def _features(self, piece: Piece, columns: Mapping[str, Any]) -> Tensor:
-        """(n, D), of the features of a piece and others beside it."""
+    def _features(self, piece: Piece, columns: Mapping[str, Any], most: int | None) -> Iterator[Tensor]:
+        """(m, D), of the features of a piece and others beside it."""
         x = self._data.x
         if isinstance(x, CategoricalColumns):
-            return torch.from_numpy(x.read(self._steps.transform(piece.features)))
-        kinds, others = self._steps[0].kinds_, as_frame(piece.features).items()
-        columns = {**columns, **{str(name): as_kind(column, kinds[str(name)])[0] for name, column in others}}
-        return torch.from_numpy(self._steps[-1].scaled(columns, len(piece.y), x, _numpy(self._data.task.train.x)))
+            whole = torch.from_numpy(x.read(self._steps.transform(piece.features)))
+            return iter(torch.split(whole, most or len(whole)))
+        if (kept := piece.kept) is not None:
+            columns = {
+                name: Levels(column.values, column.codes[kept]) if isinstance(column, Levels) else column[kept]
+                for name, column in columns.items()
+            }
+        kinds, frame = self._steps[0].kinds_, as_frame(piece.features)
+        others = {str(name): as_kind(column, kinds[str(name)])[0] for name, column in frame.items()}
+        return self._standardised({**columns, **others}, len(piece.y), most)
 
-    def _target(self, piece: Piece) -> Tensor:
+    def _standardised(self, columns: Mapping[str, Any], n: int, most: int | None) -> Iterator[Tensor]:
+        """(m, D), of all features of n rows as `ReadNumbers.scaled` takes them."""
+        x = self._data.x
+        assert isinstance(x, Scaler)
+        pieces = self._steps[-1].scaled(columns, n, x, most or n)
+        return pieces if most is not None else (piece.to(self._data.task.train.x.dtype) for piece in pieces)
+
+    def _target(self, y: pd.Series | npt.NDArray[np.number]) -> Tensor:
         """(n,) codes of classes, or numbers in standard units."""
-        y, dtype = piece.y, _numpy(self._data.task.train.y)
+        dtype = _numpy(self._data.task.train.y)
         if self._data.y is not None:
-            return torch.from_numpy(self._data.y(y.to_numpy(dtype=np.float64)[:, None])[:, 0].astype(dtype))
+            return torch.from_numpy(self._data.y(np.asarray(y, dtype=np.float64)[:, None])[:, 0].astype(dtype))
         classes = self._data.classes
         assert classes is not None
         if classes.dtype.kind in "biuf":
-            values = y.to_numpy().astype(classes.dtype, copy=False)
+            values = np.asarray(y).astype(classes.dtype, copy=False)
             few = len(classes) <= FEW_CLASSES  # which are counted faster than searched
             codes = sum(values >= c for c in classes[1:]) if few else np.searchsorted(classes, values)
         else:
@@ -184,3 +215,10 @@ class TableBlocks:
 def _numpy(like: Tensor) -> Any:
     """The type of its numbers. Blocks are made by NumPy: torch would use threads for each of them."""
     return like.new_empty(0).numpy().dtype
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.number]:
+    """A column as `as_numbers` has it, not read-only, so that torch takes it without a copy."""
+    if column.num_chunks == 1 and not column.null_count:
+        return np.asarray(torch.utils.dlpack.from_dlpack(column.chunk(0)).numpy())
+    return as_numbers(column)

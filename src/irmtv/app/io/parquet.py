@@ -103,11 +103,16 @@ class ParquetTable:
             yield file
         shard.check_unchanged()
 
-    def rows_of_group(self, number: int, file: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.Table]:
-        """A row group of a file in pieces of `rows` rows; shorter ones may be among them."""
+    def rows_of_group(
+        self, number: int, file: pq.ParquetFile, group: int, rows: int, threads: bool = True
+    ) -> Iterator[pa.Table]:
+        """A row group of a file in pieces of `rows` rows; shorter ones may be among them.
+
+        `threads` says whether columns are decoded side by side.
+        """
         shard = self.shards[number]
         with _readable(shard.path, file, group):
-            for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=self._own):
+            for batch in file.iter_batches(rows, [group], self._own, use_threads=threads):
                 yield self._in_common_types(shard, pa.Table.from_batches([batch]))
 
     def _rows_of(self, number: int) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -34,6 +34,7 @@ class ParquetBlocks:
     parts: tuple[tuple[Part, ...], ...]  # by block
     rows: int  # of a block, at most
     together: int  # of neighbouring blocks that a pass reads as one piece, at most
+    threads: bool = True  # whether columns are decoded side by side
 
     @classmethod
     def of(cls, table: ParquetTable, rows: int, together: int = 0) -> ParquetBlocks:
@@ -95,8 +96,9 @@ class ParquetBlocks:
                 n = 0
             n += size
         cuts = list(pairwise([*ends, last]))
-        joined = tuple(tuple(part for parts in self.parts[a:b] for part in parts) for a, b in cuts)
-        pieces = replace(self, parts=joined, rows=max(self.rows, self.together)).tables()
+        joined = tuple(_merged(part for parts in self.parts[a:b] for part in parts) for a, b in cuts)
+        # others are read beside these: more threads would only take the cores from each other
+        pieces = replace(self, parts=joined, rows=max(self.rows, self.together), threads=False).tables()
         return ((a, b, piece) for (a, b), piece in zip(cuts, pieces, strict=True))
 
     def frame(self, i: int) -> pd.DataFrame:
@@ -122,7 +124,7 @@ class ParquetBlocks:
     def _rows_of(self, number: int, file: pq.ParquetFile, group: int, parts: list[Part]) -> Iterator[pa.Table]:
         """These parts of a row group, which is read no further than to the last of them."""
         step, start = _step(self.table.groups[number][group], self.rows), 0
-        for piece in self.table.rows_of_group(number, file, group, step):
+        for piece in self.table.rows_of_group(number, file, group, step, self.threads):
             end = start + piece.num_rows
             for part in parts:
                 first, last = max(part.first, start), min(part.last, end)
@@ -150,6 +152,17 @@ def shares(sizes: Sequence[int] | npt.NDArray[np.integer], n: int) -> list[tuple
         nearest = int(np.searchsorted(until, until[-1] * k / n)) + 1
         ends.append(min(max(nearest, ends[-1] + 1), len(until) - (n - k)))
     return list(pairwise(ends))
+
+
+def _merged(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The same rows in as few parts as possible: those that follow each other in a row group are read as one."""
+    merged: list[Part] = []
+    for part in parts:
+        if merged and merged[-1][:2] == part[:2] and merged[-1].last == part.first:
+            merged[-1] = merged[-1]._replace(last=part.last)
+        else:
+            merged.append(part)
+    return tuple(merged)
 
 
 def _step(size: int, rows: int) -> int:

@@ -24,7 +24,7 @@ from irmtv.app.io.parquet_types import as_numbers, is_number, word_of
 from irmtv.core.cores import InOrder, side_by_side
 from irmtv.core.read_ahead import read_ahead
 from irmtv.data.categories import CategoricalColumns
-from irmtv.data.environments import as_labels, check_label_rows, encode_labels, pool_labels
+from irmtv.data.environments import as_labels, check_label_rows, encode_labels, pool_labels, rows_of_codes
 from irmtv.data.scaling import Scaler
 from irmtv.data.tables.columns import Columns, Roles, roles_of
 from irmtv.data.tables.kinds import as_frame, as_text
@@ -157,10 +157,12 @@ def open_stream(
     most = min(MOST_LEVELS, max(FEWEST_LEVELS, memory // (LEVEL_BYTES * texts)))
     first = FirstPass(roles, options.get("categorical", ()), most)
     report = _Reading(progress, table.n_rows)
-    kept = []
-    for frame in read_ahead(blocks.select(roles.taken).frames()):
-        kept.append(len(first.add_rows(frame)))
-        report(0, len(frame))
+    kept, sizes = list[int](), blocks.sizes()
+    for begin, end, piece in read_ahead(blocks.select(roles.taken).pieces(0, len(blocks))):
+        part = first.add_rows(block_frame(piece))
+        until = np.searchsorted(part.index, np.cumsum(sizes[begin:end]))  # the index has places in the piece
+        kept += np.diff(until, prepend=0).tolist()
+        report(0, piece.num_rows)
     rows, places = first.rows(), None
     if rows.labels is not None and rows.places is not None:
         places = Environments(rows.labels, rows.places)
@@ -216,7 +218,7 @@ class _Reading:
 def _pooled(places: Environments, min_rows: int, needed: bool) -> Environments:
     """With the checks and warnings of environments in memory."""
     codes, names = encode_labels(as_labels(places.labels), "environment")
-    rows = np.bincount(places.places, minlength=len(codes))
+    rows = rows_of_codes(places.places, len(codes))
     sizes = np.bincount(codes, weights=rows, minlength=len(names)).astype(np.int64)
     check_label_rows(sizes, names, min_rows, needed)
     lookup, kept, _ = pool_labels(sizes, names, min_rows)
@@ -252,7 +254,7 @@ def _features(
     def work(span: tuple[int, tuple[int, int]]) -> None:
         number, (first, last) = span
         tallies, parts = FeatureTallies(features.categorical, features.most_levels), list[pd.DataFrame]()
-        for begin, end, piece in read_ahead(blocks.pieces(first, last)):
+        for begin, end, piece in blocks.pieces(first, last):
             if unwanted.is_set():
                 return
             arrays = {name: as_numbers(piece.column(name)) for name in numbers}

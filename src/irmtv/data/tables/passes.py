@@ -31,7 +31,7 @@ from irmtv.data.tables.columns import (
 )
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.kinds import as_frame, as_text, plain_dtype
-from irmtv.data.tables.summaries import MOST_LEVELS, LevelTally, NumberTally, Summary, Tally, tally_of
+from irmtv.data.tables.summaries import FEW_VALUES, MOST_LEVELS, LevelTally, NumberTally, Summary, Tally, tally_of
 from irmtv.data.tables.target import TargetSummary
 
 MOST_VALUES = 1_000  # distinct values of a target that are counted
@@ -309,7 +309,7 @@ class _Target:
             return
         if self._is_number(y.dtype):
             self.numbers.add(y)
-            if self.has_more:
+            if self.has_more or self._has_no_others(y.to_numpy()):
                 return
         codes, values = pd.factorize(y)
         rows = np.bincount(codes, minlength=len(values)).tolist()
@@ -320,6 +320,17 @@ class _Target:
                 self.has_more = True
                 if self._is_number(y.dtype):
                     return
+
+    def _has_no_others(self, y: npt.NDArray[np.number]) -> bool:
+        """Whether numbers are a few known ones only, as of classes; then they are counted, faster than any new ones."""
+        if len(self.known) > FEW_VALUES:
+            return False
+        rows = {value: int(np.count_nonzero(y == value)) for value in self.known}
+        if sum(rows.values()) < len(y):
+            return False
+        for value, n in rows.items():
+            self.known[value] += n
+        return True
 
     @staticmethod
     def _is_number(dtype: Any) -> bool:
@@ -364,7 +375,8 @@ class _Places:
             dtype = plain_dtype(part[name])
             if dtype.kind != "O" or isinstance(dtype, pd.StringDtype) or name not in self._dtypes:
                 self._dtypes[name] = dtype
-        codes, found = pd.factorize(joined)
+        # of one column these are the numbers of its values
+        codes, found = pd.factorize(joined) if len(self.names) > 1 else (joined, np.arange(len(each[0])))
         lookup = np.empty(len(found), dtype=np.int64)
         for i, number in enumerate(found.tolist()):
             value: list[Any] = []

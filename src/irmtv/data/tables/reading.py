@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,6 +18,9 @@ import pandas as pd
 from irmtv.data.scaling import Scaler
 from irmtv.data.tables.kinds import as_frame, as_kind, check_names
 from irmtv.data.tables.recipes import Categories, Recipe, recipe_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BLOCK = 1 << 12  # rows that are filled at a time, so that they stay in the cache
 
@@ -91,40 +94,23 @@ class ReadNumbers:
         levels, tables, surprises = self._levels(X)
         return self.filled(X, levels, tables), surprises
 
-    def scaled(self, X: Mapping[str, Any], n: int, scaler: Scaler, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The numbers of n rows in standard units, (n, D), where every column has its rows side by side.
+    def scaled(self, X: Mapping[str, Any], n: int, scaler: Scaler, most: int) -> Iterator[Tensor]:
+        """The numbers of n rows in standard units, at most `most` rows at a time; see `standard_units.standardised`.
 
         It is for rows in blocks, given as the columns that `ReadColumns.align` would make of them; numbers may be
-        arrays, and columns with a recipe Levels. Each column is gone through while it is in the cache.
+        arrays, and columns with a recipe Levels.
         """
+        from irmtv.data.tables.standard_units import Column, standardised  # needs torch
+
         levels, tables, _ = self._levels(X)
-        made = np.empty((scaler.mean.shape[0], n), dtype=dtype)  # (D, n)
-        places = iter(made)
-        units = zip(scaler.mean.tolist(), scaler.scale.tolist(), strict=True)
-        gaps: dict[str, npt.NDArray[np.bool_]] = {}
-        rounded, wide = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float64)
+        columns, end = list[Column](), 0
+        flags = {name: k - len(self.indicated_) + len(scaler.mean) for k, name in enumerate(self.indicated_)}
         for name, outputs in self.input_to_outputs_.items():
-            if name in tables:
-                missing = np.isnan(tables[name])
-                table = np.where(missing, np.asarray(self.fill_[name], np.float32), tables[name]).astype(np.float64)
-                for j in range(len(outputs)):
-                    mean, scale = next(units)
-                    np.take(((table[:, j] - mean) / scale).astype(dtype), levels[name].codes, out=next(places))
-                gaps[name] = np.asarray(missing.any(1))[levels[name].codes]
-                continue
-            values = self._numbers(name, X[name])
-            missing = np.isnan(values)
-            rounded[:] = values
-            if missing.any():
-                rounded[missing] = self.fill_[name][0]
-            gaps[name] = missing
-            mean, scale = next(units)
-            np.subtract(rounded, mean, out=wide, dtype=np.float64)
-            np.divide(wide, scale, out=next(places), casting="same_kind")
-        for name in self.indicated_:
-            mean, scale = next(units)
-            np.take(((np.arange(2) - mean) / scale).astype(dtype), gaps[name].view(np.int8), out=next(places))
-        return made.T
+            values = levels[name].codes if name in tables else self._numbers(name, X[name])
+            fill = np.asarray(self.fill_[name], np.float32)
+            columns.append(Column(end, values, tables.get(name), fill, flags.get(name)))
+            end += len(outputs)
+        return standardised(columns, scaler, n, most)
 
     def _levels(self, X: Mapping[str, Any] | pd.DataFrame) -> tuple[dict[str, Levels], dict[str, Floats], Surprises]:
         """Columns that are no numbers as their different values, what these become, and what is new among them."""

@@ -99,6 +99,11 @@ Summary = NumberSummary | LevelSummary
 # ---- added up, piece by piece -------------------------------------------------------------------------------------
 
 
+def _ends(values: npt.NDArray[np.floating]) -> tuple[float, float]:
+    """The smallest and the largest; NaN where one is among them, 0 of none."""
+    return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+
+
 class NumberTally:
     """A column of numbers, added up."""
 
@@ -109,26 +114,29 @@ class NumberTally:
         self.distinct: set[float] | None = set()  # None where there are many, or one of them is not whole
 
     def add(self, column: pd.Series | npt.NDArray[Any]) -> None:
-        values = as_floats(column)
-        gone = np.isnan(values)
-        n_gone = int(np.count_nonzero(gone))
-        self.missing += n_gone
-        known = values[~gone] if n_gone else values
+        known = as_floats(column)
+        low, high = _ends(known)
+        if np.isnan(low):
+            gone = np.isnan(known)
+            self.missing += int(np.count_nonzero(gone))
+            known = known[~gone]
+            low, high = _ends(known)
         if not len(known):
             return
         if self.distinct is not None:
             self._count(known)
-        with np.errstate(invalid="ignore", over="ignore"):
-            low, high = float(known.min()), float(known.max())
-            if low < -LARGEST or high > LARGEST:
-                large = np.abs(known) > LARGEST
-                self.too_large += int(large.sum())
-                known = known[~large]
-        self.moments.add(known.reshape(-1, 1))
+        if low < -LARGEST or high > LARGEST:
+            large = np.abs(known) > LARGEST
+            self.too_large += int(large.sum())
+            known = known[~large]
+            low, high = _ends(known)
+        self.moments.add(known.reshape(-1, 1), (np.array([low]), np.array([high])))
 
     def _count(self, known: npt.NDArray[Any]) -> None:
         """Distinct values, as long as they are few and whole."""
         assert self.distinct is not None
+        if self.distinct and sum(np.count_nonzero(known == value) for value in self.distinct) == len(known):
+            return  # as of most pieces of a column that has few
         for part in (known[:1000], known):  # most columns show in a few values that they hold many
             found = np.unique(part) if len(part) <= 1000 else pd.unique(part)
             more = self.distinct | {float(value) for value in found[: FEW_VALUES + 1]}

@@ -23,9 +23,9 @@ from irmtv.core.ranks import Ranks
 from irmtv.core.types import Rows
 from irmtv.data.blocks import BlockSource
 from irmtv.engine.agree import together
-from irmtv.engine.solvers.linear_risks import LinearRisks, Point, SharedRows
+from irmtv.engine.solvers.linear_risks import LinearRisks, Point, Room, SharedRows
 
-NUMBERS_OF_PIECE = 1 << 19  # of rows that are looked at together: they stay in the cache
+NUMBERS_OF_PIECE = 1 << 18  # of rows that are looked at together: they stay in the cache
 FEWEST, MOST = 1 << 12, 1 << 16  # rows of a piece
 MOST_SPANS, NUMBERS_OF_SPANS = 32, 1 << 23  # of blocks side by side; of a model's sums, up to which there are several
 ROWS_PER_ENVIRONMENT = 64  # of a piece, at least, where there are many environments
@@ -65,7 +65,8 @@ class BlockRows(SharedRows):
         self.passes = 0  # made, not found in the log
         self._codes = codes
         self._known: dict[bytes, Sums] = {}  # by model: of the last pass, and what was announced
-        self._soon: dict[bytes, Tensor] = {}
+        self._flat: dict[bytes, Sums] = {}  # the same without a Hessian
+        self._soon: dict[bytes, tuple[Tensor, bool]] = {}  # what was announced, and whether with a Hessian
 
     @cached_property
     def counts(self) -> Tensor:
@@ -81,16 +82,19 @@ class BlockRows(SharedRows):
 
     # ---- what is asked of all rows -----------------------------------------------------------------------------
 
-    def at(self, theta: Tensor, member: Tensor) -> Point:
+    def at(self, theta: Tensor, member: Tensor, curved: int | None = None) -> Point:
         if isinstance(self.loss, Squared):
             self.read_moments()
             return self._squared(theta, member)
-        wanted = {_key(one): one for one in theta}
-        if not wanted.keys() <= self._known.keys():
-            self._look(wanted)
-        each = [self._known[_key(one)] for one in theta]
-        risk, gradient, hessian = (torch.stack(values) for values in zip(*each, strict=True))
-        return Point(theta, risk, gradient, hessian, member)
+        keys, bends = [_key(one) for one in theta], len(theta) if curved is None else curved
+        if any(key not in (self._known if k < bends else self._known | self._flat) for k, key in enumerate(keys)):
+            self.look_ahead(theta[:bends])
+            self.look_ahead(theta[bends:], curved=False)
+            self._look()
+        each = [self._known[key] if key in self._known else self._flat[key] for key in keys]
+        risk, gradient = (torch.stack(values) for values in zip(*(sums[:2] for sums in each), strict=True))
+        hessian = [sums[2] for sums in each[:bends]]
+        return Point(theta, risk, gradient, torch.stack(hessian) if hessian else risk.new_empty(0), member)
 
     def read_moments(self) -> None:
         """All that squared errors ask for, in one pass."""
@@ -104,23 +108,29 @@ class BlockRows(SharedRows):
 
         self.xx, self.xy, self.yy, self.targets = self._means("moments", [], of)  # (1, E, ...) each
 
-    def look_ahead(self, theta: Tensor) -> None:
-        """Models (K, P) that the next pass is to look at, beside what it is made for."""
+    def look_ahead(self, theta: Tensor, curved: bool = True) -> None:
+        """Models (K, P) that the next pass is to look at, beside what it is made for; whether with their Hessians."""
         if not isinstance(self.loss, Squared):
-            self._soon |= {_key(one): one for one in theta}
+            for key, one in ((_key(one), one) for one in theta):
+                self._soon[key] = one, curved or (key in self._soon and self._soon[key][1])
 
-    def _look(self, wanted: dict[bytes, Tensor]) -> None:
-        """One pass for these models and those that were announced."""
-        every = {key: one for key, one in (wanted | self._soon).items() if key not in self._known}
-        theta = torch.stack(list(every.values()))
+    def _look(self) -> None:
+        """One pass for the models that were announced."""
+        curved = {key: one for key, (one, bends) in self._soon.items() if bends and key not in self._known}
+        known = self._known.keys() | self._flat.keys() | curved.keys()
+        flat = {key: one for key, (one, bends) in self._soon.items() if not bends and key not in known}
+        theta, members = torch.stack([*curved.values(), *flat.values()]), torch.zeros(len(curved) + len(flat)).long()
 
         def of(piece: SharedRows, _: Tensor) -> Sums:
-            point = piece.at(theta, torch.zeros(len(theta), dtype=torch.long))
+            point = piece.at(theta, members, len(curved))
             return [point.risk, point.gradient, point.hessian]
 
-        found = self._means("at", [theta], of)
-        kept = {key: sums for key, sums in self._known.items() if key in wanted or key in self._soon}
-        self._known = kept | {key: [v[i] for v in found] for i, key in enumerate(every)}
+        found = self._means(f"at, {len(curved)} with Hessians", [theta], of)
+        self._known, self._flat = (
+            {key: sums for key, sums in of.items() if key in self._soon} for of in (self._known, self._flat)
+        )
+        self._known |= {key: [v[i] for v in found] for i, key in enumerate(curved)}
+        self._flat |= {key: [v[i] for v in found[:2]] for i, key in enumerate(flat, len(curved))}
         self._soon = {}  # known now, until the next pass
 
     def along(self, point: Point, v: Tensor) -> Tensor:
@@ -179,20 +189,22 @@ class BlockRows(SharedRows):
         def work(span: tuple[int, Iterator[Rows]]) -> None:
             number, blocks = span
             own: Sums = []
-            n = 0
+            n, room = 0, Room()
             for rows in blocks:
                 if unwanted.is_set():
                     return
                 n += len(rows)
-                for piece, present in self._pieces(rows):
-                    found = sums(piece, present)
-                    own = own or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
-                    for into, v in zip(own, found, strict=True):
-                        into.index_add_(1, present, v)
+                piece, present = self._by_environment(rows, room)
+                found = sums(piece, present)
+                own = own or [v.new_zeros(len(v), self.n_environments, *v.shape[2:]) for v in found]
+                for into, v in zip(own, found, strict=True):
+                    into.index_add_(1, present, v)
             ready.put(number, (n, own))
 
         small = self.n_environments * self.n_parameters**2 <= NUMBERS_OF_SPANS
-        side_by_side(work, list(enumerate(self.source.spans(MOST_SPANS if small else 1))), stop=unwanted.set)
+        fewest = max(FEWEST, ROWS_PER_ENVIRONMENT * self.n_environments)
+        spans = self.source.spans(MOST_SPANS if small else 1, min(max(fewest, NUMBERS_OF_PIECE // self.size), MOST))
+        side_by_side(work, list(enumerate(spans)), stop=unwanted.set)
         if n_rows != self.source.n_rows or not n_rows:
             raise ValueError(
                 f"blocks must have the rows that they say, {self.source.n_rows}, at every pass, and at least one. Got "
@@ -200,21 +212,16 @@ class BlockRows(SharedRows):
             )
         return total
 
-    def _pieces(self, rows: Rows) -> Iterator[tuple[SharedRows, Tensor]]:
-        """Rows in the cache at a time, and which environments (m,) are among them."""
+    def _by_environment(self, rows: Rows, room: Room) -> tuple[SharedRows, Tensor]:
+        """A piece, environment by environment, and which of them (m,) it has."""
         self._check(rows)
         x, y, codes = rows.x.cpu().flatten(1), rows.y.cpu(), self._codes_of(rows)
-        fewest = max(FEWEST, ROWS_PER_ENVIRONMENT * self.n_environments)
-        for part in torch.split(torch.arange(len(rows)), min(max(fewest, NUMBERS_OF_PIECE // self.size), MOST)):
-            a, b = int(part[0]), int(part[-1]) + 1
-            counts = torch.bincount(codes[a:b], minlength=self.n_environments)
-            present = counts.nonzero().squeeze(1)
-            x_piece, y_piece = x[a:b], y[a:b]
-            if len(present) > 1:
-                order = torch.argsort(codes[a:b], stable=True)
-                x_piece, y_piece = x_piece[order], y_piece[order]
-            ends = counts[present].cumsum(0).tolist()
-            yield SharedRows.sums_of(x_piece, y_piece, ends, self.loss, self.n_outputs), present
+        if bool((codes == codes[0]).all()):  # as where folders are environments
+            return SharedRows.sums_of(x, y, [len(x)], self.loss, self.n_outputs, room), codes[:1]
+        counts = torch.bincount(codes, minlength=self.n_environments)
+        present, order = counts.nonzero().squeeze(1), torch.argsort(codes, stable=True)
+        ends = counts[present].cumsum(0).tolist()
+        return SharedRows.sums_of(x[order], y[order], ends, self.loss, self.n_outputs, room), present
 
     def _codes_of(self, rows: Rows) -> Tensor:
         if self._codes is not None:
@@ -251,6 +258,10 @@ class BlockRisks(LinearRisks):
         self.mass = self.effective / self.effective.sum()
         self.blocks.effective = self.effective.unsqueeze(0)
         return self
+
+    def at_some(self, theta: Tensor, curved: bool) -> Point:
+        """At theta (K, P), with Hessians or without."""
+        return self.blocks.at(theta, self._members(theta), None if curved else 0)
 
     def second_moments(self) -> Tensor:
         """Of u = (1, columns, targets) in every environment, of squared errors: means of u u', (E, m, m)."""

@@ -56,6 +56,7 @@ def by_passes(
     Every pass looks at all of them, and is followed by solutions on samples that are corrected by it.
     """
     ends, each = [FixedPoint() for _ in theta], owner.tolist()
+    bends: list[Tensor | None] = [None] * len(each)  # of ERM, which needs them near the solution alone
     still_erm = still = False
     for _ in range(MOST_PASSES):
         if ranks is not None:  # those of the first rank: others may differ in rounding
@@ -63,10 +64,13 @@ def by_passes(
         for t, one in enumerate(sets):
             one.blocks.look_ahead(theta[owner == t])
             if not still_erm:
-                one.blocks.look_ahead(erm[owner == t])
+                one.blocks.look_ahead(erm[owner == t], curved=None in bends)
         apart = torch.arange(len(each))  # every run on a data set of its own
         if not still_erm:  # it comes to rest first
-            near_erm = [CorrectedRisks(samples[t], sets[t], v) for t, v in zip(each, erm, strict=True)]
+            near_erm = [
+                CorrectedRisks(samples[t], sets[t], v, bend) for t, v, bend in zip(each, erm, bends, strict=True)
+            ]
+            bends = [one.correction for one in near_erm]
             new_erm, of_erm = solve_erm(near_erm, erm)
             erm, still_erm = new_erm, _is_still(erm, new_erm)
         near = [CorrectedRisks(samples[t], sets[t], v) for t, v in zip(each, theta, strict=True)]
@@ -84,17 +88,21 @@ def _is_still(before: Tensor, after: Tensor) -> bool:
 
 
 class CorrectedRows(SharedRows):
-    """See the head of this file; of one model theta (P,)."""
+    """See the head of this file; of one model theta (P,).
 
-    def __init__(self, sample: LinearRisks, whole: BlockRisks, theta: Tensor) -> None:
+    `hessian` (E, P, P) is D'' of a model near it: what minimises risks alone is stationary with any, and sums of
+    Hessians are what takes most of a pass.
+    """
+
+    def __init__(self, sample: LinearRisks, whole: BlockRisks, theta: Tensor, hessian: Tensor | None = None) -> None:
         self.sample, self.theta = sample, theta
         one = theta.unsqueeze(0)
-        here, there = sample.at(one), whole.at(one)
+        here, there = sample.at(one), whole.at_some(one, hessian is None)
         self.risk = (there.risk - here.risk)[0]  # (E,)
         self.gradient = (there.gradient - here.gradient)[0]  # (E, P)
-        self.hessian = (there.hessian - here.hessian)[0]  # (E, P, P)
+        self.hessian = (there.hessian - here.hessian)[0] if hessian is None else hessian  # (E, P, P)
 
-    def at(self, theta: Tensor, member: Tensor) -> Point:
+    def at(self, theta: Tensor, member: Tensor, curved: int | None = None) -> Point:
         point, away = self.sample.at(theta), theta - self.theta  # (K, P)
         pulled = torch.einsum("eij,kj->kei", self.hessian, away)
         toward = self.gradient + pulled / 2  # (K, E, P)
@@ -136,8 +144,9 @@ class FixedPoint:
 class CorrectedRisks(LinearRisks):
     """The same as one data set of a problem."""
 
-    def __init__(self, sample: LinearRisks, whole: BlockRisks, theta: Tensor) -> None:
-        self.shared, self.member = CorrectedRows(sample, whole, theta), 0
+    def __init__(self, sample: LinearRisks, whole: BlockRisks, theta: Tensor, hessian: Tensor | None = None) -> None:
+        rows = CorrectedRows(sample, whole, theta, hessian)
+        self.shared, self.member, self.correction = rows, 0, rows.hessian
         self.loss, self.n_outputs, self.n_environments = sample.loss, sample.n_outputs, sample.n_environments
         self.size, self.n_parameters, self.parts = sample.size, sample.n_parameters, sample.parts
         self.x, self.mass, self.effective = sample.x, whole.mass, whole.effective

@@ -16,6 +16,7 @@ Everything is float64. Means count rows by their weights, where they have any.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -81,10 +82,27 @@ class Point:
     probability: Tensor | None = None  # (K, C, N) of the classes; of one output (K, 1, N)
 
 
+class Room:
+    """Memory for tables of rows that is used again and again: what the system gives anew costs more than most of what
+    is computed in it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Tensor] = {}
+
+    def empty(self, name: str, *shape: int) -> Tensor:
+        """Float64, in place of the last one of this name."""
+        n = math.prod(shape)
+        if name not in self._known or len(self._known[name]) < n:
+            self._known[name] = torch.empty(n, dtype=torch.float64)
+        return self._known[name][:n].view(shape)
+
+
 class SharedRows:
     """The rows of data sets, environment by environment, each once."""
 
+    room: Room | None = None
     products: Tensor | None  # (N, pairs) of two columns
+    share: Tensor | None  # (T, N) what a row counts in its environment, of every data set; None: 1, which makes sums
 
     def __init__(
         self,
@@ -108,7 +126,6 @@ class SharedRows:
         total = torch.zeros(len(rows), n_environments, dtype=torch.float64)
         total.index_put_((member, code), weight, accumulate=True)
         share = weight / torch.where(total > 0, total, 1)[member, code]
-        # what a row counts in its environment, of every data set; sums to 1
         self.share = torch.zeros(len(rows), n, dtype=torch.float64).index_put_((member, place), share, accumulate=True)
         self.mass = total / total.sum(1, keepdim=True)  # (T, E)
         squares = torch.zeros_like(total).index_put_((member, code), share.square(), accumulate=True)
@@ -134,10 +151,16 @@ class SharedRows:
             self._make_moments()
 
     @classmethod
-    def sums_of(cls, x: Tensor, y: Tensor, ends: Sequence[int], loss: Loss, n_outputs: int) -> SharedRows:
-        """One piece of a data set, rows (n, D) environment by environment up to `ends` (E,): sums in place of means."""
+    def sums_of(
+        cls, x: Tensor, y: Tensor, ends: Sequence[int], loss: Loss, n_outputs: int, room: Room | None = None
+    ) -> SharedRows:
+        """One piece of a data set, rows (n, D) environment by environment up to `ends` (E,): sums in place of means.
+
+        `room` is where it is computed: one piece after another.
+        """
         one = cls.__new__(cls)
-        one.share = torch.ones(1, len(x), dtype=torch.float64)
+        one.room = room
+        one.share = None
         one.mass = torch.empty(1, len(ends))
         one._hold(x, y, ends, loss, n_outputs)
         if isinstance(loss, Squared):
@@ -148,7 +171,8 @@ class SharedRows:
         """Rows (N, D), environment by environment."""
         self.parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
         by_column = x.stride(0) == 1  # as it comes, so that it is copied as it lies
-        whole = x.new_empty((x.shape[1] + 1, len(x)) if by_column else (len(x), x.shape[1] + 1), dtype=torch.float64)
+        shape = (x.shape[1] + 1, len(x)) if by_column else (len(x), x.shape[1] + 1)
+        whole = torch.empty(shape, dtype=torch.float64) if self.room is None else self.room.empty("rows", *shape)
         self.x = whole.T if by_column else whole
         self.x[:, :-1] = x
         self.x[:, -1] = 1
@@ -157,7 +181,6 @@ class SharedRows:
             self.one_hot = torch.nn.functional.one_hot(y, n_outputs).T.double()  # (C, N)
         else:
             self.y = y.double()
-            self.sign = 2 * self.y - 1  # of binary labels
         self.loss, self.n_outputs, self.n_environments = loss, n_outputs, len(ends)
         self.size = self.x.shape[1]  # D + 1
         self.n_parameters = n_outputs * self.size
@@ -170,7 +193,8 @@ class SharedRows:
 
         def of(a: Tensor, b: Tensor) -> Tensor:
             """Means of a'b in every environment of every data set, (T, E, ...)."""
-            each = [(a[part] * s[part].unsqueeze(1)).T @ b[part] for s in self.share for part in self.parts]
+            columns = [a.T] if self.share is None else [a.T * s for s in self.share]
+            each = [column[:, part] @ b[part] for column in columns for part in self.parts]
             return torch.stack(each).view(*self.mass.shape, a.shape[1], b.shape[1])
 
         self.xx, self.xy = of(self.x, self.x), of(y, self.x)  # (T, E, D + 1, D + 1), (T, E, C, D + 1)
@@ -191,28 +215,35 @@ class SharedRows:
 
     # ---- any loss ----------------------------------------------------------------------------------------------
 
-    def at(self, theta: Tensor, member: Tensor) -> Point:
-        """Risks, gradients and Hessians at theta (K, P) on the data sets `member` (K,)."""
+    def at(self, theta: Tensor, member: Tensor, curved: int | None = None) -> Point:
+        """Risks, gradients and Hessians at theta (K, P) on the data sets `member` (K,).
+
+        `curved` is of how many models, the first ones, there are to be Hessians; None: of all.
+        """
         if isinstance(self.loss, Squared):
             return self._squared(theta, member)
-        f, share = self._outputs(theta), self.share[member]
-        if self.n_outputs == 1:
-            p = torch.sigmoid(f)
-            value = -torch.nn.functional.logsigmoid(f * self.sign).squeeze(1)
-            residual = p - self.y
-            curve = [p * (1 - p)]
+        f = self._outputs(theta)
+        if isinstance(self.loss, Binary):
+            value, residual, p = self.loss.forward(f, self.y)
+            value, curve = value.squeeze(1), torch.addcmul(p, p, p, value=-1)
         else:
             log_p = torch.log_softmax(f, 1)
             value = -log_p.gather(1, self.y.expand(len(f), 1, -1)).squeeze(1)
             p = log_p.exp()
             residual = p - self.one_hot
-            curve = [p[:, c : c + 1] * (float(c == d) - p[:, d : d + 1]) for c, d in self._pairs()]
-        value, residual = value * share, residual * share.unsqueeze(1)
+            curve = torch.cat(
+                [p[:, c : c + 1] * (float(c == d) - p[:, d : d + 1]) for c, d in self._pairs()], 1
+            )  # (K, pairs of outputs, N)
+        value = self._counted(value.unsqueeze(1), member).squeeze(1)
+        residual, curve = self._counted(residual, member), self._counted(curve, member)[:curved]
         risk = torch.stack([value[:, part].sum(1) for part in self.parts], 1)
         gradient = torch.stack([residual[..., part] @ self.x[part] for part in self.parts], 1)  # (K, E, C, D + 1)
-        weights = torch.cat(curve, 1) * share.unsqueeze(1)  # (K, pairs of outputs, N)
-        hessian = torch.stack([self._second_moments(weights, part) for part in self.parts], 1)
+        hessian = torch.stack([self._second_moments(curve, part) for part in self.parts], 1)
         return Point(theta, risk, gradient.flatten(2), hessian, member, p)
+
+    def _counted(self, values: Tensor, member: Tensor) -> Tensor:
+        """Numbers of the rows (K, m, N) by what the rows count in the data sets `member` (K,)."""
+        return values if self.share is None else values * self.share[member].unsqueeze(1)
 
     def outputs_at(self, theta: Tensor, member: Tensor) -> Point:
         """A point (K, P) that knows its probabilities alone."""
@@ -224,7 +255,7 @@ class SharedRows:
         """Second moments of the rows' gradients, mean_e of l'_i x_i (l'_i x_i)', at theta (K, P): (K, E, P, P)."""
         residual = self._residual(self._outputs(theta))
         weights = torch.stack([residual[:, c] * residual[:, d] for c, d in self._pairs()], 1)
-        weights = weights * self.share[member].unsqueeze(1)
+        weights = self._counted(weights, member)
         return torch.stack([self._second_moments(weights, part) for part in self.parts], 1)
 
     def _outputs(self, theta: Tensor) -> Tensor:
@@ -242,7 +273,7 @@ class SharedRows:
         if point.probability is None:
             return v.new_zeros(()).expand(len(v), self.n_parameters, self.n_parameters)
         assert point.member is not None
-        curve = self.third(point, v) * self.share[point.member].unsqueeze(1)
+        curve = self._counted(self.third(point, v), point.member)
         return self._second_moments(curve, slice(0, len(self.x)))
 
     def third(self, point: Point, v: Tensor) -> Tensor:
@@ -259,7 +290,7 @@ class SharedRows:
     def along_each(self, point: Point, v: Tensor) -> Tensor:
         """The same as `along`, environment by environment: (K, E, P, P)."""
         assert point.member is not None
-        curve = self.third(point, v) * self.share[point.member].unsqueeze(1)
+        curve = self._counted(self.third(point, v), point.member)
         return torch.stack([self._second_moments(curve, part) for part in self.parts], 1)
 
     @staticmethod
@@ -272,6 +303,12 @@ class SharedRows:
     def _pairs(self) -> list[tuple[int, int]]:
         return [(c, d) for c in range(self.n_outputs) for d in range(c, self.n_outputs)]
 
+    def _like(self, x: Tensor) -> Tensor:
+        """Room for rows that lie like these."""
+        if self.room is None:
+            return torch.empty_like(x)
+        return self.room.empty("weighted", *x.T.shape).T if x.stride(0) == 1 else self.room.empty("weighted", *x.shape)
+
     def _second_moments(self, weights: Tensor, part: slice) -> Tensor:
         """sum_i w_i x_i x_i' over a part of the rows, for pairs of outputs (K, pairs, N): (K, P, P)."""
         n, w = len(weights), weights[..., part].flatten(0, 1)
@@ -279,7 +316,9 @@ class SharedRows:
             blocks = (w @ self.products[part])[:, self.position]  # (K pairs, (D + 1)^2)
         else:
             x = self.x[part]
-            blocks = torch.stack([(one.unsqueeze(1) * x).T @ x for one in w])
+            weighted = self._like(x)
+            each = [torch.mul(one.unsqueeze(1), x, out=weighted).T @ x for one in w]
+            blocks = torch.stack(each) if each else x.new_empty(0, self.size, self.size)
         blocks = blocks.view(n, -1, self.size, self.size)
         if self.n_outputs == 1:
             return blocks.squeeze(1)
@@ -317,7 +356,9 @@ class LinearRisks:
         self.shared, self.member = shared, member
         self.loss, self.n_outputs, self.n_environments = shared.loss, shared.n_outputs, shared.n_environments
         self.size, self.n_parameters, self.parts = shared.size, shared.n_parameters, shared.parts
-        self.x, self.y, self.share = shared.x, shared.y, shared.share[member]  # rows of the others have a share of 0
+        self.x, self.y = shared.x, shared.y
+        if shared.share is not None:
+            self.share = shared.share[member]  # rows of the others have a share of 0
         self.mass, self.effective = shared.mass[member], shared.effective[member]  # (E,)
 
     @classmethod
