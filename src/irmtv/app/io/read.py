@@ -259,8 +259,9 @@ def _is_parquet(path: Path) -> bool:
     if suffix == ".irmtv":
         raise TableError(f"{str(path)!r} is a model, not a table. Name the model first, then the table.")
     known = shown((*TEXT, *PARQUET), 10, form=str)
+    got = "".join(Path(name).suffixes[-2:]) if suffix == ".gz" else suffix or "no suffix"
     raise TableError(
-        f"{str(path)!r} must end in one of {known} (text also with .gz). Got {suffix or 'no suffix'}. Rename it, or "
+        f"{str(path)!r} must end in one of {known} (text also with .gz). Got {got}. Rename it, or "
         "write it as CSV or Parquet."
     )
 
