@@ -36,7 +36,8 @@ def test_parquet_is_read_as_the_same_text_file(tmp_path, kind):
     parquet = write(pa.table(arrays), tmp_path / "t.parquet", rows=900)
     text, other = read_table(path), read_table(parquet)
     pd.testing.assert_frame_equal(other.frame, text.frame)
-    assert other.notes == text.notes == ("read as missing: NA in ward (1,000 cells)",)
+    assert other.notes == text.notes and text.notes[0] == "read as missing: NA in ward (1,000 cells)"
+    assert len(text.notes) == 2 and ": late (1 cell such as 'x'). If" in text.notes[1]
     whole = text.frame.dtypes.to_dict()
     assert whole["whole"] == "int64" and whole["size"] == "float64" and text.frame["none"].isna().all()
     pieces = zip(table_chunks(parquet, 1000), table_chunks(path, 1000), strict=True)
@@ -60,3 +61,29 @@ def test_text_that_is_to_stay_text_stays_so_and_folders_too(tmp_path):
     table = open_table(tmp_path, in_blocks=True)
     assert table.types["zip"] == pa.int64() and table.types["month"] == pa.string()
     assert with_number_types(table) is table  # nothing is left to look at
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (["1.5", "2", "#DIV/0!", "1e3", ""], "a (1 cell such as '#DIV/0!')"),
+        (["1,200", "3,400.5", "7", "-8"], "a (2 cells such as '1,200')"),
+        (["1,5", "2,5"], "a (2 cells such as '1,5')"),  # where a comma divides columns
+        (["2020-01-01", "3.5.2020"], None),
+        (["heart", "lung", "7"], None),
+        (["A1", "?", "NA"], None),
+    ],
+)
+def test_text_that_is_mostly_numbers_is_named(tmp_path, cells, told):
+    frame = pd.DataFrame({"a": cells, "b": [str(i) for i in range(len(cells))]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        notes = [note for note in read_table(tmp_path / name).notes if note.startswith("read as text, since")]
+        assert [note.split(": ", 1)[1].split(". If")[0] for note in notes] == ([] if told is None else [told])
+    assert not any("read as text" in n for n in read_table(tmp_path / "t.csv", text=["a"]).notes)
+
+
+def test_decimal_commas_with_a_word_among_them(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b\n1,5;1\n2,5;2\nnone;3\n")
+    assert "a (1 cell such as 'none')" in read_table(tmp_path / "t.csv").notes[-1]

@@ -21,6 +21,8 @@ from irmtv.core.numbers import several
 # what counts as missing, besides nothing at all and spaces alone
 MISSING = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "null", "?")
 HEAD = 2000  # values that are tried first: most columns of text show themselves early
+_NUMBER = r"[0-9]+\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+"
+_GROUPED = r"[0-9]+,[0-9]+|[0-9]{1,3}([,.' ][0-9]{3})+([.,][0-9]+)?"  # 1,5 and 1,200 and 1.200,50
 
 
 def typed_columns(
@@ -28,18 +30,24 @@ def typed_columns(
 ) -> tuple[dict[str, pd.Series], tuple[str, ...]]:
     """The columns as numbers or text, with notes; `untyped` is emptied, so that text is freed column by column."""
     series: dict[str, pd.Series] = {}
-    notes, with_commas = list[str](), list[str]()
+    notes, with_commas, mixed = list[str](), list[str](), list[str]()
     marks: dict[str, dict[str, int]] = {}  # by what stands for a missing value: columns of text, and how often
     names = list(untyped)
     with ThreadPoolExecutor(pa.cpu_count()) as pool:  # Arrow and NumPy do the work, without Python's lock
         each = pool.map(lambda name: typed(untyped.pop(name), name in text, decimal_comma), names)
-    for name, (series[name], missing, comma) in zip(names, each, strict=True):
+    for name, (series[name], missing, comma, others) in zip(names, each, strict=True):
         for mark, n in missing.items():
             marks.setdefault(mark, {})[name] = n
         with_commas += [name] * comma
+        mixed += [f"{name} ({several(others[0], 'cell')} such as {others[1]!r})"] if others is not None else []
     notes += [_about_missing(marks)] if marks else []
     if with_commas:
         notes.append(f"1,5 is read as the number 1.5 in {shown(with_commas)}")
+    if mixed:
+        notes.append(
+            f"read as text, since not all values are numbers: {shown(mixed, 12, form=str)}. If they should be, write "
+            "them as 1200.5, or empty the cells"
+        )
     return series, tuple(notes)
 
 
@@ -58,6 +66,7 @@ class Typed(NamedTuple):
     values: pd.Series  # float64 or int64, or text
     missing: dict[str, int]  # of text: which of `MISSING` it had, and how often
     decimal_comma: bool = False  # whether 1,5 was read as 1.5
+    others: tuple[int, str] | None = None  # of text that is mostly numbers: values that are none, and one of them
 
 
 def typed(column: pa.ChunkedArray, as_text: bool = False, decimal_comma: bool = False) -> Typed:
@@ -81,7 +90,21 @@ def typed(column: pa.ChunkedArray, as_text: bool = False, decimal_comma: bool = 
     cells = without_marks(column)
     gone = pc.utf8_trim_whitespace(column.filter(pc.and_(column.is_valid(), cells.is_null())))
     counts = pc.value_counts(gone).to_pylist() if len(gone) else []
-    return Typed(_series(cells), {c["values"]: c["counts"] for c in counts if c["values"] != ""})
+    missing = {c["values"]: c["counts"] for c in counts if c["values"] != ""}
+    return Typed(_series(cells), missing, others=None if as_text else _no_numbers(cells, decimal_comma))
+
+
+def _no_numbers(cells: pa.ChunkedArray, decimal_comma: bool) -> tuple[int, str] | None:
+    """How many values of text are no numbers, and the first of them; None unless half of the first values look like
+    numbers."""
+    clean = _with_point if decimal_comma else _without_plus
+    head = clean(cells.slice(0, HEAD).drop_null())
+    like = pc.sum(pc.match_substring_regex(head, f"^-?({_NUMBER}|{_GROUPED})$")).as_py() or 0
+    if 2 * like < max(1, len(head)):
+        return None
+    given = cells.drop_null()
+    others = given.filter(pc.invert(pc.match_substring_regex(clean(given), f"^-?({_NUMBER})$")))
+    return (len(others), others[0].as_py()) if len(others) else None
 
 
 def without_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
