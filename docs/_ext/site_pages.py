@@ -24,6 +24,13 @@ PROJECT = {
     "CHANGELOG.md": "changelog",
     "SECURITY.md": "security",
 }
+MADE = {  # what a link in the Markdown names, and the page that the site has of it
+    "src/irmtv/cli": "project/options.md",
+    "src/irmtv/objectives": "methods/index.md",
+    "examples/docs_numbers.py": "project/numbers.md",
+    "examples/gallery": "gallery/index.rst",
+    **{name: f"project/{page}.md" for name, page in PROJECT.items()},
+}
 GUIDE = (  # in reading order, as guide/index.md has them; pages that are not listed follow
     *("start", "own-data", "environments", "new-environment", "limits", "which-method", "choice"),
     *("mathematics", "pytorch", "published-codes", "reproduction", "adding-a-method", "large-data"),
@@ -213,7 +220,7 @@ def write_pages(app: Any) -> None:
 
 
 def fit_to_the_site(app: Any, name: str, source: list[str]) -> None:
-    """Toctrees name pages that exist; links out of docs lead to the copies in `project/`."""
+    """Toctrees name pages that exist; links out of docs lead to the pages that are made of what they name."""
     text = source[0]
     if name == "guide/index":
         there = [page for page in GUIDE if (DOCS / "guide" / f"{page}.md").exists()]
@@ -221,16 +228,14 @@ def fit_to_the_site(app: Any, name: str, source: list[str]) -> None:
         text += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(there + more) + "\n```\n"
     if name in ("index", "appendix") and not (DOCS / "guide" / "index.md").exists():
         text = text.replace("\nguide/index\n", "\n").replace("(guide/index.md)", "(project/readme.md)")
-    depth = name.count("/")
+    up = "../" * (name.count("/") + 1)
+    for file, page in MADE.items():
+        text = re.sub(rf"\]\({re.escape(up + file)}/?(#[\w-]+)?\)", rf"](/{page}\1)", text)
 
     def without_folder(link: re.Match[str]) -> str:  # there is no page of a folder
         return link[1] if (DOCS / name).parent.joinpath(link[2]).is_dir() else link[0]
 
-    text = re.sub(r"(?<!!)\[([^]]*)\]\((\.\./[^)#]*)\)", without_folder, text)
-    for file, page in PROJECT.items():
-        up = "../" * (depth + 1)
-        text = re.sub(rf"\]\({re.escape(up + file)}(#[\w-]+)?\)", rf"](/project/{page}.md\1)", text)
-    source[0] = text
+    source[0] = re.sub(r"(?<!!)\[([^]]*)\]\((\.\./[^)#]*)\)", without_folder, text)
 
 
 def of_other_packages(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:

@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, log_loss, root_mean_squared_error
 
 import irmtv
 from cli.models import fitted, houses
+from irmtv.app.io import evaluate_file, open_model, read_table, split_columns
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,18 @@ def test_a_verdict_stands_first_and_without_environments_there_is_one_line(comma
     alone = command(*arguments).out
     assert [line.split()[0] for line in alone.splitlines() if re.search(r"\d\.\d$", line.rstrip())] == ["all"]
     assert re.search(r"^ all rows +300 +\d\d\.\d", alone, re.MULTILINE)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("labels", [["01", "02"], ["1.0", "2.0", ""], [*["01"] * 299, "x"]], ids=["codes", "gaps", "x"])
+def test_environments_have_the_names_that_training_gave_them(folder, tmp_path, labels, suffix):
+    path = tmp_path / f"new.{suffix}"
+    frame = houses().assign(shop=np.resize(labels, 300))
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    model, _ = open_model(folder / "model.irmtv")
+    table, _ = evaluate_file(model, path, target="sold", environment=["shop"], rows=100)
+    trained = split_columns(read_table(path).frame, target="sold", environment="shop").environment
+    assert set(table.names) == set(trained.astype(str)) <= {"1", "2", "01", "x"}
 
 
 def test_the_worst_environment_first_or_in_the_order_of_time(command, folder, tmp_path):

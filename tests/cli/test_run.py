@@ -14,8 +14,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from irmtv import OBJECTIVES, __version__
+from irmtv.cli import app
 from irmtv.cli import experiments as commands
 from irmtv.core.progress_bar import ProgressBar
 from irmtv.lab import tables as report_module
@@ -441,6 +444,23 @@ def test_json_of_the_objectives(command):
 def test_completion_for_the_shell_is_there():
     text = irmtv("--help").stdout
     assert "--install-completion" in text and "--show-completion" in text
+
+
+def commands_of(group, *path):
+    """Every command with the words before it."""
+    for name, command in group.commands.items():
+        yield from commands_of(command, *path, name) if hasattr(command, "commands") else [((*path, name), command)]
+
+
+def test_help_is_whole_in_a_narrow_terminal(monkeypatch):
+    """Every option by its whole name, and what each command does in a whole sentence."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for path, command in commands_of(get_command(app)):
+        text = CliRunner().invoke(app, [*path, "--help"]).stdout
+        names = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+        assert [name for name in names if name.startswith("-") and name not in text] == []
+    for group in ([], ["data"]):
+        assert "..." not in CliRunner().invoke(app, [*group, "--help"]).stdout.replace("[ARGS]...", "")
 
 
 def test_help_and_completion_load_neither_torch_nor_scikit_learn():

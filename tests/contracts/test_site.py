@@ -151,6 +151,25 @@ def test_every_page_of_docs_is_in_the_appendix():
     assert pages <= set(listed)
 
 
+MARKDOWN = [*REPOSITORY.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("guide/*.md"), *DOCS.glob("reference/*.md")]
+BUILT = [DOCS / name for name in ("_build", "gallery", "methods", "project", "reference/generated")]  # not in git
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda p: p.relative_to(REPOSITORY).as_posix())
+def test_links_of_the_markdown_lead_somewhere_without_the_site(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
+    places = {link: (page.parent / link).resolve() for link in links}
+    assert [link for link, place in places.items() if not place.exists() or {place, *place.parents} & {*BUILT}] == []
+
+
+def test_the_site_has_pages_of_what_the_markdown_names():
+    source = ["[a](../../src/irmtv/cli) [b](../../CHANGELOG.md#x) [c](../../examples/gallery) [d](../../src/irmtv)"]
+    site_pages.fit_to_the_site(None, "guide/start", source)
+    assert source == ["[a](/project/options.md) [b](/project/changelog.md#x) [c](/gallery/index.rst) d"]
+    assert all((REPOSITORY / name).exists() for name in site_pages.MADE)
+
+
 def test_links_of_the_root_lead_from_the_copies(tmp_path):
     text = site_pages.to_docs("[a](docs/engine.md#x) [b](CONTRIBUTING.md) [c](https://x.org) [d](papers/irm_tv)")
     assert text == "[a](../engine.md#x) [b](contributing.md) [c](https://x.org) [d](../../papers/irm_tv)"

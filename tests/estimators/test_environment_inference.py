@@ -32,6 +32,7 @@ from irmtv.estimators import InvariantClassifier, environment_inference
 from irmtv.estimators.environment_inference import EnvironmentInference
 from irmtv.estimators.strength import split_strength
 from irmtv.models.inference import infer_environments
+from older import STRICT
 
 FAST = {"max_steps": 250, "learning_rate": 2e-2, "random_state": 0}
 
@@ -615,7 +616,7 @@ def expected_failures(estimator) -> dict[str, str]:
 @parametrize_with_checks(
     [EnvironmentInference(m, max_steps=5, n_shuffles=5, random_state=0) for m in ("clusters", "eiil")],
     expected_failed_checks=expected_failures,
-    xfail_strict=True,
+    **STRICT,
 )
 def test_scikit_learn_check(estimator, check):
     check(estimator)

@@ -10,6 +10,7 @@ from sklearn.utils.estimator_checks import (
 
 from estimators.rows import EveryOtherRow
 from irmtv.estimators import InvariantClassifier, InvariantRegressor
+from older import STRICT
 
 # densifying says so, at each of scikit-learn's sparse inputs; their own checks repeat a label's deprecation
 pytestmark = pytest.mark.filterwarnings("ignore:X is sparse and was made dense:UserWarning")
@@ -47,7 +48,7 @@ ESTIMATORS = [
 ]
 
 
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures, xfail_strict=True)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures, **STRICT)
 def test_scikit_learn_check(estimator, check):
     check(estimator)
 

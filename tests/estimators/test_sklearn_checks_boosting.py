@@ -12,6 +12,7 @@ from irmtv import (
     InvariantBoostingRegressor,
     InvariantBoostingRegressorCV,
 )
+from older import STRICT
 
 FAST = {"n_estimators": 20, "min_child_samples": 1, "n_jobs": 1, "random_state": 0}
 BY_NUMBER = "environments are made from the row's number here, and a row that is repeated or left out shifts them"
@@ -55,7 +56,7 @@ def expected_failures(estimator) -> dict[str, str]:
     return dict.fromkeys(SAME_WEIGHTS, BY_NUMBER if isinstance(estimator, EveryOtherRow) else BINS)
 
 
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures, xfail_strict=True)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures, **STRICT)
 @pytest.mark.filterwarnings("ignore:X is sparse and was made dense:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*no tree found a split:UserWarning")  # one class counts for nothing
 def test_scikit_learn_check(estimator, check):

@@ -7,6 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from estimators.rows import EveryOtherRow
 from irmtv.estimators import InvariantClassifierCV, InvariantRegressorCV
+from older import STRICT
 
 pytestmark = pytest.mark.filterwarnings("ignore:X is sparse and was made dense:UserWarning")
 # "invariance" asks for twenty rows of an environment, more than most checks have
@@ -39,7 +40,7 @@ ESTIMATORS = [
 
 
 @parametrize_with_checks(
-    ESTIMATORS, expected_failed_checks=lambda estimator: dict.fromkeys(SAME_WEIGHTS, FOLDS), xfail_strict=True
+    ESTIMATORS, expected_failed_checks=lambda estimator: dict.fromkeys(SAME_WEIGHTS, FOLDS), **STRICT
 )
 def test_scikit_learn_check(estimator, check):
     check(estimator)

@@ -8,6 +8,7 @@ from scipy import sparse
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from irmtv.estimators import EnvironmentInference
+from older import STRICT
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:X is sparse and was made dense:UserWarning"),
@@ -46,7 +47,7 @@ def expected_failures(estimator) -> dict[str, str]:
 @parametrize_with_checks(
     [DividedByTheFirstColumn(m, max_steps=5, n_shuffles=5, random_state=0) for m in ("minimax", "clusters")],
     expected_failed_checks=expected_failures,
-    xfail_strict=True,
+    **STRICT,
 )
 def test_scikit_learn_check(estimator, check):
     check(estimator)

@@ -43,6 +43,7 @@ from irmtv.app.io import Table
 from irmtv.estimators.files import save
 from irmtv.persistence.archive import MIMETYPE, pack, seal
 from irmtv.persistence.trusted import TRUSTED
+from older import AVERAGED
 from persistence.files import by_hand, resum
 
 QUICK: dict[str, Any] = {"hidden": (), "max_steps": 5, "random_state": 0}
@@ -114,7 +115,7 @@ def _pipelines(table: pd.DataFrame) -> dict[str, Any]:
         "numbers": ColumnTransformer(
             [
                 ("spline", make_pipeline(gaps, SplineTransformer(3)), numbers),
-                ("bins", make_pipeline(gaps, KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf")), ["rooms"]),
+                ("bins", make_pipeline(gaps, KBinsDiscretizer(3, **AVERAGED)), ["rooms"]),
                 ("poly", make_pipeline(KNNImputer(n_neighbors=2), PolynomialFeatures(2), PCA(2)), numbers),
                 ("one", OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=2), ["kind"]),
                 ("rank", OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), ["kind"]),

@@ -43,6 +43,7 @@ from irmtv.persistence import ModelFileError, read_model, write_model
 from irmtv.persistence.archive import pack
 from irmtv.persistence.parts import dump_parts, load_parts
 from irmtv.persistence.trusted import KEY_TYPES, TRUSTED
+from older import AVERAGED
 from persistence.files import entries, reheader, reseal
 
 N = 60
@@ -104,7 +105,7 @@ def through(part):
 
 ON_NUMBERS = [
     *(StandardScaler(), MinMaxScaler(), RobustScaler(), PowerTransformer(), QuantileTransformer(n_quantiles=10)),
-    *(KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf"), PolynomialFeatures(2), SplineTransformer()),
+    *(KBinsDiscretizer(3, **AVERAGED), PolynomialFeatures(2), SplineTransformer()),
     *(SimpleImputer(add_indicator=True), KNNImputer(), PCA(2), TruncatedSVD(2, random_state=0), SelectKBest(k=2)),
     *(FunctionTransformer(), FunctionTransformer(np.tanh)),
     FeatureUnion([("p", PCA(2)), ("s", StandardScaler())]),

@@ -29,6 +29,7 @@ app = typer.Typer(
     help="Predictors that keep working when the environment changes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich's panels cut long options in a terminal of 80 columns
 )
 for command in (fit.fit, predict.predict, evaluate.evaluate, diagnose.diagnose, report.report, verify.verify):
     app.command(command.__name__)(command)

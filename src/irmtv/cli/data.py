@@ -23,7 +23,7 @@ DataHome = Annotated[
 
 @app.command("list")
 def list_data(data_home: DataHome = None, as_json: AsJson = False) -> None:
-    """List the data sets: rows, licence, where they are, what they hold."""
+    """List the data sets: rows, licence, where they are."""
     from irmtv.datasets.sources import SOURCES, look  # here, so that --help need not load torch
 
     found = [look(source, data_home) for source in SOURCES.values()]
@@ -45,7 +45,7 @@ def path_of_data(
     data_home: DataHome = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the folder in which files are looked for, and the files that are there."""
+    """Print the folder of the files, and which are there."""
     from irmtv.datasets.sources import data_folder, look
 
     folder = data_folder(data_home)
@@ -69,9 +69,9 @@ def check_data(
     data_home: DataHome = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the files with their loaders: complete, original, right number of rows? Exit code 1 if not.
+    """Check the files: are they complete and original?
 
-    Nothing is downloaded.
+    Nothing is downloaded. Exit code 1 if one is not.
     """
     from irmtv.datasets.sources import check, data_folder, look
 
@@ -105,7 +105,7 @@ def celeba_features(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Number of images per batch.")] = 64,
 ) -> None:
-    """Make the file of CelebA features from images: one line of 512 numbers each, and the attributes."""
+    """Make the file of CelebA features from images."""
     from irmtv.datasets.celeba_builder import build_celeba_features
 
     with progress("celeba-features", stopped="stopped; the same command goes on from there.") as bar:

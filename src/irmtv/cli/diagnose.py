@@ -56,7 +56,7 @@ def diagnose(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML page to write.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is there a shift that hurts, which features carry it, and can invariance help?
+    """How do environments differ, and can invariance help?
 
     Compares the environments given by --environment, looks for others in --aux, or both. No model is kept.
     """

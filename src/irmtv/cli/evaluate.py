@@ -45,7 +45,7 @@ def evaluate(
     intervals: Annotated[bool, typer.Option("--intervals", help="Print 95 % intervals of all scores.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a model on a labelled table, and say whether the scores are what training promised.
+    """Score a model on labelled rows: is it what fit promised?
 
     Prints a verdict against what was expected in a new environment, or measured
     in a known one, and the metric in every environment: in the order of time

@@ -106,7 +106,7 @@ def run_spec(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment: train what the folder does not have yet, print and write the tables.
+    """Run an experiment: train what is missing, write the tables.
 
     It can be stopped at any time: finished runs are kept, and the same command continues.
     """
@@ -132,7 +132,7 @@ def reproduce(
     steps: Annotated[int | None, typer.Option(help="Number of timed steps of each phase (running-times only).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a table of the paper again, beside the published numbers, or one of ours that comes with the package."""
+    """Make a published table again, beside its numbers."""
     if name is None:
         _list_tables(as_json)
         return

@@ -110,7 +110,7 @@ def fit(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a model that keeps working in other environments, and say what to expect there.
+    """Fit a model, and say what to expect in other environments.
 
     Prints what to expect in a new environment (where three or more are given),
     what was chosen and where it is better or worse than a plain model, what to

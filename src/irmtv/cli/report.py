@@ -29,7 +29,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the HTML page of a model or an experiment: the answer first, figures, tables, settings to run it again.
+    """Write the HTML page of a model or an experiment.
 
     It is made of what the model file or the experiment's folder holds, and opens offline. Nothing is trained.
     """

@@ -17,7 +17,7 @@ MOST = 30  # columns that are printed; --json has all
 
 
 def verify(model: ModelPath, as_json: AsJson = False) -> None:
-    """Check a model file: checksum, version, what it is, which columns it needs, whether it loads and predicts.
+    """Check a model file: is it whole, and what does it need?
 
     Nothing in the file is executed. Exit code 1, with the reason, if it is damaged, foreign or of a newer irmtv.
     """

@@ -142,6 +142,13 @@ def test_a_file_that_does_not_say_what_to_expect_has_scores_of_training(made, wh
     }
 
 
+def test_one_environment_of_training_has_a_score_and_no_range():
+    made = about(expected=None)
+    made["environments"] = made["environments"][:1]
+    (_, said) = verdict(made, "accuracy", [], [score(0.91, "all rows")])["sentences"]
+    assert said == "91.0 % is above what held-out rows had in training, 90.0 %, but that may be chance."
+
+
 @pytest.mark.parametrize(
     ("value", "said", "word"),
     [(0.62, "is within", "as expected"), (0.3, "is below", "worse"), (0.9, "is above", "better")],

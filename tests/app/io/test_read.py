@@ -211,9 +211,11 @@ def test_damage_is_told(tmp_path, case):
         ("t.parquet", b"", "is empty"),
         ("t.parquet.gz", b"", "compressed inside"),
         ("t.xlsx", b"PK", r"must end in one of .csv"),
+        ("t.irmtv", b"PK", "is a model, not a table. Name the model first"),
         ("t", b"a,b\n1,2\n", "Got no suffix"),
+        ("t.data.gz", GZ, "Got .data.gz. Rename it"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_damage_by_suffix(tmp_path, name, content, message):
     path = written(tmp_path, content, name)

@@ -118,9 +118,7 @@ def diagnose_table(
         n_rows = source.n_rows
         rows = _rows_of_stream(source, (target, environment, aux), how, task, max_rows, random_state, limit)
     else:
-        table = (
-            Table(source.frame(), source.path, source.notes) if isinstance(source, ParquetTable) else Table.of(source)
-        )
+        table = Table.of(source)
         path, n_rows = table.path, len(table.frame)
         columns = split_columns(table.frame, target=target, environment=environment, aux=aux, **how)
         rows = _rows_of_table(table, columns, task, max_rows, random_state, said)

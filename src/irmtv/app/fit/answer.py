@@ -127,16 +127,18 @@ def _falls(summary: FitSummary) -> str:
 
 
 def _why_found(summary: FitSummary) -> str:
+    more = ""
     if rule_figures(summary).get("test") == "left-out":
         why = "that does better where it was not trained than the plain model"
     elif rule_figures(summary).get("test") in ("slopes", "columns"):
         why = (
             "that uses the features in a way that suits every environment alike (an invariant model), which the plain "
-            "model does not; some environments stay harder to predict than others"
+            "model does not"
         )
+        more = " Some environments stay harder to predict than others."
     else:
         why = "that holds in every environment alike (an invariant model), which the plain model does not"
-    return f"A model was found {why}, and it is chosen: {chosen_words(summary)}."
+    return f"A model was found {why}, and it is chosen: {chosen_words(summary)}.{more}"
 
 
 def _compared(summary: FitSummary) -> str:

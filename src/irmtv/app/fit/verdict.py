@@ -208,6 +208,8 @@ def _basis(reference: _Reference) -> list[str]:
         return [f"{left_out}, {reference.shown(low)} to {reference.shown(high)}", said]
     why = f" ({reference.why})" if reference.why else ""
     said = f"What to expect in a new environment is not known{why}; training scores stand in for it."
+    if len(reference.training) == 1:
+        return [f"what held-out rows had in training, {reference.shown(low)}", said]
     held_out = f"what the known environments had on held-out rows, {reference.shown(low)} to {reference.shown(high)}"
     return [held_out, said]
 

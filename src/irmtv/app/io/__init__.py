@@ -1,7 +1,8 @@
 """Table files: reading them, writing them, and applying a fitted model to them in pieces.
 
 Start with `read` (CSV, TSV and Parquet files as a `Table`), which uses `delimited` (CSV and TSV), `source` (bytes,
-encodings, gzip) and `parquet` (a file, or a folder of them: `shards`; `parquet_blocks` reads one again and again).
+encodings, gzip) and `parquet` (a file, or a folder of them: `shards`; `parquet_blocks` reads one again and again);
+`text_columns` decides which columns of text are numbers.
 `table_model` predicts and evaluates files with a fitted model; `write` writes tables.
 """
 

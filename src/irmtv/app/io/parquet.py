@@ -1,6 +1,7 @@
 """A Parquet file, or a folder of them, as one table: opened once, read whole or piece by piece, as often as needed.
 
-Types come with the files. Columns that are not numbers, text or dates are left out, with a note.
+Types come with the files, but that text is read as in a text file: as numbers, where all of it is. Columns that are not
+numbers, text or dates are left out, with a note.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from irmtv.app.io.delimited import check_columns, check_printable
-from irmtv.app.io.parquet_types import as_frame, bytes_of, common_type, decoded, is_plain, word_of
+from irmtv.app.io.parquet_types import as_frame, as_text_levels, bytes_of, common_type, decoded, is_plain, word_of
 from irmtv.app.io.shards import Shard, shards_of
 from irmtv.app.io.source import check_file
+from irmtv.app.io.text_columns import as_numbers, typed, typed_columns
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.core.read_ahead import read_ahead
 from irmtv.data.tables.errors import TableError, TableNotFoundError
 
 _INDEX = re.compile(r"__index_level_\d+__")  # the rows' labels of a DataFrame, which pandas writes beside its columns
+FEW_ROWS, MANY_ROWS = 2000, 1 << 17  # that are read together, to see whether text is numbers
 TIMES = 4  # what a table takes as a DataFrame: its numbers as models want them, and what training adds
 
 
@@ -41,6 +44,7 @@ class ParquetTable:
     stored: Mapping[str, int] = field(default_factory=dict)  # bytes of columns of text, uncompressed
     any_column: str = ""  # of the files
     in_levels: bool = False  # text is read as its different values, and a column of it is one of categories
+    text: frozenset[str] = frozenset()  # columns that stay text, though their values may be numbers
 
     @property
     def names(self) -> list[str]:
@@ -61,7 +65,8 @@ class ParquetTable:
         return own or [self.any_column]
 
     @property
-    def _texts(self) -> list[str]:
+    def texts(self) -> list[str]:
+        """Columns of text in the files."""
         return [name for name in self._own if word_of(self.types.get(name, pa.null())) == "text"]
 
     def bytes_in_memory(self) -> int:
@@ -72,10 +77,13 @@ class ParquetTable:
         """Whether the table can be read and trained on in so many bytes."""
         return TIMES * self.bytes_in_memory() <= memory
 
-    def frame(self) -> pd.DataFrame:
-        """All rows."""
+    def frame(self) -> tuple[pd.DataFrame, tuple[str, ...]]:
+        """All rows, with notes; text that is numbers throughout is numbers, as in a text file."""
         with self.enough_memory():
-            return as_frame(pa.concat_tables([self._rows_of(number) for number in range(len(self.shards))]), self.names)
+            whole = pa.concat_tables([self._rows_of(number) for number in range(len(self.shards))])
+            texts = {name: decoded(whole.column(name)).cast(pa.string()) for name in self.texts}
+            read, notes = typed_columns(texts, self.text)
+            return as_frame(whole, self.names, read=read), notes
 
     def pieces(self, rows: int) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
         """At most `rows` rows at a time, as a DataFrame and as the files have them; read ahead by a thread."""
@@ -83,11 +91,13 @@ class ParquetTable:
 
     def _pieces(self, rows: int) -> Iterator[tuple[pd.DataFrame, pa.Table]]:
         with self.enough_memory():
-            for piece in cut(self._batches(rows), rows):
-                plain = decoded(piece)
-                yield as_frame(plain, self.names), plain
+            for piece in cut(self.batches(rows), rows):
+                plain = pa.table({name: decoded(piece.column(name)) for name in piece.column_names})
+                texts = {name: plain.column(name).cast(pa.string()) for name in self.texts}
+                read = {name: typed(column, name in self.text).values for name, column in texts.items()}
+                yield as_frame(plain, self.names, read=read), plain
 
-    def _batches(self, rows: int) -> Iterator[pa.Table]:
+    def batches(self, rows: int) -> Iterator[pa.Table]:
         """Pieces of row groups, file by file."""
         for number in range(len(self.shards)):
             with self.file(number) as file:
@@ -99,7 +109,7 @@ class ParquetTable:
         """One of the files, open; it must be the same before and after."""
         shard = self.shards[number]
         shard.check_unchanged()
-        with opened(shard.path, self._texts if self.in_levels else ()) as file:
+        with opened(shard.path, self.texts if self.in_levels else ()) as file:
             yield file
         shard.check_unchanged()
 
@@ -122,13 +132,17 @@ class ParquetTable:
 
     def _in_common_types(self, shard: Shard, table: pa.Table) -> pa.Table:
         """Columns in their order, with the types of the whole table and the labels of the folders."""
-        columns, texts = [], set(self._texts) if self.in_levels else set()
+        columns, texts = [], set(self.texts) if self.in_levels else set()
         for name, kind in self.types.items():
             if name in self.partitions:
                 label = shard.labels[self.partitions.index(name)]
                 columns.append(_repeated(label, kind, table.num_rows, self.in_levels))
                 continue
             column = table.column(name)
+            if name in texts:
+                column = as_text_levels(column)
+            elif word_of(kind) == "numbers" and word_of(column.type) == "text":
+                column = as_numbers(decoded(column).cast(pa.string()))[0]
             if column.type != kind and not (name in texts and pa.types.is_dictionary(column.type)):
                 try:
                     column = column.cast(kind, safe=not pa.types.is_floating(kind))
@@ -161,7 +175,7 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, text: Collect
     columns : sequence of str or None, default None
         Only these.
     text : collection of str, default ()
-        Partition columns that stay text, though their values are whole numbers.
+        Columns that stay text, though their values are numbers.
     """
     if path.is_dir():
         shards, partitions, notes = shards_of(path, text)
@@ -199,7 +213,10 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, text: Collect
         )
     if left:
         notes = (*notes, f"left out, since their values are lists, records or bytes: {shown(left)}")
-    return ParquetTable(path, shards, partitions, types, tuple(groups), len(found), notes, stored, schemas[0].names[0])
+    any_column = schemas[0].names[0]
+    return ParquetTable(
+        path, shards, partitions, types, tuple(groups), len(found), notes, stored, any_column, text=frozenset(text)
+    )
 
 
 def with_rows(table: ParquetTable) -> ParquetTable:
@@ -207,6 +224,27 @@ def with_rows(table: ParquetTable) -> ParquetTable:
     if table.n_rows == 0:
         raise TableError(f"{str(table.path)!r} has columns but no rows. Check how it was written.")
     return table
+
+
+def with_number_types(table: ParquetTable) -> ParquetTable:
+    """The table, where text that is numbers throughout is numbers; text that may be such is read once."""
+    kinds: dict[str, pa.DataType] = {}
+    may_be = table.select([name for name in table.texts if name not in table.text])
+    for rows in (FEW_ROWS, MANY_ROWS):  # most columns of text show in a few rows what they are
+        if not may_be.types:
+            return table
+        kinds = dict.fromkeys(may_be.types, pa.int64())
+        for piece in may_be.batches(rows):
+            for name in list(kinds):
+                numbers = as_numbers(decoded(piece.column(name)).cast(pa.string()))[0]
+                if numbers is None:
+                    del kinds[name]
+                elif pa.types.is_floating(numbers.type):
+                    kinds[name] = pa.float64()
+            if rows == FEW_ROWS or not kinds:
+                break
+        may_be = may_be.select(kinds)
+    return replace(table, types={**table.types, **kinds})
 
 
 def cut(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.types import is_datetime64_any_dtype
 
+from irmtv.app.io.text_columns import without_marks
 from irmtv.data.tables.errors import TableError
 from irmtv.data.tables.reading import Levels
 
@@ -92,24 +93,35 @@ def bytes_of(kind: pa.DataType, rows: int, stored: int) -> int:
 # ---- to pandas ----------------------------------------------------------------------------------------------------
 
 
-def as_frame(table: pa.Table, names: Sequence[str], in_levels: bool = False) -> pd.DataFrame:
+def as_frame(
+    table: pa.Table, names: Sequence[str], in_levels: bool = False, read: Mapping[str, pd.Series] | None = None
+) -> pd.DataFrame:
     """Column by column, so that no second copy of the whole is made.
 
     With `in_levels` text that the table has as codes of its different values stays so, as a column of categories.
+    Columns in `read` are those.
     """
-    series = {name: _series(table.column(name), in_levels) for name in names}
+    read = read or {}
+    series = {name: read[name] if name in read else _series(table.column(name), in_levels) for name in names}
     for name, values in series.items():
         if is_datetime64_any_dtype(values.dtype):
             _check_years(name, values)
     return pd.DataFrame(series, copy=False)
 
 
-def decoded(table: pa.Table) -> pa.Table:
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Categories as their values: pieces of a file would know different ones."""
-    for j, column in enumerate(table.columns):
-        if pa.types.is_dictionary(column.type):
-            table = table.set_column(j, table.column_names[j], column.cast(column.type.value_type))
-    return table
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def as_text_levels(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text without marks of gaps such as "?"; by its different values, where it is read so."""
+    if pa.types.is_dictionary(column.type):
+        values = (chunk.dictionary.cast(pa.string()) for chunk in column.chunks)
+        if all(without_marks(pa.chunked_array([own])).combine_chunks().equals(own) for own in values):
+            return column
+        return without_marks(decoded(column).cast(pa.string())).dictionary_encode()
+    return without_marks(column.cast(pa.string()))
 
 
 def _check_years(name: str, times: pd.Series) -> None:

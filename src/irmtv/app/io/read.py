@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +12,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from irmtv.app.io.delimited import (
-    UNNAMED,
-    open_text,
-    read_text,
-    text_batches,
-    typed,
-)
+from irmtv.app.io.delimited import UNNAMED, open_text, read_text, text_batches
 from irmtv.app.io.memory import memory_limit
-from irmtv.app.io.parquet import ParquetTable, cut, open_parquet, with_rows
+from irmtv.app.io.parquet import ParquetTable, cut, open_parquet, with_number_types, with_rows
 from irmtv.app.io.shards import PARQUET
 from irmtv.app.io.source import TextSource, check_file
+from irmtv.app.io.text_columns import typed, typed_columns
 from irmtv.core.messages import check_positive, shown
-from irmtv.core.numbers import several
 from irmtv.core.read_ahead import read_ahead
 from irmtv.data.tables.errors import TableError
 
@@ -59,7 +52,8 @@ class Table:
         if isinstance(source, Table):
             return source
         if isinstance(source, ParquetTable):
-            return cls(source.frame(), source.path, source.notes)
+            frame, notes = source.frame()
+            return cls(frame, source.path, (*source.notes, *notes))
         return cls(source) if isinstance(source, pd.DataFrame) else read_table(source, encoding=encoding)
 
 
@@ -89,9 +83,9 @@ def read_table(
     Returns
     -------
     Table
-        A column of a text file is numbers where every value that is not missing is one, else text without spaces around
-        it. Missing are empty cells and NA, N/A, n/a, #N/A, <NA>, NaN, nan, -nan, NULL, null and ?; a note tells
-        which columns of text have which of these.
+        A column of text is numbers where every value that is not missing is one, else text without spaces around it.
+        Missing are empty cells and NA, N/A, n/a, #N/A, <NA>, NaN, nan, -nan, NULL, null and ?; a note tells which
+        columns of text have which of these.
 
     Raises
     ------
@@ -113,14 +107,14 @@ def read_table(
     """
     path = Path(path)
     if _is_parquet(path):
-        whole = with_rows(open_parquet(path, columns, text))
-        return Table(whole.frame(), path, whole.notes)
+        return Table.of(with_rows(open_parquet(path, columns, text)))
     with _memory_for(path):
         arrow, layout = read_text(path, encoding, columns, text)
         untyped = dict(zip(arrow.column_names, arrow.columns, strict=True))
         del arrow  # so that each column's text can be freed
-        frame, notes = _typed_columns(untyped, text, layout.separator != ",")
-    return Table(frame, path, (*layout.notes, *notes))
+        series, notes = typed_columns(untyped, text, layout.separator != ",")
+    about_names = [_about_unnamed(name, series) for name in list(series) if name.startswith(UNNAMED)]
+    return Table(pd.DataFrame(series, copy=False), path, (*layout.notes, *notes, *about_names))
 
 
 def open_table(
@@ -145,7 +139,7 @@ def open_table(
     if not _is_parquet(path):
         return read_table(path, encoding=encoding)
     table = with_rows(open_parquet(path))
-    return table if in_blocks or not table.fits(limit) else Table.of(table)
+    return with_number_types(table) if in_blocks or not table.fits(limit) else Table.of(table)
 
 
 def names_of(table: Table | ParquetTable) -> list[str]:
@@ -164,28 +158,6 @@ def _memory_for(path: Path) -> Iterator[None]:
             f"{str(path)!r} has {size:,} bytes, and as a table more than there is memory for. Read fewer columns, or "
             "write a part of it."
         ) from error
-
-
-def _typed_columns(
-    untyped: dict[str, pa.ChunkedArray], text: Collection[str], decimal_comma: bool
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The columns as numbers or text, with notes; `untyped` is emptied, so that text is freed column by column."""
-    series: dict[str, pd.Series] = {}
-    notes, with_commas = list[str](), list[str]()
-    marks: dict[str, dict[str, int]] = {}  # by what stands for a missing value: columns of text, and how often
-    names = list(untyped)
-    with ThreadPoolExecutor(pa.cpu_count()) as pool:  # Arrow and NumPy do the work, without Python's lock
-        each = pool.map(lambda name: typed(untyped.pop(name), name in text, decimal_comma), names)
-    for name, (series[name], missing, comma) in zip(names, each, strict=True):
-        for mark, n in missing.items():
-            marks.setdefault(mark, {})[name] = n
-        with_commas += [name] * comma
-    notes += [_about_missing(marks)] if marks else []
-    if with_commas:
-        notes.append(f"1,5 is read as the number 1.5 in {shown(with_commas)}")
-    for name in [name for name in series if name.startswith(UNNAMED)]:
-        notes.append(_about_unnamed(name, series))
-    return pd.DataFrame(series, copy=False), tuple(notes)
 
 
 def table_names(path: str | os.PathLike[str], *, encoding: str | None = None) -> list[str]:
@@ -220,8 +192,8 @@ def table_chunks(
     rows : int, default 50,000
         Rows of a piece; the last may have fewer.
     text : collection of str, default ()
-        Columns that stay text. Which columns of a text file are numbers is decided for every piece anew, so columns
-        that hold text elsewhere in the file should be named: codes may look like numbers for a while.
+        Columns that stay text. Which columns of text are numbers is decided for every piece anew, so columns that hold
+        text elsewhere in the file should be named: codes may look like numbers for a while.
     progress : callable or None, default None
         Called with the share of the file that was read.
 
@@ -284,20 +256,14 @@ def _is_parquet(path: Path) -> bool:
     if Path(name.removesuffix(".gz")).suffix in TEXT:
         return False
     check_file(path)  # a misspelt name is the likelier mistake
+    if suffix == ".irmtv":
+        raise TableError(f"{str(path)!r} is a model, not a table. Name the model first, then the table.")
     known = shown((*TEXT, *PARQUET), 10, form=str)
+    got = "".join(Path(name).suffixes[-2:]) if suffix == ".gz" else suffix or "no suffix"
     raise TableError(
-        f"{str(path)!r} must end in one of {known} (text also with .gz). Got {suffix or 'no suffix'}. Rename it, or "
+        f"{str(path)!r} must end in one of {known} (text also with .gz). Got {got}. Rename it, or "
         "write it as CSV or Parquet."
     )
-
-
-def _about_missing(marks: dict[str, dict[str, int]]) -> str:
-    """One note for all columns of text that have marks such as "?"."""
-
-    def counted(columns: dict[str, int]) -> str:
-        return shown([f"{name} ({several(n, 'cell')})" for name, n in columns.items()], 12, form=str)
-
-    return "read as missing: " + "; ".join(f"{mark} in {counted(columns)}" for mark, columns in marks.items())
 
 
 def _about_unnamed(name: str, series: dict[str, pd.Series]) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from irmtv.app.io.read import ROWS, chunks_as_they_stand, table_chunks, table_names
+from irmtv.app.io.read import ROWS, chunks_as_they_stand, read_table, table_chunks, table_names
+from irmtv.app.io.source import changed
 from irmtv.app.io.write import TableWriter, check_table_writable
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.data.tables.columns import refuse_infinite, split_columns
@@ -274,16 +275,23 @@ def evaluate_file(
     for option, name in [("--target", target), *(("--environment", name) for name in environment)]:
         _check_column(option, name, present)
     check_names(model.columns, present)
-    labels = [target, *environment]
-    wanted = [name for name in present if name in {*model.columns, *labels}]
-    text = [*model.text, *(labels if model.classes else environment)]
-    outputs, beside = [], []
+    # whole, as in training: whether 01 is a number depends on all rows
+    columns_of_place = [name for name in environment if name != target]
+    places = read_table(path, encoding=encoding, columns=columns_of_place).frame if columns_of_place else None
+    wanted = [name for name in present if name in {*model.columns, target}]
+    text = [*model.text, target] if model.classes else model.text
+    outputs, truth = [], []
     for frame in table_chunks(path, rows, encoding=encoding, columns=wanted, text=text, progress=progress):
         with _predicting(path):
             outputs.append(model.outputs(frame))
-        beside.append(frame[list(dict.fromkeys(labels))])
+        truth.append(frame[target])
     model.check_read()
-    columns = split_columns(pd.concat(beside, ignore_index=True), target=target, environment=environment, fitting=False)
+    labels = pd.concat(truth, ignore_index=True).to_frame()
+    if places is not None:
+        if len(places) != len(labels):
+            raise changed(Path(path))
+        labels = pd.concat([labels, places], axis=1)
+    columns = split_columns(labels, target=target, environment=environment, fitting=False)
     assert columns.y is not None
     table = evaluate_environments(
         np.concatenate(outputs)[columns.kept][None],
