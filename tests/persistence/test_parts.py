@@ -43,7 +43,7 @@ from irmtv.persistence import ModelFileError, read_model, write_model
 from irmtv.persistence.archive import pack
 from irmtv.persistence.parts import dump_parts, load_parts
 from irmtv.persistence.trusted import KEY_TYPES, TRUSTED
-from older import AVERAGED
+from older import AVERAGED, ZONE
 from persistence.files import entries, reheader, reseal
 
 N = 60
@@ -74,7 +74,7 @@ def table() -> pd.DataFrame:
             "many": [f"name {i} of {i % 7}" for i in range(N)],
             "date": pd.date_range("2020-01-01", periods=N, freq="37h"),
             "date_text": pd.date_range("2020-01-01", periods=N).strftime("%Y-%m-%d"),
-            "paris": pd.date_range("2020-01-01", periods=N, freq="h", tz="Europe/Paris"),
+            "paris": pd.date_range("2020-01-01", periods=N, freq="h", tz=ZONE),
             "utc": pd.date_range("2020-01-01", periods=N, freq="h", tz="UTC"),
             "flag": rng.random(N) > 0.5,
             "maybe": pd.array(rng.random(N) > 0.5, dtype="boolean"),

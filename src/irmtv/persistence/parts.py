@@ -35,6 +35,9 @@ _ENTRIES = re.compile(r"schema\.json|[0-9]{1,9}\.npy")
 Node = dict[str, Any]
 
 
+CYCLE = "an object that contains itself (before pandas 3.0 the time zone of a column of dates, but for UTC, is one)"
+
+
 # --- saving -----------------------------------------------------------------------------------------------
 
 
@@ -47,7 +50,7 @@ def dump_parts(parts: Mapping[str, object]) -> bytes:
     except Exception as error:  # skops asks objects of any class for their state
         name = next((name for name in parts if not _storable(parts[name])), "")
         cycle = isinstance(error, RecursionError)
-        got = "an object that contains itself" if cycle else _type_to_blame(parts[name])
+        got = CYCLE if cycle else _type_to_blame(parts[name])
         raise ModelFileError(_refusal(name, got)) from error
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         schema = json.loads(archive.read(_SCHEMA))
