@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
@@ -206,14 +207,18 @@ def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
     spec = spec.with_(
         repetitions=options.repetitions, settings=settings, methods=options.methods, device=options.device
     )
-    threading.Thread(target=_import_what_comes_after, daemon=True).start()
     with progress(escape(spec.name), "stopped before anything was trained; the same command continues.") as bar:
+
+        def begins(label: str) -> None:
+            bar.rename(escape(label))
+            _import_what_comes_after()
+
         try:
             report = run_experiment(
                 spec,
                 out,
                 progress=bar,
-                stage=lambda label: bar.rename(escape(label)),
+                stage=begins,
                 wait=options.wait,
                 on_wait=note,
                 jobs=options.jobs,
@@ -228,10 +233,10 @@ def _train(path: Path, out: Path, options: RunOptions) -> tuple[Spec, Report]:
     return spec, report
 
 
+@cache
 def _import_what_comes_after() -> None:
     """Tables and figures take seconds to import: while models are trained nobody waits for them."""
-    for module in AFTER_TRAINING:
-        import_module(module)
+    threading.Thread(target=lambda: [import_module(name) for name in AFTER_TRAINING], daemon=True).start()
 
 
 def _run(path: Path, out: Path, as_json: bool, options: RunOptions) -> None:
