@@ -95,7 +95,7 @@ NUMBERS = (
     Numbers("theory", "the whole page", reproduce("theory"), 2),
     Numbers("identifiability", "feature weights", reproduce("identifiability"), 5),
     Numbers("identifiability", "without the division", reproduce("identifiability-undivided"), 1),
-    Numbers("identifiability", "running times", reproduce("running-times", "--repetitions 7"), 7, data=True),
+    Numbers("identifiability", "running times", reproduce("running-times", "--repetitions 7"), 3, data=True),
     Numbers(
         "identifiability", "running times, GPU", reproduce("running-times", "--device cuda"), 2.5, data=True, gpu=True
     ),
