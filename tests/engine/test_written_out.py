@@ -121,6 +121,8 @@ def test_the_short_way_from_slopes_to_logits_is_the_long_one(monkeypatch, name, 
         ("minimax-tv-l1", {}),
         ("minimax-tv-l1", {"n_environments": 3, "schedule": "alternating"}),
         ("zin", {}),
+        ("eiil", {"variant": "joint"}),
+        ("tiva", {"gated": False}),
     ],
     ids=str,
 )
