@@ -102,7 +102,7 @@ NUMBERS = (
     Numbers("estimators", "inferred environments", "python examples/inferred_environments.py", 2),
     Numbers("estimators", "Adult, baselines", "python examples/adult_baselines.py", 1, data=True),
     Numbers("estimators", "Adult, chosen", "python examples/adult_cv.py", 5, data=True),
-    Numbers("estimators", "paths as one batch", "python -m benchmarks.paths", 10),
+    Numbers("estimators", "paths as one batch", "python -m benchmarks.paths", 3),
     Numbers("diagnose", "levels of the tests", "python examples/diagnose_levels.py", 4),
     Numbers("diagnose", "the same, X differs", "python examples/diagnose_levels.py shift regression 1000 60", None),
     Numbers("boosting", "what the step rule is worth", "python examples/boosting_step_rule.py", 0.3),
