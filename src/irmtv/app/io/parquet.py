@@ -20,7 +20,7 @@ from irmtv.app.io.delimited import check_columns, check_printable
 from irmtv.app.io.parquet_types import as_frame, as_text_levels, bytes_of, common_type, decoded, is_plain, word_of
 from irmtv.app.io.shards import Shard, shards_of
 from irmtv.app.io.source import check_file
-from irmtv.app.io.text_columns import as_numbers, typed, typed_columns
+from irmtv.app.io.text_columns import text_as_numbers, typed, typed_columns
 from irmtv.core.messages import did_you_mean, shown
 from irmtv.core.read_ahead import read_ahead
 from irmtv.data.tables.errors import TableError, TableNotFoundError
@@ -142,7 +142,7 @@ class ParquetTable:
             if name in texts:
                 column = as_text_levels(column)
             elif word_of(kind) == "numbers" and word_of(column.type) == "text":
-                column = as_numbers(decoded(column).cast(pa.string()))[0]
+                column = text_as_numbers(decoded(column).cast(pa.string()))[0]
             if column.type != kind and not (name in texts and pa.types.is_dictionary(column.type)):
                 try:
                     column = column.cast(kind, safe=not pa.types.is_floating(kind))
@@ -236,7 +236,7 @@ def with_number_types(table: ParquetTable) -> ParquetTable:
         kinds = dict.fromkeys(may_be.types, pa.int64())
         for piece in may_be.batches(rows):
             for name in list(kinds):
-                numbers = as_numbers(decoded(piece.column(name)).cast(pa.string()))[0]
+                numbers = text_as_numbers(decoded(piece.column(name)).cast(pa.string()))[0]
                 if numbers is None:
                     del kinds[name]
                 elif pa.types.is_floating(numbers.type):

@@ -84,7 +84,7 @@ def typed(column: pa.ChunkedArray, as_text: bool = False, decimal_comma: bool = 
     if not pa.types.is_string(column.type):  # read as numbers
         return Typed(_series(column), {})
     if not as_text:
-        numbers, comma = as_numbers(column, decimal_comma)
+        numbers, comma = text_as_numbers(column, decimal_comma)
         if numbers is not None:
             return Typed(_series(numbers), {}, comma)
     cells = without_marks(column)
@@ -114,7 +114,7 @@ def without_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(gone, pa.scalar(None, pa.string()), cells) if pc.any(gone).as_py() else cells
 
 
-def as_numbers(column: pa.ChunkedArray, decimal_comma: bool = False) -> tuple[pa.ChunkedArray | None, bool]:
+def text_as_numbers(column: pa.ChunkedArray, decimal_comma: bool = False) -> tuple[pa.ChunkedArray | None, bool]:
     """Text as int64 or float64, None where a value is no number; and whether 1,5 was read as 1.5."""
     # most columns are clean
     for clean in (_as_they_stand, _without_plus, _with_point) if decimal_comma else (_as_they_stand, _without_plus):

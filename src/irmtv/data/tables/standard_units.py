@@ -55,13 +55,13 @@ def standardised(columns: Sequence[Column], scaler: Scaler, n: int, most: int) -
     flags = [(c.flag, (torch.arange(2) - mean[c.flag]) / scale[c.flag]) for c in columns if c.flag is not None]
     for start in range(0, n, most):
         m = min(most, n - start)
+        gaps = dict(numbers.put(made, m))
+        for one in coded:
+            gaps.update(one.put(made, slice(start, start + m)))
         for flag, units in flags:
             made[flag, :m] = units[0]
-        gaps = [*numbers.put(made, m), *(gap for one in coded for gap in one.put(made, slice(start, start + m)))]
-        for flag, units in flags:
-            for place, missing in gaps:
-                if place == flag:
-                    made[flag, :m].masked_fill_(missing, float(units[1]))
+            if flag in gaps:
+                made[flag, :m].masked_fill_(gaps[flag], float(units[1]))
         yield made[:, :m].T
 
 

@@ -370,7 +370,9 @@ class _Tasks:
         """Inferred environments, which are the same for every method, ERM among them."""
         if not keys:
             return
-        cut = {key: self.cut(*key, kind) for key in keys}
+        cut, aux = dict[tuple[str, int], dict[str, Task]](), dict[tuple[str, int], Tensor]()
+        for key in keys:  # one after the other: they may be more than are kept
+            cut[key], aux[key] = self.cut(*key, kind), aux_of(self.whole(*key))
         tasks = [task for parts in cut.values() for task in parts.values()]
         of_task = [key for key, parts in cut.items() for _ in parts]
         whole = self.whole(*keys[0])
@@ -378,7 +380,7 @@ class _Tasks:
             infer_environments(
                 tasks,
                 [seed for _, seed in of_task],
-                [aux_of(self.whole(*key)) for key in of_task],
+                [aux[key] for key in of_task],
                 [of_task.index(key) for key in of_task],
                 net=flat(whole) if whole.train.x.ndim > 2 else None,
                 device=self.device,

@@ -132,9 +132,9 @@ class AuxNetwork:
 def in_logits(q: Soft | SoftPair, v: Tensor, by_environment: Tensor) -> Tensor:
     """The gradient of sum_e g_e sum_i q_ie v_i in the logits (R, outputs, N), of v (T, K, N) and g (R, E)."""
     if isinstance(q, SoftPair):
-        curve = torch.ops.aten.sigmoid_backward(v.expand_as(q.rho), q.rho).flatten(0, 1)  # v q (1 - q)
+        curve: Tensor = torch.ops.aten.sigmoid_backward(v.expand_as(q.rho), q.rho)  # v q (1 - q)
         first, second = by_environment.unbind(1)
-        return curve.mul_((first - second).unsqueeze(1)).unsqueeze(1)  # type: ignore[no-any-return]
+        return curve.flatten(0, 1).mul_((first - second).unsqueeze(1)).unsqueeze(1)
     by_q = by_environment.view(*q.q.shape[:3], 1) * v.unsqueeze(2)  # (T, K, E, N)
     return (q.q * (by_q - (q.q * by_q).sum(2, keepdim=True))).flatten(0, 1)
 
